@@ -9,14 +9,12 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::Awaiting;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;
-use crate::resume::Resumable;
-use crate::rollout::Generating;
+use crate::streams::StepStreams;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
@@ -24,17 +22,9 @@ use crate::waiting::{Held, Waiting};
 pub struct Gradients<'scope> {
     /// Batches of [`schema::GROUPS`], emitted once their gradient is accumulated.
     pub accumulated: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
-    pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`] so far.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that do not end the run, so far.
-    pub warnings: BatchStream<'scope>,
+    /// The streams that the next operators pass on.
+    pub streams: StepStreams<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
-    pub(crate) generating: Generating,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Accumulates gradients.
@@ -46,18 +36,10 @@ pub trait GradientExt<'scope> {
 
 impl<'scope> GradientExt<'scope> for Groups<'scope> {
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope> {
+        let streams = self.streams;
         let (accumulated, errors) =
-            accumulate(self.groups, self.placements, trainer.clone(), self.fetch);
-        Gradients {
-            accumulated,
-            decisions: self.decisions,
-            metrics: self.metrics,
-            errors: self.errors.concat(errors),
-            warnings: self.warnings,
-            trainer,
-            generating: self.generating,
-            resumable: self.resumable,
-        }
+            accumulate(self.groups, streams.placements.clone(), trainer.clone(), self.fetch);
+        Gradients { accumulated, streams: streams.with_errors(errors), trainer }
     }
 }
 
@@ -98,18 +80,17 @@ fn accumulate<'scope>(
                 }
             });
             groups.for_each(|capability, batch| {
-                let capabilities =
-                    [capability.retain(accumulated.index()), capability.retain(errors.index())];
-                waiting.push(Held { capabilities, batch });
+                waiting.push(Held {
+                    output: capability.retain(accumulated.index()),
+                    errors: capability.retain(errors.index()),
+                    batch,
+                });
             });
             if let Some((held, outcome)) = take_reply(&mut running) {
                 match outcome {
-                    Ok(()) => accumulated.give(&held.capabilities[0], held.batch),
+                    Ok(()) => accumulated.give(&held.output, held.batch),
                     Err(message) => {
-                        errors.give(
-                            &held.capabilities[1],
-                            faults_batch(&[Fault::new("gradient", message)]),
-                        );
+                        errors.give(&held.errors, faults_batch(&[Fault::new("gradient", message)]));
                         // Keep the capabilities: the step must not complete, and no later group may be trained on.
                         failed = Some(held);
                     }

@@ -16,9 +16,8 @@ use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use crate::group_reward::score_groups;
 use crate::kl_controller::KlController;
 use crate::overlap::Fetch;
-use crate::resume::Resumable;
 use crate::reward::{Scored, Tallies};
-use crate::rollout::Generating;
+use crate::streams::StepStreams;
 use crate::wire::decision::ADMIT;
 use crate::wire::rows::{Row, gather_first};
 
@@ -27,22 +26,12 @@ pub struct Groups<'scope> {
     /// Batches of [`schema::SCORED`] or, after inference, of [`schema::INFERRED`]. Each batch holds whole groups: the rows of a prompt are
     /// adjacent and sorted by sample.
     pub groups: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
-    pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
-    pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::METRICS`]: counts of the scoring of each step.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that do not end the run, so far.
-    pub warnings: BatchStream<'scope>,
+    /// The streams that the next operators pass on. Metrics include counts of the scoring of each step.
+    pub streams: StepStreams<'scope>,
     pub(crate) fetch: Fetch,
     /// `true` if batches have the schema [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
-    pub(crate) generating: Generating,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Groups<'_> {
@@ -73,40 +62,18 @@ pub trait GroupExt<'scope> {
 
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
-        let Self {
-            samples,
-            decisions,
-            placements,
-            metrics,
-            errors,
-            warnings,
-            scoring,
-            generating,
-            resumable,
-            ..
-        } = self;
-        let groups = group(samples, decisions.clone(), scoring.tallies.clone());
-        let (groups, errors, warnings) = if scoring.router.scores_groups() {
+        let Self { samples, streams, scoring, .. } = self;
+        let groups = group(samples, streams.decisions.clone(), scoring.tallies.clone());
+        let (groups, streams) = if scoring.router.scores_groups() {
             let scored = score_groups(groups, &scoring);
-            (scored.groups, errors.concat(scored.errors), warnings.concat(scored.warnings))
+            let warnings = streams.warnings.clone().concat(scored.warnings);
+            (scored.groups, StepStreams { warnings, ..streams.with_errors(scored.errors) })
         } else {
-            (groups, errors, warnings)
+            (groups, streams)
         };
-        let metrics = metrics.concat(scoring.tallies.report(groups.clone(), decisions.clone()));
-        let fetch = Fetch::default();
-        Groups {
-            groups,
-            decisions,
-            placements,
-            metrics,
-            errors,
-            warnings,
-            fetch,
-            inferred: false,
-            reward_kl: None,
-            generating,
-            resumable,
-        }
+        let metrics = scoring.tallies.report(groups.clone(), streams.decisions.clone());
+        let streams = streams.with_metrics(metrics);
+        Groups { groups, streams, fetch: Fetch::default(), inferred: false, reward_kl: None }
     }
 }
 

@@ -63,17 +63,20 @@ pub(crate) fn score_groups<'scope>(
         move |_frontiers| {
             groups.for_each(|capability, batch| {
                 for rows in whole_groups(&batch) {
-                    let outputs = [scored.index(), failed.index(), warned.index()];
-                    let capabilities = outputs.map(|output| capability.retain(output));
+                    let capabilities = Capabilities {
+                        scored: capability.retain(scored.index()),
+                        errors: capability.retain(failed.index()),
+                        warnings: capability.retain(warned.index()),
+                    };
                     scorer.start(*capability.time(), capabilities, rows);
                 }
             });
-            scorer.arrived(|[to_scored, to_failed, to_warned], settled| match settled {
+            scorer.arrived(|capabilities, settled| match settled {
                 Settled::Scored { batch, warning } => {
-                    scored.give(to_scored, batch);
-                    warned.give(to_warned, faults_batch(&Vec::from_iter(warning)));
+                    scored.give(&capabilities.scored, batch);
+                    warned.give(&capabilities.warnings, faults_batch(&Vec::from_iter(warning)));
                 }
-                Settled::Failed(fault) => failed.give(to_failed, faults_batch(&[fault])),
+                Settled::Failed(fault) => failed.give(&capabilities.errors, faults_batch(&[fault])),
             });
         }
     });
@@ -97,8 +100,12 @@ fn whole_groups(batch: &Batch) -> Vec<Vec<Row>> {
     groups.map(|group| rows.by_ref().take(group.len()).collect()).collect()
 }
 
-/// The capabilities for scored groups, errors and warnings.
-type Capabilities = [Capability<Step>; 3];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    scored: Capability<Step>,
+    errors: Capability<Step>,
+    warnings: Capability<Step>,
+}
 
 /// The result of a group reward, if the data source has one, and its timing.
 type Outcome = (Option<Result<Vec<Score>, RewardError>>, Timing);

@@ -15,7 +15,6 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::Awaiting;
 use rollpacker_stages::train::Inferred;
@@ -48,8 +47,9 @@ impl InferenceExt for Groups<'_> {
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self {
         let mut operator = Operator::new(NAME, self.groups.scope());
         // Without placements, the trainer always has a device.
-        let devices = u32::from(self.placements.is_none());
-        let placements = self.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
+        let devices = u32::from(self.streams.placements.is_none());
+        let placements =
+            self.streams.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
         let mut groups = operator.input(self.groups, Pipeline, &schema::SCORED);
         let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
         let (mut inferred, stream) = operator.output(&schema::INFERRED, &[0]);
@@ -71,18 +71,20 @@ impl InferenceExt for Groups<'_> {
                     }
                 });
                 groups.for_each(|capability, batch| {
-                    let capabilities =
-                        [capability.retain(inferred.index()), capability.retain(errors.index())];
-                    waiting.push(Held { capabilities, batch });
+                    waiting.push(Held {
+                        output: capability.retain(inferred.index()),
+                        errors: capability.retain(errors.index()),
+                        batch,
+                    });
                 });
                 if let Some((held, outcome)) = take_reply(&mut running) {
                     match outcome {
                         Ok(said) => {
-                            inferred.give(&held.capabilities[0], with_inferred(&held.batch, &said));
+                            inferred.give(&held.output, with_inferred(&held.batch, &said));
                         }
                         Err(message) => {
                             let fault = Fault::new(NAME, message);
-                            errors.give(&held.capabilities[1], faults_batch(&[fault]));
+                            errors.give(&held.errors, faults_batch(&[fault]));
                             // Keep the capabilities: the step must not complete.
                             failed = Some(held);
                         }
@@ -98,7 +100,8 @@ impl InferenceExt for Groups<'_> {
                 }
             }
         });
-        Self { groups: stream, errors: self.errors.concat(error_stream), inferred: true, ..self }
+        let streams = self.streams.with_errors(error_stream);
+        Self { groups: stream, streams, inferred: true, ..self }
     }
 }
 

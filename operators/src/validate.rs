@@ -208,9 +208,16 @@ pub trait ValidateExt {
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }
 
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    policies: Capability<Step>,
+    metrics: Capability<Step>,
+    errors: Capability<Step>,
+}
+
 /// A policy that is passed on, with its validation if it has one.
 struct Passing {
-    capabilities: [Capability<Step>; 3],
+    capabilities: Capabilities,
     policy: Policy,
     validation: Option<(Reply<Result<Metrics, String>>, Awaiting)>,
 }
@@ -253,8 +260,11 @@ fn gate<'scope>(
         let mut failed = false;
         move |_frontiers| {
             input.for_each(|capability, batch| {
-                let capabilities = [policies.index(), metrics.index(), errors.index()]
-                    .map(|port| capability.retain(port));
+                let capabilities = Capabilities {
+                    policies: capability.retain(policies.index()),
+                    metrics: capability.retain(metrics.index()),
+                    errors: capability.retain(errors.index()),
+                };
                 let policy = policy_of(&batch, 0);
                 let is_tried = every > 0 && policy.version.0.is_multiple_of(every);
                 let validation = is_tried.then(|| {
@@ -269,13 +279,13 @@ fn gate<'scope>(
                 let Some(Passing { capabilities, policy, .. }) = passing.front() else { break };
                 match outcome {
                     Ok(measured) => {
-                        metrics.give(&capabilities[1], metrics_batch(&measured));
-                        policies.give(&capabilities[0], policy_batch(policy));
+                        metrics.give(&capabilities.metrics, metrics_batch(&measured));
+                        policies.give(&capabilities.policies, policy_batch(policy));
                         passing.pop_front();
                     }
                     Err(message) => {
                         let fault = Fault::new("validate", message);
-                        errors.give(&capabilities[2], faults_batch(&[fault]));
+                        errors.give(&capabilities.errors, faults_batch(&[fault]));
                         failed = true;
                     }
                 }

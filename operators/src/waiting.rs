@@ -14,13 +14,14 @@ use crate::overlap::Fetch;
 
 /// Groups of one step, with the capabilities to pass them on or to report an error.
 pub(crate) struct Held {
-    pub(crate) capabilities: [Capability<Step>; 2],
+    pub(crate) output: Capability<Step>,
+    pub(crate) errors: Capability<Step>,
     pub(crate) batch: Batch,
 }
 
 impl Held {
     pub(crate) fn step(&self) -> Step {
-        *self.capabilities[0].time()
+        *self.output.time()
     }
 }
 
@@ -87,7 +88,7 @@ fn joined(mut same: VecDeque<Held>) -> Option<Held> {
     }
     let batches = std::iter::once(&first).chain(&same).map(|held| &held.batch);
     let batch = concat(batches)?;
-    Some(Held { capabilities: first.capabilities, batch })
+    Some(Held { batch, ..first })
 }
 
 /// Concatenates batches of one stream; `None` if there are no rows.
@@ -107,6 +108,7 @@ fn split(held: Held, most: usize) -> (Held, Option<Held>) {
         return (held, None);
     };
     let (now, rest) = (batch.slice(0, rows), batch.slice(rows, batch.num_rows() - rows));
-    let rest = Held { capabilities: held.capabilities.clone(), batch: Batch::new(rest) };
-    (Held { capabilities: held.capabilities, batch: Batch::new(now) }, Some(rest))
+    let rest =
+        Held { output: held.output.clone(), errors: held.errors.clone(), batch: Batch::new(rest) };
+    (Held { batch: Batch::new(now), ..held }, Some(rest))
 }

@@ -509,7 +509,7 @@ impl Run {
             scheduled = scheduled.placed(placement);
         }
         let rollouts = scheduled.rollout(Timed::new(clock, seconds), &policies, time.clone());
-        rollouts.placements.iter().for_each(|placed| observer.place(placed.clone()));
+        rollouts.streams.placements.iter().for_each(|placed| observer.place(placed.clone()));
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let router = Router::default().route("odd", Odd(clock.clone()));
         let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
@@ -726,7 +726,7 @@ fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'sco
             .resumable(&resumable)
             .rollout(Timed::new(&clock, seconds), &policies, time.clone())
             .reward(Router::default(), limit, Executor::Inline, time);
-        raise(scored.errors, faults);
+        raise(scored.streams.errors, faults);
         edge.connect(policies);
     });
     ran.expect_err("refused").to_string()

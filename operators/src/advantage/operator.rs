@@ -11,7 +11,7 @@ use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::train::Metrics;
 
@@ -49,7 +49,7 @@ impl AdvantageExt for Groups<'_> {
         let (mut measured, metrics) = operator.output(&schema::METRICS, &[0]);
         let groups = operator.spanned(groups);
         let adapting = self.reward_kl.filter(KlController::adapts);
-        let resumable = &self.resumable;
+        let resumable = &self.streams.resumable;
         let known = adapting.and_then(|_| resumable.read());
         let parts = adapting.map(|_| resumable.keep_first(PART, &mut operator));
         let mut estimating = Estimating {
@@ -66,8 +66,10 @@ impl AdvantageExt for Groups<'_> {
             drop(capabilities);
             move |frontiers| {
                 input.for_each(|capability, batch| {
-                    let capabilities =
-                        [capability.retain(output.index()), capability.retain(measured.index())];
+                    let capabilities = Capabilities {
+                        groups: capability.retain(output.index()),
+                        metrics: capability.retain(measured.index()),
+                    };
                     estimating.hold(capabilities, batch);
                 });
                 estimating.advance(
@@ -87,12 +89,15 @@ impl AdvantageExt for Groups<'_> {
             ),
             false => groups,
         };
-        Self { groups, metrics: self.metrics.concat(metrics), ..self }
+        Self { groups, streams: self.streams.with_metrics(metrics), ..self }
     }
 }
 
-/// The capabilities for groups and metrics.
-type Capabilities = [Capability<Step>; 2];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    groups: Capability<Step>,
+    metrics: Capability<Step>,
+}
 
 /// The state of the operator.
 struct Estimating {
@@ -124,7 +129,7 @@ struct Told {
 impl Estimating {
     fn hold(&mut self, capabilities: Capabilities, batch: Batch) {
         let open = Open { capabilities, held: Vec::new(), told: BTreeMap::new() };
-        let step = *open.capabilities[0].time();
+        let step = *open.capabilities.groups.time();
         self.open.entry(step).or_insert(open).held.push(batch);
     }
 
@@ -178,18 +183,19 @@ impl Estimating {
                 open.tell(&batch, &trajectories, &divergences);
             }
             let estimates = self.estimator.estimate(&trajectories);
-            output.give(&open.capabilities[0], with_estimates(&batch, self.inferred, &estimates));
+            output
+                .give(&open.capabilities.groups, with_estimates(&batch, self.inferred, &estimates));
         }
     }
 
     fn end(&mut self, open: &Open, measured: &mut Output) {
         if let Some(controller) = &mut self.controller {
             if let Some(parts) = &mut self.parts {
-                parts.before(*open.capabilities[0].time(), |_| controller.part());
+                parts.before(*open.capabilities.groups.time(), |_| controller.part());
             }
             let (metrics, kl) = open.measure(controller.coefficient());
             controller.observe(kl, open.told.len());
-            measured.give(&open.capabilities[1], metrics_batch(&metrics));
+            measured.give(&open.capabilities.metrics, metrics_batch(&metrics));
         }
     }
 }

@@ -43,9 +43,9 @@ impl ReduceExt for Gradients<'_> {
         let costs = Costs::new(clock);
         let taken = take::take(
             self.accumulated,
-            self.decisions.clone(),
+            self.streams.decisions.clone(),
             self.trainer.clone(),
-            self.generating.clone(),
+            self.streams.in_flight.clone(),
             costs.clone(),
         );
         let chunks = route::exchanged(
@@ -58,8 +58,8 @@ impl ReduceExt for Gradients<'_> {
         let sums = route::all("gradients_to_all", summed.sums, &schema::GRADIENTS);
         let totals = route::all("totals_to_all", taken.totals, &schema::TOTALS);
         let put = put::put(sums, totals, self.trainer.clone(), costs);
-        let errors = self.errors.concat(taken.errors).concat(summed.errors).concat(put.errors);
-        let metrics = self.metrics.concat(put.metrics);
-        Self { accumulated: put.done, metrics, errors, ..self }
+        let errors = taken.errors.concat(summed.errors).concat(put.errors);
+        let streams = self.streams.with_errors(errors).with_metrics(put.metrics);
+        Self { accumulated: put.done, streams, ..self }
     }
 }

@@ -26,8 +26,13 @@ pub(super) struct Put<'scope> {
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// The capabilities for `done`, metrics and errors.
-type Capabilities = [Capability<Step>; 3];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    /// Dropped when the replica has the sums.
+    _done: Capability<Step>,
+    metrics: Capability<Step>,
+    errors: Capability<Step>,
+}
 
 /// Builds the operator. Steps are processed in order, each after the update of its predecessor: with staleness, the sums of a step may
 /// arrive before that update.
@@ -51,8 +56,12 @@ pub(super) fn put<'scope>(
         let mut failed = Vec::new();
         move |frontiers| {
             let held = |capability: &InputCapability<Step>| {
-                let ports = [done.index(), metrics.index(), errors.index()];
-                (ports.map(|port| capability.retain(port)), Gathered::default())
+                let capabilities = Capabilities {
+                    _done: capability.retain(done.index()),
+                    metrics: capability.retain(metrics.index()),
+                    errors: capability.retain(errors.index()),
+                };
+                (capabilities, Gathered::default())
             };
             sums.for_each(|capability, batch| {
                 let step = open.entry(*capability.time()).or_insert_with(|| held(&capability));
@@ -74,7 +83,7 @@ pub(super) fn put<'scope>(
                     }
                     Err(error) => {
                         let fault = Fault::new(NAME, error.to_string());
-                        errors.give(&capabilities[2], faults_batch(&[fault]));
+                        errors.give(&capabilities.errors, faults_batch(&[fault]));
                         failed.push(capabilities);
                     }
                 }
@@ -83,12 +92,12 @@ pub(super) fn put<'scope>(
                 match reply.poll_outcome() {
                     None => putting.push((capabilities, reply)),
                     Some(Ok(())) => {
-                        let measured = costs.metrics(*capabilities[1].time());
-                        metrics.give(&capabilities[1], metrics_batch(&measured));
+                        let measured = costs.metrics(*capabilities.metrics.time());
+                        metrics.give(&capabilities.metrics, metrics_batch(&measured));
                     }
                     Some(Err(message)) => {
                         let fault = Fault::new(NAME, message);
-                        errors.give(&capabilities[2], faults_batch(&[fault]));
+                        errors.give(&capabilities.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);
                     }

@@ -17,7 +17,7 @@ use rollpacker_stages::train::Partial;
 use super::costs::{Costs, NAME};
 use super::share::Share;
 use super::wire;
-use crate::rollout::Generating;
+use crate::in_flight::InFlightResponses;
 use crate::trainer::TrainerThread;
 use crate::wire::decision::ADMIT;
 
@@ -30,15 +30,19 @@ pub(super) struct Taken<'scope> {
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// The capabilities for chunks, totals and errors.
-type Capabilities = [Capability<Step>; 3];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    chunks: Capability<Step>,
+    totals: Capability<Step>,
+    errors: Capability<Step>,
+}
 
 /// Builds the operator. Steps are processed in order, each after the update of its predecessor: a replica accumulates one step at a time.
 pub(super) fn take<'scope>(
     accumulated: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
     trainer: Rc<TrainerThread>,
-    generating: Generating,
+    in_flight: InFlightResponses,
     costs: Costs,
 ) -> Taken<'scope> {
     let scope = accumulated.scope();
@@ -55,8 +59,10 @@ pub(super) fn take<'scope>(
     operator.build(move |_capabilities| {
         let mut taker = Taker { open: BTreeMap::new(), taking: None, failed: None, costs };
         move |frontiers| {
-            let retain = |capability: &InputCapability<Step>| {
-                [chunks.index(), totals.index(), errors.index()].map(|port| capability.retain(port))
+            let retain = |capability: &InputCapability<Step>| Capabilities {
+                chunks: capability.retain(chunks.index()),
+                totals: capability.retain(totals.index()),
+                errors: capability.retain(errors.index()),
             };
             accumulated.for_each(|capability, batch| {
                 taker.share(&capability, retain).accumulated += groups(&batch);
@@ -73,14 +79,14 @@ pub(super) fn take<'scope>(
                 }
                 Some((open, _, Err(message))) => {
                     let fault = Fault::new(NAME, message);
-                    errors.give(&open.capabilities[2], faults_batch(&[fault]));
+                    errors.give(&open.capabilities.errors, faults_batch(&[fault]));
                     // Keep the capabilities: the step must not complete.
                     taker.failed = Some(open);
                 }
                 None => {}
             }
             let passed = |step: Step| !frontiers.iter().any(|frontier| frontier.less_equal(&step));
-            taker.advance(passed, generating.is_none(), &trainer, &wake);
+            taker.advance(passed, in_flight.is_none(), &trainer, &wake);
         }
     });
     Taken { chunks: chunk_stream, totals: total_stream, errors: error_stream }
@@ -166,7 +172,7 @@ impl Taker {
 /// Sends a partial gradient. Returns the number of bytes that go to other workers.
 fn give(
     [chunks, totals]: [&mut Output; 2],
-    [to_owners, to_all, _]: &Capabilities,
+    capabilities: &Capabilities,
     partial: Partial,
     [worker, workers]: [u32; 2],
 ) -> u64 {
@@ -176,9 +182,9 @@ fn give(
     let count = all.len().max(1) as u64;
     for (owner, chunk) in all {
         sent += if owner == worker { 0 } else { bytes / count };
-        chunks.give(to_owners, chunk);
+        chunks.give(&capabilities.chunks, chunk);
     }
-    totals.give(to_all, wire::totals(&partial.totals, worker));
+    totals.give(&capabilities.totals, wire::totals(&partial.totals, worker));
     sent
 }
 

@@ -29,8 +29,8 @@ use rollpacker_stages::reward::{Execution, Router};
 
 use crate::ledger::{Anchors, KnownAnchors, anchors};
 use crate::overlap::Scoring;
-use crate::resume::Resumable;
-use crate::rollout::{Generating, Rollouts};
+use crate::rollout::Rollouts;
+use crate::streams::StepStreams;
 use crate::wire::rows::Row;
 
 use self::scorer::{Arrived, Capabilities, NAME, Rules, Scorer};
@@ -48,21 +48,12 @@ pub use crate::limit::Limit;
 pub struct Scored<'scope> {
     /// Batches of [`schema::SCORED`], emitted as scores arrive.
     pub samples: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
-    pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
-    pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`schema::EXECUTIONS`], emitted with the scores that they led to.
     pub executions: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`]: those of the rollout, and those of executions and time limits.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that do not end the run: the first error of each reward and kind per step.
-    pub warnings: BatchStream<'scope>,
+    /// The streams that the next operators pass on. Metrics include those of executions and time limits; warnings are the first error of
+    /// each reward and kind per step.
+    pub streams: StepStreams<'scope>,
     pub(crate) scoring: GroupScoring,
-    pub(crate) generating: Generating,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// The settings with which groups are scored.
@@ -104,7 +95,8 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         executor: Executor,
         clock: Arc<dyn Clock>,
     ) -> Scored<'scope> {
-        if let Some(known) = self.resumable.read::<KnownAnchors>() {
+        let streams = self.streams;
+        if let Some(known) = streams.resumable.read::<KnownAnchors>() {
             known.tell(&mut limit);
         }
         let tallies = Tallies::default();
@@ -118,7 +110,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         // The path summary may be 0: no output is derived from anchors, so the loop contains no cycle of timestamps.
         let scope = self.responses.scope();
         let (edge, known) = scope.feedback(Steps(0));
-        let told = Told { responses: self.responses, decisions: self.own_decisions.clone(), known };
+        let told = Told { responses: self.responses, decisions: streams.decisions.clone(), known };
         let mut given = score(told, rules, executor.clone(), tallies.clone());
         if wants_scores && scoring == Scoring::AfterRollout {
             given.errors = given.errors.concat(refuse(scope, too_late()));
@@ -128,21 +120,16 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         }
         let executions =
             route::first("executions_to_first", given.executions.clone(), &schema::EXECUTIONS);
-        let Anchors { changes, metrics } = anchors(executions, &self.resumable);
+        let Anchors { changes, metrics } = anchors(executions, &streams.resumable);
         // The ledger keeps each case on the worker of its key, but any worker may score a response that needs it.
         let changes = route::all("anchors_to_all", changes, &schema::ANCHORS);
         changes.connect_loop(edge);
+        let streams = streams.with_metrics(metrics).with_errors(given.errors);
         Scored {
             samples: given.samples,
-            decisions: self.own_decisions,
-            generating: self.generating,
-            placements: self.placements,
             executions: given.executions,
-            metrics: self.metrics.concat(metrics),
-            errors: self.errors.concat(given.errors),
-            warnings: given.warnings,
+            streams: StepStreams { warnings: given.warnings, ..streams },
             scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
-            resumable: self.resumable,
         }
     }
 }

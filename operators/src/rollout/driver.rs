@@ -18,11 +18,11 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::Metrics;
 
-use super::generating::Generating;
 use super::kept::{Ended, Kept, Launch, Samples};
 use super::notices::Notices;
 use super::port::{Capabilities, Port};
 use super::responses::{Launched, response_batch};
+use crate::in_flight::InFlightResponses;
 use crate::policy::{metrics_batch, policy_of};
 use crate::wire::action::{ADVANCE, LAUNCH, PAUSE};
 use crate::wire::metric::LOAD;
@@ -62,7 +62,7 @@ pub(crate) struct Driver {
     published: Option<Step>,
     /// Requests from another worker that arrived before this worker received the policy of their step.
     held: Vec<HeldRequests>,
-    generating: Generating,
+    in_flight: InFlightResponses,
     kept: Kept,
     /// In lockstep: the progress that is reported to the schedule.
     notices: Option<Notices>,
@@ -80,7 +80,7 @@ impl Driver {
         Self {
             published: None,
             held: Vec::new(),
-            generating: Generating::default(),
+            in_flight: InFlightResponses::default(),
             engine,
             clock,
             waiting: Waiting::default(),
@@ -99,9 +99,9 @@ impl Driver {
         Self { kept: self.kept.with(samples), ..self }
     }
 
-    /// Counts the responses in flight in `generating`.
-    pub(super) fn counts(self, generating: Generating) -> Self {
-        Self { generating, ..self }
+    /// Counts the responses in flight in `in_flight`.
+    pub(super) fn counts(self, in_flight: InFlightResponses) -> Self {
+        Self { in_flight, ..self }
     }
 
     /// Reports the responses in flight to `waiting`.
@@ -222,7 +222,7 @@ impl Driver {
             PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(index));
         if let Some(under_way) = self.steps.get_mut(&step) {
             under_way.owed += samples.len();
-            self.generating.begin(samples.len());
+            self.in_flight.begin(samples.len());
             under_way.prompts.insert(prompt, Launched { row, version });
         }
         self.kept.open(step);
@@ -362,7 +362,7 @@ impl Driver {
             let responses = response_batch(&completions, &under_way.prompts);
             give(Port::Responses, under_way.capability(Port::Responses), responses);
             under_way.owed -= completions.len();
-            self.generating.end(completions.len());
+            self.in_flight.end(completions.len());
         }
     }
 

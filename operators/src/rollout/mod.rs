@@ -1,7 +1,6 @@
 //! The rollout operator: drives an engine with the requests of the schedule, and streams responses as they end.
 
 pub(crate) mod driver;
-mod generating;
 mod kept;
 mod kept_rows;
 pub(crate) mod notices;
@@ -23,7 +22,6 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
 use rollpacker_stages::rollout::RolloutEngine;
 
-pub(crate) use self::generating::Generating;
 use self::kept_rows::KeptRows;
 pub use crate::wire::finish_reason::is_returned_whole;
 
@@ -31,11 +29,13 @@ use self::driver::Driver;
 use self::kept::Samples;
 use self::port::Port;
 use crate::exchange;
+use crate::in_flight::InFlightResponses;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::resume::Resumable;
 use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
 use crate::schedule::spread::kept_on;
+use crate::streams::StepStreams;
 
 /// The output streams of a rollout.
 pub struct Rollouts<'scope> {
@@ -43,23 +43,16 @@ pub struct Rollouts<'scope> {
     pub responses: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`]: all decisions, on the first worker.
     pub decisions: BatchStream<'scope>,
-    /// The decisions that concern this worker.
-    pub(crate) own_decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
-    pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::METRICS`]: `rollout/load_s` of each step, if the engine reports when it has the weights.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
+    /// The streams that the next operators pass on. Metrics are `rollout/load_s` of each step, if the engine reports when it has the
+    /// weights.
+    pub streams: StepStreams<'scope>,
     /// The feedback handle for scores, if the schedule decides by them.
     pub(crate) scores: Option<Handle<'scope, Step, Batch>>,
     pub(crate) scoring: Scoring,
-    pub(crate) generating: Generating,
     /// `true` if the schedule decides by scores.
     pub(crate) wants_scores: bool,
     /// `true` if scoring is cancelled for dropped responses.
     pub(crate) cancels: bool,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Rollouts<'_> {
@@ -155,10 +148,10 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             column::WORKER,
         );
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
-        let generating = Generating::default();
+        let in_flight = InFlightResponses::default();
         let kept = of_worker(kept, scope.index(), scope.peers());
         let driver = Driver::new(Box::new(engine), pauses, clock);
-        let mut driver = driver.resumes(kept).counts(generating.clone());
+        let mut driver = driver.resumes(kept).counts(in_flight.clone());
         if in_lockstep {
             driver.race(scope.index());
         }
@@ -168,20 +161,17 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
         let errors = if unsaved { errors.concat(refuse(scope, unsaved_fault())) } else { errors };
-        Rollouts {
-            responses,
-            decisions,
-            own_decisions,
-            generating,
+        let streams = StepStreams {
+            decisions: own_decisions,
             placements,
             metrics,
             errors,
-            scores,
-            scoring: Scoring::default(),
-            wants_scores,
-            cancels: true,
+            warnings: empty(scope),
+            in_flight,
             resumable,
-        }
+        };
+        let scoring = Scoring::default();
+        Rollouts { responses, decisions, streams, scores, scoring, wants_scores, cancels: true }
     }
 }
 
