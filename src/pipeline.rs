@@ -17,14 +17,14 @@ use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::watchdog::{Stall, Watch, Watchdog};
 use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
-use rollpacker_operators::ledger::{Recorded, ledger};
-use rollpacker_operators::merge::merged;
-use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::placement::{self, Place};
+use rollpacker_operators::ledger::{LedgerInputs, ledger};
+use rollpacker_operators::merge::merge_metrics;
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::placement::{self, PlacementPolicy};
 use rollpacker_operators::policy::policy_batch;
-use rollpacker_operators::report::{Observed, Observer, observe, observe_snapshots};
+use rollpacker_operators::report::{Observer, ReportInputs, observe, observe_snapshots};
 use rollpacker_operators::resume::{Resumable, ResumeError};
-use rollpacker_operators::reward::Limit;
+use rollpacker_operators::reward::TimeLimit;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::schedule::{self, Schedule};
 use rollpacker_operators::trainer::{self, TrainerThread};
@@ -99,11 +99,11 @@ pub struct Pipeline {
     /// The number of initial steps that the ledger's columns leave out.
     pub warmup_steps: u64,
     /// Divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
-    pub placement: Option<Box<dyn Place>>,
+    pub placement: Option<Box<dyn PlacementPolicy>>,
     /// The rewards that score responses, by data source.
     pub router: Router,
     /// Decides how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
-    pub limit: Box<dyn Limit>,
+    pub limit: Box<dyn TimeLimit>,
     /// The time at which responses are scored.
     pub scoring: Scoring,
     /// The advantage estimator.
@@ -113,7 +113,7 @@ pub struct Pipeline {
     /// The trainer.
     pub trainer: Rc<TrainerThread>,
     /// The time at which the trainer receives groups.
-    pub fetch: Fetch,
+    pub fetch: GroupDelivery,
     /// The validator and the number of steps between two validations, 0 for none.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
     /// The start of the run.
@@ -261,15 +261,15 @@ impl Pipeline {
         let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let mut grouped = rollouts
-            .scored(self.scoring)
+            .score_when(self.scoring)
             .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
-            .fetched(self.fetch);
+            .deliver_when(self.fetch);
         if self.reward_kl.is_some() || self.advantage.needs_values() {
             grouped = grouped.infer(&self.trainer);
         }
         if let Some(controller) = self.reward_kl {
-            grouped = grouped.penalised(controller);
+            grouped = grouped.with_kl_penalty(controller);
         }
         let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
         let groups = gradients.accumulated.clone();
@@ -288,7 +288,7 @@ impl Pipeline {
         raise(updates.errors, faults);
         let responses = route::first("responses_to_first", responses, &schema::RESPONSES);
         let groups = route::first("trained_to_first", groups, &schema::GROUPS);
-        let recorded = Recorded {
+        let recorded = LedgerInputs {
             responses: responses.clone(),
             groups: groups.clone(),
             decisions: decisions.clone(),
@@ -296,9 +296,9 @@ impl Pipeline {
             resumable: resumable.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
-        let metrics = merged(metrics);
+        let metrics = merge_metrics(metrics);
         let observed =
-            Observed { responses, groups, decisions, metrics, resumable: resumable.clone() };
+            ReportInputs { responses, groups, decisions, metrics, resumable: resumable.clone() };
         observe(observed, clock, observer.clone());
         raise(resumable.errors(scope), faults);
         if let Some(commits) = resumable.commit() {

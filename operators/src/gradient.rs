@@ -13,10 +13,10 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::Awaiting;
 
 use crate::group::Groups;
-use crate::overlap::Fetch;
+use crate::group_queue::{GroupQueue, HeldGroups};
+use crate::overlap::GroupDelivery;
 use crate::streams::StepStreams;
 use crate::trainer::TrainerThread;
-use crate::waiting::{Held, Waiting};
 
 /// Groups whose gradients are accumulated, and the trainer that accumulated them.
 pub struct Gradients<'scope> {
@@ -44,8 +44,8 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
 }
 
 /// The accumulation that the trainer is working on.
-struct Running {
-    held: Held,
+struct RunningAccumulation {
+    held: HeldGroups,
     reply: Reply<Result<(), String>>,
     _awaited: Awaiting,
 }
@@ -54,7 +54,7 @@ fn accumulate<'scope>(
     groups: BatchStream<'scope>,
     placements: Option<BatchStream<'scope>>,
     trainer: Rc<TrainerThread>,
-    fetch: Fetch,
+    fetch: GroupDelivery,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("gradient", groups.scope());
     // Without placements, the trainer always has a device.
@@ -67,9 +67,9 @@ fn accumulate<'scope>(
     let stream = operator.spanned(stream);
     let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
-        let mut waiting = Waiting::new(fetch, devices);
-        let mut running: Option<Running> = None;
-        let mut failed: Option<Held> = None;
+        let mut waiting = GroupQueue::new(fetch, devices);
+        let mut running: Option<RunningAccumulation> = None;
+        let mut failed: Option<HeldGroups> = None;
         move |frontiers| {
             placements.for_each(|_, batch| {
                 let devices = batch.values::<UInt32Type>(column::TRAINING_DEVICES).values();
@@ -80,7 +80,7 @@ fn accumulate<'scope>(
                 }
             });
             groups.for_each(|capability, batch| {
-                waiting.push(Held {
+                waiting.push(HeldGroups {
                     output: capability.retain(accumulated.index()),
                     errors: capability.retain(errors.index()),
                     batch,
@@ -100,7 +100,11 @@ fn accumulate<'scope>(
                 running = waiting.next(&frontiers[0]).map(|held| {
                     let (step, batch) = (held.step(), held.batch.clone());
                     let _awaited = awaits.hold(step, || "the trainer to accumulate groups");
-                    Running { held, reply: trainer.accumulate(step, batch, wake.clone()), _awaited }
+                    RunningAccumulation {
+                        held,
+                        reply: trainer.accumulate(step, batch, wake.clone()),
+                        _awaited,
+                    }
                 });
             }
         }
@@ -108,7 +112,9 @@ fn accumulate<'scope>(
     (stream, error_stream)
 }
 
-fn take_reply(running: &mut Option<Running>) -> Option<(Held, Result<(), String>)> {
+fn take_reply(
+    running: &mut Option<RunningAccumulation>,
+) -> Option<(HeldGroups, Result<(), String>)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?.held, outcome))
 }

@@ -15,7 +15,7 @@ use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 
 use crate::group_reward::score_groups;
 use crate::kl_controller::KlController;
-use crate::overlap::Fetch;
+use crate::overlap::GroupDelivery;
 use crate::reward::{Scored, Tallies};
 use crate::streams::StepStreams;
 use crate::wire::decision::ADMIT;
@@ -28,7 +28,7 @@ pub struct Groups<'scope> {
     pub groups: BatchStream<'scope>,
     /// The streams that the next operators pass on. Metrics include counts of the scoring of each step.
     pub streams: StepStreams<'scope>,
-    pub(crate) fetch: Fetch,
+    pub(crate) fetch: GroupDelivery,
     /// `true` if batches have the schema [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
@@ -37,14 +37,14 @@ pub struct Groups<'scope> {
 impl Groups<'_> {
     /// Sets when groups are passed to the trainer. By default, groups are passed as they become complete.
     #[must_use]
-    pub fn fetched(self, fetch: Fetch) -> Self {
+    pub fn deliver_when(self, fetch: GroupDelivery) -> Self {
         Self { fetch, ..self }
     }
 
     /// Subtracts a KL penalty against the reference policy from rewards, with the coefficient of `controller`. The groups must have gone
     /// through [`infer`](crate::InferenceExt::infer).
     #[must_use]
-    pub fn penalised(self, controller: KlController) -> Self {
+    pub fn with_kl_penalty(self, controller: KlController) -> Self {
         Self { reward_kl: Some(controller), ..self }
     }
 }
@@ -73,7 +73,13 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
         };
         let metrics = scoring.tallies.report(groups.clone(), streams.decisions.clone());
         let streams = streams.with_metrics(metrics);
-        Groups { groups, streams, fetch: Fetch::default(), inferred: false, reward_kl: None }
+        Groups {
+            groups,
+            streams,
+            fetch: GroupDelivery::default(),
+            inferred: false,
+            reward_kl: None,
+        }
     }
 }
 
@@ -89,20 +95,20 @@ fn group<'scope>(
     let stream = operator.spanned(stream);
     let awaits = operator.waiting();
     operator.build(move |_capabilities| {
-        let mut steps: BTreeMap<Step, (Capability<Step>, Gathering)> = BTreeMap::new();
+        let mut steps: BTreeMap<Step, (Capability<Step>, IncompleteGroups)> = BTreeMap::new();
         move |frontiers| {
             let index = groups.index();
             decisions.for_each(|capability, batch| {
                 let step = *capability.time();
                 steps
                     .entry(step)
-                    .or_insert_with(|| (capability.retain(index), Gathering::default()))
+                    .or_insert_with(|| (capability.retain(index), IncompleteGroups::default()))
                     .1
                     .admit(step, &batch, &awaits);
             });
             samples.for_each(|capability, batch| {
                 let step = steps.entry(*capability.time());
-                step.or_insert_with(|| (capability.retain(index), Gathering::default()))
+                step.or_insert_with(|| (capability.retain(index), IncompleteGroups::default()))
                     .1
                     .score(&batch);
             });
@@ -128,14 +134,14 @@ fn group<'scope>(
 
 /// The incomplete groups of one step.
 #[derive(Default)]
-struct Gathering {
+struct IncompleteGroups {
     admitted: BTreeMap<PromptId, Admitted>,
     scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
     /// The prompts for which an admission or a score arrived since the last call of `complete`.
     touched: Vec<PromptId>,
 }
 
-impl Gathering {
+impl IncompleteGroups {
     fn admit(&mut self, step: Step, batch: &Batch, awaits: &Waiting) {
         let (prompts, admitted, weights) = (
             batch.values::<UInt64Type>(column::PROMPT_ID),

@@ -20,8 +20,8 @@ use rollpacker_dataflow::watchdog::Awaiting;
 use rollpacker_stages::train::Inferred;
 
 use crate::group::Groups;
+use crate::group_queue::{GroupQueue, HeldGroups};
 use crate::trainer::TrainerThread;
-use crate::waiting::{Held, Waiting};
 use crate::wire::columns::lists;
 
 /// The name of the operator in metrics and faults.
@@ -37,8 +37,8 @@ pub trait InferenceExt {
 }
 
 /// The inference that the trainer is working on.
-struct Running {
-    held: Held,
+struct RunningInference {
+    held: HeldGroups,
     reply: Reply<Result<Vec<Inferred>, String>>,
     _awaited: Awaiting,
 }
@@ -58,10 +58,10 @@ impl InferenceExt for Groups<'_> {
         let (wake, trainer) = (operator.waker(), trainer.clone());
         trainer.on_update(operator.waker());
         let awaits = operator.waiting();
-        let mut waiting = Waiting::new(self.fetch, devices);
+        let mut waiting = GroupQueue::new(self.fetch, devices);
         operator.build(move |_capabilities| {
-            let mut running: Option<Running> = None;
-            let mut failed: Option<Held> = None;
+            let mut running: Option<RunningInference> = None;
+            let mut failed: Option<HeldGroups> = None;
             move |frontiers| {
                 placements.for_each(|_, batch| {
                     if let Some(&devices) =
@@ -71,7 +71,7 @@ impl InferenceExt for Groups<'_> {
                     }
                 });
                 groups.for_each(|capability, batch| {
-                    waiting.push(Held {
+                    waiting.push(HeldGroups {
                         output: capability.retain(inferred.index()),
                         errors: capability.retain(errors.index()),
                         batch,
@@ -95,7 +95,7 @@ impl InferenceExt for Groups<'_> {
                     running = waiting.next(&frontiers[0]).map(|held| {
                         let reply = trainer.infer(held.step(), held.batch.clone(), wake.clone());
                         let _awaited = awaits.hold(held.step(), || "the trainer to infer");
-                        Running { held, reply, _awaited }
+                        RunningInference { held, reply, _awaited }
                     });
                 }
             }
@@ -105,7 +105,9 @@ impl InferenceExt for Groups<'_> {
     }
 }
 
-fn take_reply(running: &mut Option<Running>) -> Option<(Held, Result<Vec<Inferred>, String>)> {
+fn take_reply(
+    running: &mut Option<RunningInference>,
+) -> Option<(HeldGroups, Result<Vec<Inferred>, String>)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?.held, outcome))
 }

@@ -10,16 +10,15 @@
 //! Architecture invariant: no libtorch, no HTTP and no wall clock in this crate.
 
 pub mod advantage;
-mod exchange;
 pub mod gradient;
 pub mod group;
+mod group_queue;
 mod group_reward;
-mod half_octave;
 mod in_flight;
 pub mod inference;
 mod kl_controller;
 pub mod ledger;
-mod limit;
+mod length_buckets;
 pub mod merge;
 pub mod overlap;
 pub mod placement;
@@ -31,12 +30,13 @@ pub mod resume;
 pub mod reward;
 pub mod rollout;
 pub mod schedule;
+mod schedule_feed;
 pub mod streams;
 pub mod survival;
+mod time_limit;
 pub mod trainer;
 pub mod update;
 pub mod validate;
-mod waiting;
 mod wire;
 
 pub use advantage::AdvantageExt;

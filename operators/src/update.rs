@@ -47,12 +47,12 @@ struct Capabilities {
 }
 
 /// The result of an update.
-type Made = Result<(Policy, Metrics), String>;
+type UpdateResult = Result<(Policy, Metrics), String>;
 
 /// The update that the trainer is working on.
-struct Running {
+struct RunningUpdate {
     capabilities: Capabilities,
-    reply: Reply<Made>,
+    reply: Reply<UpdateResult>,
     _awaited: Awaiting,
 }
 
@@ -74,7 +74,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
             parts.start(&capabilities);
             drop(capabilities);
             let mut open: BTreeMap<Step, Capabilities> = BTreeMap::new();
-            let mut running: Option<Running> = None;
+            let mut running: Option<RunningUpdate> = None;
             let mut failed = None;
             move |frontiers| {
                 let retain = |capability: &InputCapability<Step>| Capabilities {
@@ -161,13 +161,13 @@ fn start(
     capabilities: Capabilities,
     wake: impl Fn() + Send + Sync + 'static,
     awaits: &Waiting,
-) -> Running {
+) -> RunningUpdate {
     let step = *capabilities.policies.time();
     let _awaited = awaits.hold(step, || "the trainer to update");
-    Running { reply: trainer.update(step, wake), capabilities, _awaited }
+    RunningUpdate { reply: trainer.update(step, wake), capabilities, _awaited }
 }
 
-fn take_reply(running: &mut Option<Running>) -> Option<(Running, Made)> {
+fn take_reply(running: &mut Option<RunningUpdate>) -> Option<(RunningUpdate, UpdateResult)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?, outcome))
 }

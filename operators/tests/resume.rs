@@ -25,17 +25,18 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_operators::advantage::{Grpo, KlControl, KlController};
-use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::ledger::{LedgerInputs, ledger};
 use rollpacker_operators::placement;
 use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{
-    Decision as Placed, Event as PlaceEvent, Job, Options, Place, Planner, StepCost, StreamTrainer,
+    Decision as Placed, Event as PlaceEvent, Job, PlacementPolicy, Planner, StepCost,
+    StreamTrainer, StreamTrainerOptions,
 };
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
-use rollpacker_operators::report::{Observed, Observer, Saved, StepReport, observe};
+use rollpacker_operators::report::{Observer, ObserverState, ReportInputs, StepReport, observe};
 use rollpacker_operators::resume::Resumable;
-use rollpacker_operators::reward::{LimitOptions, Timeouts};
+use rollpacker_operators::reward::{AdaptiveLimits, LimitOptions};
 use rollpacker_operators::schedule::operator::{Prompts, Scheduled, Stop};
 use rollpacker_operators::schedule::snapshot::{last_prompt, reserve, restore};
 use rollpacker_operators::schedule::{
@@ -265,10 +266,10 @@ impl StepCost for Cost {
 }
 
 /// Returns a planner that uses the lengths of earlier rounds, with a trainer that takes devices of the tail.
-fn placing() -> Box<dyn Place> {
+fn placing() -> Box<dyn PlacementPolicy> {
     let job = Job { devices: 4, devices_per_server: 4, training_replica: 1, response_length: 40 };
     let planner = Planner::new(Rule::Predictive, job, 1).expect("valid");
-    Box::new(StreamTrainer::new(Options::predicted(), planner, Cost).expect("valid"))
+    Box::new(StreamTrainer::new(StreamTrainerOptions::predicted(), planner, Cost).expect("valid"))
 }
 
 /// The results of a step, in an order that is independent of time.
@@ -417,7 +418,7 @@ impl Observer for Watching {
         self.told.borrow_mut().push(Told::of(&report, self.staleness));
     }
 
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         saved.keep("steps", &*self.steps.borrow());
     }
 }
@@ -430,7 +431,7 @@ struct Run {
     every: u64,
     stop: Stop,
     prompts: u64,
-    placement: Option<fn() -> Box<dyn Place>>,
+    placement: Option<fn() -> Box<dyn PlacementPolicy>>,
 }
 
 impl Run {
@@ -455,7 +456,7 @@ impl Run {
             on_error: OnError::Fail,
             resumed: from.map(Restored::step),
         };
-        let steps = from.map(|from| Saved::read(from, "steps").expect("kept"));
+        let steps = from.map(|from| ObserverState::read(from, "steps").expect("kept"));
         let steps = Rc::new(RefCell::new(steps.flatten().unwrap_or(0)));
         let watching = Watching { steps, staleness: self.staleness, ..Watching::default() };
         run_virtual(&clock, |scope, faults| {
@@ -512,19 +513,19 @@ impl Run {
         rollouts.streams.placements.iter().for_each(|placed| observer.place(placed.clone()));
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let router = Router::default().route("odd", Odd(clock.clone()));
-        let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
+        let limit = AdaptiveLimits::new(LimitOptions::default(), 1).expect("valid");
         let adaptive = KlControl::Adaptive { target_kl: 0.05, horizon: 100.0 };
         let gradients = rollouts
             .reward(router, limit, Executor::Inline, time.clone())
             .group()
             .infer(&trainer)
-            .penalised(KlController::new(adaptive, 0.1))
+            .with_kl_penalty(KlController::new(adaptive, 0.1))
             .advantage(Grpo::default())
             .gradient(trainer);
         let groups = gradients.accumulated.clone();
         let updates = gradients.update();
         raise(updates.errors, faults);
-        let recorded = Recorded {
+        let recorded = LedgerInputs {
             responses: responses.clone(),
             groups: groups.clone(),
             decisions: decisions.clone(),
@@ -532,7 +533,7 @@ impl Run {
             resumable: resumable.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, 40));
-        let observed = Observed { responses, groups, decisions, metrics, resumable };
+        let observed = ReportInputs { responses, groups, decisions, metrics, resumable };
         observe(observed, time, observer);
         edge.connect(updates.policies);
     }
@@ -646,7 +647,7 @@ fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
             while found.len() < expected.len() {
                 let run = Run::of(&schedule, staleness);
                 let next = Step(found.len() as u64);
-                run.stop.unless(move |step| step <= next);
+                run.stop.set_deadline_check(move |step| step <= next);
                 let piece = run.go(pieces.path(), None).expect("no fault");
                 assert_eq!(piece.len(), 1, "{name}, staleness {staleness}, step {next}");
                 found.extend(piece);
@@ -694,7 +695,7 @@ impl Schedule for Unsaved {
 /// A placement policy that cannot be saved.
 struct Unlearned;
 
-impl Place for Unlearned {
+impl PlacementPolicy for Unlearned {
     fn on(&mut self, _: Nanos, _: PlaceEvent) {}
 
     fn poll(&mut self) -> Option<Placed> {
@@ -721,7 +722,7 @@ fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'sco
         let initial = policy_batch(&Folding::policy((0, 0)));
         let (policies, edge) = feedback::policies(scope, 0, initial);
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
-        let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
+        let limit = AdaptiveLimits::new(LimitOptions::default(), 1).expect("valid");
         let scored = scheduled(Prompts { rows, errors, budget })
             .resumable(&resumable)
             .rollout(Timed::new(&clock, seconds), &policies, time.clone())
@@ -745,7 +746,7 @@ fn what_cannot_say_its_state_is_refused() {
 fn the_state_of_another_schedule_is_refused() {
     let kept = folder();
     let run = Run::of(&schedules().remove(0).1, 0);
-    run.stop.unless(|step| step < Step(2));
+    run.stop.set_deadline_check(|step| step < Step(2));
     run.go(kept.path(), None).expect("no fault");
     let restored = open(kept.path()).latest().expect("readable").restored.expect("one");
     let mut other = tail(|_| {});

@@ -1,6 +1,6 @@
 //! The section `[schedule]`: the name of a schedule and its options. Recipes and simulated jobs share it.
 
-use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::schedule::{
     Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted,
     Synchronous, TailBatching, dynamic, frontier_group, history_sorted, partial, sorted, sync,
@@ -48,12 +48,12 @@ struct Known {
     fields: fn() -> &'static [&'static str],
     build: fn(Table) -> Result<Built, RecipeError>,
     scoring: Scoring,
-    fetch: Fetch,
+    fetch: GroupDelivery,
 }
 
 type Built = Result<Builtin, ScheduleError>;
 
-const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
+const STREAMED: GroupDelivery = GroupDelivery::Streamed { max_groups: None };
 
 static KNOWN: [Known; 8] = [
     Known {
@@ -61,7 +61,7 @@ static KNOWN: [Known; 8] = [
         fields: keys::fields::<sync::Config>,
         build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::AfterRollout,
-        fetch: Fetch::WholeStep,
+        fetch: GroupDelivery::WholeStep,
     },
     Known {
         name: "fused",
@@ -189,7 +189,7 @@ impl Section {
     ///
     /// # Errors
     /// If there is no schedule of that name.
-    pub fn fetch(&self) -> Result<Fetch, RecipeError> {
+    pub fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
         Ok(self.known()?.fetch)
     }
 

@@ -24,7 +24,7 @@ use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::report::Observer;
-use rollpacker_operators::reward::Timeouts;
+use rollpacker_operators::reward::AdaptiveLimits;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::schedule::snapshot::{LastPrompt, last_prompt};
 use rollpacker_operators::trainer::TrainerThread;
@@ -316,7 +316,7 @@ impl Session {
         if let Some(limit) = self.opened.recipe.max_wall_time()? {
             let time =
                 WallTime::new(self.clock(), limit, self.opened.recipe.raw.algorithm.staleness);
-            stop.unless(move |step| time.allows(step));
+            stop.set_deadline_check(move |step| time.allows(step));
         }
         Ok(())
     }
@@ -343,7 +343,7 @@ impl Session {
             max_response_length: raw.data.max_response_length,
             warmup_steps: 0,
             router: self.opened.stages.router.clone(),
-            limit: Box::new(Timeouts::new(raw.reward.timeout, raw.trainer.seed)?),
+            limit: Box::new(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?),
             scoring: self.opened.recipe.scoring()?,
             advantage: self.opened.advantage.clone(),
             reward_kl: raw.reward_kl(),
@@ -373,6 +373,6 @@ impl Session {
 fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {
     let Some(path) = recipe.raw.rollout.profile.clone() else { return Ok(None) };
     let monitor =
-        Monitor::open(path, drift::Options::default()).context("key `rollout.profile`")?;
+        Monitor::open(path, drift::DriftOptions::default()).context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use arrow::datatypes::{Float32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
-pub use rollpacker_operators::report::Stages;
-use rollpacker_operators::report::{Instants, Observer, StepReport, measure};
+pub use rollpacker_operators::report::StageTimes;
+use rollpacker_operators::report::{Observer, StageInstants, StepReport, measure};
 use rollpacker_operators::rollout::is_returned_whole;
 use rollpacker_operators::survival::Survival;
 use rollpacker_stages::rollout::FinishReason;
@@ -41,7 +41,7 @@ pub struct StepOutcome {
     /// Seconds since the previous step was complete.
     pub seconds: f64,
     /// The seconds by stage.
-    pub stages: Stages,
+    pub stages: StageTimes,
     /// The number of response tokens that were trained on.
     pub trained_tokens: f64,
     /// The number of responses that were trained on.
@@ -112,7 +112,7 @@ impl Observer for Recorder {
             step: number,
             round: round(&report.decisions),
             seconds,
-            stages: Stages::of(&Instants::of(&report)),
+            stages: StageTimes::of(&StageInstants::of(&report)),
             trained_tokens,
             trained_responses,
             metrics: measure(&report),

@@ -52,7 +52,7 @@ impl AdvantageExt for Groups<'_> {
         let resumable = &self.streams.resumable;
         let known = adapting.and_then(|_| resumable.read());
         let parts = adapting.map(|_| resumable.keep_first(PART, &mut operator));
-        let mut estimating = Estimating {
+        let mut estimating = AdvantageState {
             estimator,
             inferred: self.inferred,
             controller: known.or(self.reward_kl),
@@ -100,35 +100,35 @@ struct Capabilities {
 }
 
 /// The state of the operator.
-struct Estimating {
+struct AdvantageState {
     estimator: Estimator,
     inferred: bool,
     controller: Option<KlController>,
-    open: BTreeMap<Step, Open>,
+    open: BTreeMap<Step, OpenStep>,
     /// The snapshot parts of an adaptive coefficient.
     parts: Option<Keeper>,
 }
 
 /// A step that is not complete.
-struct Open {
+struct OpenStep {
     capabilities: Capabilities,
     held: Vec<Batch>,
     /// Weight, divergence and reward of each response so far, ordered by prompt and sample, so that sums do not depend on the order of
     /// arrival.
-    told: BTreeMap<(u64, u32), Told>,
+    told: BTreeMap<(u64, u32), ResponseKl>,
 }
 
 /// The values of a response that the metrics of a step are computed from.
 #[derive(Clone, Copy)]
-struct Told {
+struct ResponseKl {
     weight: f64,
     kl: f64,
     reward: f64,
 }
 
-impl Estimating {
+impl AdvantageState {
     fn hold(&mut self, capabilities: Capabilities, batch: Batch) {
-        let open = Open { capabilities, held: Vec::new(), told: BTreeMap::new() };
+        let open = OpenStep { capabilities, held: Vec::new(), told: BTreeMap::new() };
         let step = *open.capabilities.groups.time();
         self.open.entry(step).or_insert(open).held.push(batch);
     }
@@ -172,7 +172,7 @@ impl Estimating {
         }
     }
 
-    fn estimate(&self, open: &mut Open, whole: bool, output: &mut Output) {
+    fn estimate(&self, open: &mut OpenStep, whole: bool, output: &mut Output) {
         let held = std::mem::take(&mut open.held);
         let batches = if whole { Vec::from_iter(ordered(&held)) } else { held };
         let coefficient = self.controller.map(|controller| controller.coefficient());
@@ -188,7 +188,7 @@ impl Estimating {
         }
     }
 
-    fn end(&mut self, open: &Open, measured: &mut Output) {
+    fn end(&mut self, open: &OpenStep, measured: &mut Output) {
         if let Some(controller) = &mut self.controller {
             if let Some(parts) = &mut self.parts {
                 parts.before(*open.capabilities.groups.time(), |_| controller.part());
@@ -200,13 +200,13 @@ impl Estimating {
     }
 }
 
-impl Open {
+impl OpenStep {
     fn tell(&mut self, batch: &Batch, trajectories: &[Trajectory], divergences: &[f64]) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
         let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
         let weights = batch.values::<Float32Type>(column::WEIGHT).values();
         for (row, (one, &kl)) in trajectories.iter().zip(divergences).enumerate() {
-            let told = Told { weight: f64::from(weights[row]), kl, reward: one.score };
+            let told = ResponseKl { weight: f64::from(weights[row]), kl, reward: one.score };
             self.told.insert((prompts[row], samples[row]), told);
         }
     }

@@ -61,21 +61,21 @@
 //! | `ledger/waiting_prompts`, `ledger/mean_wait`, `ledger/longest_wait` | deferred prompts, and the number of steps since they were deferred |
 //! | `ledger/anchored_cases`, `ledger/mean_anchor_s` | test cases with a correct execution, and the mean over cases of the longest one in seconds |
 
+mod anchor_totals;
 mod anchors;
 mod bias;
 mod by_step;
+mod fact_totals;
 mod facts;
 mod graph;
-mod known;
-mod known_anchors;
-mod known_pairs;
+mod pair_totals;
 mod pairs;
-mod told;
+mod summaries;
 
+pub(crate) use anchor_totals::AnchorTotals;
 pub use anchors::{Anchors, anchors};
-pub use bias::{Lengths, Trained};
-pub use graph::{Recorded, ledger};
-pub(crate) use known_anchors::KnownAnchors;
+pub use bias::{LengthComparison, TrainedLengths};
+pub use graph::{LedgerInputs, ledger};
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@
 //! On a single worker, nothing is reduced.
 
 mod costs;
-mod put;
+mod deliver;
 mod share;
 mod sum;
 mod take;
@@ -57,9 +57,9 @@ impl ReduceExt for Gradients<'_> {
         let summed = sum::sum(chunks, costs.clone());
         let sums = route::all("gradients_to_all", summed.sums, &schema::GRADIENTS);
         let totals = route::all("totals_to_all", taken.totals, &schema::TOTALS);
-        let put = put::put(sums, totals, self.trainer.clone(), costs);
-        let errors = taken.errors.concat(summed.errors).concat(put.errors);
-        let streams = self.streams.with_errors(errors).with_metrics(put.metrics);
-        Self { accumulated: put.done, streams, ..self }
+        let delivered = deliver::deliver(sums, totals, self.trainer.clone(), costs);
+        let errors = taken.errors.concat(summed.errors).concat(delivered.errors);
+        let streams = self.streams.with_errors(errors).with_metrics(delivered.metrics);
+        Self { accumulated: delivered.done, streams, ..self }
     }
 }

@@ -15,7 +15,7 @@ use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapabili
 use rollpacker_stages::train::Partial;
 
 use super::costs::{Costs, NAME};
-use super::share::Share;
+use super::share::GradientProgress;
 use super::wire;
 use crate::in_flight::InFlightResponses;
 use crate::trainer::TrainerThread;
@@ -57,7 +57,7 @@ pub(super) fn take<'scope>(
     let wake = operator.waker();
     trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
-        let mut taker = Taker { open: BTreeMap::new(), taking: None, failed: None, costs };
+        let mut taker = TakeState { open: BTreeMap::new(), taking: None, failed: None, costs };
         move |frontiers| {
             let retain = |capability: &InputCapability<Step>| Capabilities {
                 chunks: capability.retain(chunks.index()),
@@ -93,9 +93,9 @@ pub(super) fn take<'scope>(
 }
 
 /// A step whose gradient is not sent completely.
-struct Open {
+struct OpenStep {
     capabilities: Capabilities,
-    share: Share,
+    share: GradientProgress,
 }
 
 /// A request to the trainer for the gradient of a step.
@@ -104,37 +104,38 @@ struct Taking {
     reply: Reply<Result<Partial, String>>,
 }
 
-struct Taker {
-    open: BTreeMap<Step, Open>,
+struct TakeState {
+    open: BTreeMap<Step, OpenStep>,
     taking: Option<Taking>,
-    failed: Option<Open>,
+    failed: Option<OpenStep>,
     costs: Costs,
 }
 
-impl Taker {
+impl TakeState {
     fn share(
         &mut self,
         capability: &InputCapability<Step>,
         retain: impl FnOnce(&InputCapability<Step>) -> Capabilities,
-    ) -> &mut Share {
-        let open = || Open { capabilities: retain(capability), share: Share::default() };
+    ) -> &mut GradientProgress {
+        let open =
+            || OpenStep { capabilities: retain(capability), share: GradientProgress::default() };
         &mut self.open.entry(*capability.time()).or_insert_with(open).share
     }
 
-    fn take_reply(&mut self) -> Option<(Open, Step, Result<Partial, String>)> {
+    fn take_reply(&mut self) -> Option<(OpenStep, Step, Result<Partial, String>)> {
         let outcome = self.taking.as_ref()?.reply.poll_outcome()?;
         let step = self.taking.take()?.step;
         let open = self.open.remove(&step).expect("invariant: what is taken from is open");
         Some((open, step, outcome))
     }
 
-    fn keep(&mut self, step: Step, open: Open) {
+    fn keep(&mut self, step: Step, open: OpenStep) {
         self.open.insert(step, open);
     }
 
     /// Drops the steps that are complete and sent, and requests the gradient of the first remaining step if it is due.
     ///
-    /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`Share::is_due`]). The step must also be
+    /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`GradientProgress::is_due`]). The step must also be
     /// the next one that the trainer updates. At most one request is in flight, and `taken` is set when it is made: groups that are
     /// accumulated meanwhile belong to the next part. Dropping the capabilities of a step tells all workers that no part of this worker
     /// follows.

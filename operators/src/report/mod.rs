@@ -2,11 +2,11 @@
 
 mod lag;
 mod measure;
+mod nondeterministic_metrics;
 mod order;
 mod saved;
 mod stages;
 mod statistics;
-mod timed;
 mod values;
 
 use std::cell::RefCell;
@@ -29,13 +29,13 @@ use rollpacker_stages::train::Metrics;
 use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
+pub use nondeterministic_metrics::depends_on_time;
 pub use order::by_id;
-pub use saved::Saved;
-pub use stages::{Instants, Stages};
-pub use timed::hangs_on_time;
+pub use saved::ObserverState;
+pub use stages::{StageInstants, StageTimes};
 
 /// The streams that a report is assembled from.
-pub struct Observed<'scope> {
+pub struct ReportInputs<'scope> {
     /// All responses, including aborted ones.
     pub responses: BatchStream<'scope>,
     /// The groups that were trained on.
@@ -68,12 +68,12 @@ pub struct StepReport {
     pub decisions: Vec<Batch>,
     /// The metrics of operators. [`measure`] adds those that are computed from the rows.
     pub metrics: Metrics,
-    progress: Progress,
+    progress: StepProgress,
 }
 
 /// Progress of a step that is not complete, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct StepProgress {
     /// The step.
     pub step: Step,
     /// The number of responses that ended by themselves.
@@ -91,7 +91,7 @@ pub struct Progress {
 /// Receives the reports of a run.
 pub trait Observer {
     /// Called when data arrives for a step that is not complete.
-    fn progress(&mut self, progress: &Progress) {
+    fn progress(&mut self, progress: &StepProgress) {
         let _ = progress;
     }
 
@@ -109,7 +109,7 @@ pub trait Observer {
     fn step(&mut self, report: StepReport);
 
     /// Adds the state that the observer needs if the run is resumed after the last reported step.
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         let _ = saved;
     }
 
@@ -122,7 +122,7 @@ pub trait Observer {
 
 /// Shares an observer, so that it outlives the graph that reports to it.
 impl<O: Observer> Observer for Rc<RefCell<O>> {
-    fn progress(&mut self, progress: &Progress) {
+    fn progress(&mut self, progress: &StepProgress) {
         self.borrow_mut().progress(progress);
     }
 
@@ -138,7 +138,7 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
         self.borrow_mut().step(report);
     }
 
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         self.borrow().save(saved);
     }
 
@@ -152,7 +152,7 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
 /// With several workers, the streams must be routed to the first worker ([`route::first`](rollpacker_dataflow::route::first),
 /// [`merged`](crate::merge::merged)). The observers of the other workers receive nothing.
 pub fn observe(
-    streams: Observed<'_>,
+    streams: ReportInputs<'_>,
     clock: Arc<dyn Clock>,
     mut observer: impl Observer + 'static,
 ) {
@@ -250,7 +250,12 @@ fn since(before: &[Reading], now: &[Reading]) -> Metrics {
 
 impl StepReport {
     fn open(step: Step, opened: Nanos) -> Self {
-        Self { step, opened, progress: Progress { step, ..Progress::default() }, ..Self::default() }
+        Self {
+            step,
+            opened,
+            progress: StepProgress { step, ..StepProgress::default() },
+            ..Self::default()
+        }
     }
 
     fn take(&mut self, kind: usize, batch: Batch) {
@@ -276,7 +281,7 @@ impl StepReport {
 
 /// Returns the state of an observer as a part.
 fn saved_part(observer: &impl Observer) -> Part {
-    let mut saved = Saved::default();
+    let mut saved = ObserverState::default();
     observer.save(&mut saved);
     saved.part()
 }

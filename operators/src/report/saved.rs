@@ -16,13 +16,13 @@ pub(super) const PART: &str = "report";
 
 /// The state that observers save in a snapshot, as named values, and the output files that the state refers to.
 #[derive(Default)]
-pub struct Saved {
+pub struct ObserverState {
     values: Map<String, Value>,
     files: Vec<File>,
     refused: Option<String>,
 }
 
-impl Saved {
+impl ObserverState {
     /// Saves `value` under `name`.
     ///
     /// # Panics
@@ -33,7 +33,7 @@ impl Saved {
     }
 
     /// Makes the snapshot wait until the data written to `file` so far is on disk.
-    pub fn count_on(&mut self, file: File) {
+    pub fn sync_file(&mut self, file: File) {
         self.files.push(file);
     }
 

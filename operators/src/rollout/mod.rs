@@ -1,7 +1,7 @@
 //! The rollout operator: drives an engine with the requests of the schedule, and streams responses as they end.
 
 pub(crate) mod driver;
-mod kept;
+mod kept_responses;
 mod kept_rows;
 pub(crate) mod notices;
 pub(crate) mod port;
@@ -25,16 +25,16 @@ use rollpacker_stages::rollout::RolloutEngine;
 use self::kept_rows::KeptRows;
 pub use crate::wire::finish_reason::is_returned_whole;
 
-use self::driver::Driver;
-use self::kept::Samples;
+use self::driver::RolloutDriver;
+use self::kept_responses::KeptById;
 use self::port::Port;
-use crate::exchange;
 use crate::in_flight::InFlightResponses;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::resume::Resumable;
-use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
-use crate::schedule::spread::kept_on;
+use crate::schedule::operator::{FeedbackStreams, RoundStreams, Scheduled, schedule};
+use crate::schedule::prompt_affinity::worker_of_kept;
+use crate::schedule_feed;
 use crate::streams::StepStreams;
 
 /// The output streams of a rollout.
@@ -58,7 +58,7 @@ pub struct Rollouts<'scope> {
 impl Rollouts<'_> {
     /// Sets when responses are scored. By default, each response is scored as it ends.
     #[must_use]
-    pub fn scored(self, scoring: Scoring) -> Self {
+    pub fn score_when(self, scoring: Scoring) -> Self {
         Self { scoring, ..self }
     }
 
@@ -109,22 +109,22 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let (scores, scored) = match wants_scores {
             true => {
                 let (handle, scored) = scope.feedback(Steps(0));
-                (Some(handle), exchange::scores(scored))
+                (Some(handle), schedule_feed::scores(scored))
             }
             false => (None, empty(scope)),
         };
         // A single schedule, on the first worker, decides for all workers. It receives all events, and its requests go to the workers that
         // hold the prompts.
         let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
-        let heard = exchange::ends(heard);
-        let told = Heard {
+        let heard = schedule_feed::ends(heard);
+        let told = FeedbackStreams {
             responses: heard.clone(),
             notices: route::first("notices_to_first", notices, &schema::NOTICES),
             scores: scored,
         };
-        let Rounds { requests, decisions, errors: failed } =
+        let RoundStreams { requests, decisions, errors: failed } =
             schedule(scheduled, kept_prompts, published.clone(), told, clock.clone());
-        let rounds = placement::operator::Observed {
+        let rounds = placement::operator::PlacementInputs {
             policies: published,
             requests: requests.clone(),
             responses: heard,
@@ -150,12 +150,12 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let in_flight = InFlightResponses::default();
         let kept = of_worker(kept, scope.index(), scope.peers());
-        let driver = Driver::new(Box::new(engine), pauses, clock);
-        let mut driver = driver.resumes(kept).counts(in_flight.clone());
+        let driver = RolloutDriver::new(Box::new(engine), pauses, clock);
+        let mut driver = driver.with_kept(kept).with_counter(in_flight.clone());
         if in_lockstep {
-            driver.race(scope.index());
+            driver.race_in_lockstep(scope.index());
         }
-        let Generated { responses, notices, metrics, errors } =
+        let RolloutOutputs { responses, notices, metrics, errors } =
             generate(requests, policies.clone(), placed, driver, &resumable);
         responses.clone().connect_loop(loop_end);
         notices.connect_loop(notices_end);
@@ -183,13 +183,13 @@ fn unsaved_fault() -> Fault {
 }
 
 /// Returns the kept responses of one worker. The snapshot may have been written by a different number of workers.
-fn of_worker(kept: Samples, index: usize, peers: usize) -> Samples {
-    let home = |prompt: PromptId| kept_on(prompt, peers) as usize == index;
+fn of_worker(kept: KeptById, index: usize, peers: usize) -> KeptById {
+    let home = |prompt: PromptId| worker_of_kept(prompt, peers) as usize == index;
     kept.into_iter().filter(|((prompt, _), _)| home(*prompt)).collect()
 }
 
 /// The output streams of the operator.
-struct Generated<'scope> {
+struct RolloutOutputs<'scope> {
     responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`], in lockstep.
     notices: BatchStream<'scope>,
@@ -201,9 +201,9 @@ fn generate<'scope>(
     requests: BatchStream<'scope>,
     policies: BatchStream<'scope>,
     placements: BatchStream<'scope>,
-    driver: Driver,
+    driver: RolloutDriver,
     resumable: &Resumable<'scope>,
-) -> Generated<'scope> {
+) -> RolloutOutputs<'scope> {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
@@ -217,7 +217,7 @@ fn generate<'scope>(
     let response_stream = operator.spanned(response_stream);
     let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
-    let mut driver = driver.tells(operator.waiting());
+    let mut driver = driver.with_watchdog(operator.waiting());
     if let Some(work) = driver.engine().work() {
         operator.moves_with(work);
     }
@@ -228,7 +228,7 @@ fn generate<'scope>(
             // Policies and placements come first: the requests of a step must find the policy and placement of that step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
-            for (step, capabilities, batch) in driver.take_due() {
+            for (step, capabilities, batch) in driver.take_ready() {
                 // A part must be written before a request of a later step changes the kept responses.
                 parts.before(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, || capabilities, &batch);
@@ -250,7 +250,7 @@ fn generate<'scope>(
             parts.closed(open, |_| kept_rows::part(driver.samples()));
         }
     });
-    Generated {
+    RolloutOutputs {
         responses: response_stream,
         notices: notice_stream,
         metrics: metric_stream,

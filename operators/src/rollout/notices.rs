@@ -19,7 +19,7 @@ pub(super) struct Notices {
     /// Ends that the engine does not report through [`Lockstep::reached`](rollpacker_stages::rollout::Lockstep::reached).
     ends: Vec<End>,
     /// The values of `taken_in` and the floor in the last notice. They are not sent again unless one of them changes.
-    told: (u64, Tick),
+    last_sent: (u64, Tick),
 }
 
 impl Notices {
@@ -30,7 +30,7 @@ impl Notices {
             tick: Tick(0),
             taken_in: 0,
             ends: Vec::new(),
-            told: (0, Tick::MAX),
+            last_sent: (0, Tick::MAX),
         }
     }
 
@@ -64,8 +64,8 @@ impl Notices {
         let Reached { ended, floor } = reached;
         let mut ends = std::mem::take(&mut self.ends);
         ends.extend(ended);
-        let told = std::mem::replace(&mut self.told, (self.taken_in, floor));
-        if ends.is_empty() && told == self.told {
+        let last_sent = std::mem::replace(&mut self.last_sent, (self.taken_in, floor));
+        if ends.is_empty() && last_sent == self.last_sent {
             return Batch::default();
         }
         notice::write(self.worker, self.taken_in, floor, &ends)

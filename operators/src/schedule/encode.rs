@@ -8,7 +8,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, Tick};
 
-use super::{Decision, Queue, Round};
+use super::{Decision, Queue, RoundKind};
 use crate::wire::action::{ABORT, ADVANCE, LAUNCH, PAUSE};
 use crate::wire::columns::lists;
 use crate::wire::decision::{ADMIT, CLOSE, DEFER, OPEN, PAUSE_DECISION, REJECT};
@@ -118,7 +118,7 @@ pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
 }
 
 /// Encodes every decision except launches and aborts, one row each, with its worker. A decision without a worker is for all workers.
-pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: Round) -> Batch {
+pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: RoundKind) -> Batch {
     let all = decided.iter().zip(workers);
     let rows = all.filter_map(|(decision, worker)| Some((row(decision)?, *worker)));
     let (rows, workers): (Vec<Entry<'_>>, Vec<Option<u32>>) = rows.unzip();

@@ -13,12 +13,14 @@ pub mod frontier_group;
 mod group;
 pub mod history_sorted;
 mod inclusion;
+mod long_prompt_queue;
 pub mod operator;
 pub mod partial;
 mod plan;
 mod pool;
+pub(crate) mod prompt_affinity;
+mod prompt_store;
 mod published;
-mod queue;
 mod round;
 mod round_policy;
 mod rounds;
@@ -27,8 +29,6 @@ pub(crate) mod sequencer;
 pub mod snapshot;
 pub mod sorted;
 mod speculation;
-pub(crate) mod spread;
-mod stock;
 mod stop;
 pub mod sync;
 pub mod tail_batching;
@@ -48,7 +48,7 @@ pub use sync::Synchronous;
 pub use tail_batching::TailBatching;
 pub use variance::{OnExhausted, ZeroVarianceFilter};
 
-pub use crate::wire::decision::Round;
+pub use crate::wire::decision::RoundKind;
 
 use std::fmt;
 use std::ops::Range;
@@ -114,7 +114,7 @@ pub enum Decision {
         /// The step.
         step: Step,
         /// The kind of the round.
-        round: Round,
+        round: RoundKind,
         /// The reason for this kind of round.
         reason: Reason,
     },

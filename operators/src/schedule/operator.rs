@@ -13,16 +13,16 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 
-use crate::placement::Place;
+use crate::placement::PlacementPolicy;
 use crate::policy::policy_of;
 use crate::resume::Resumable;
 
 use super::Schedule;
-use super::driver::Driver;
-use super::published::Open;
-use super::snapshot::{SavedParts, Stocked};
-use super::spread::Spread;
-pub use super::stop::{Stop, Stopped};
+use super::driver::ScheduleDriver;
+use super::prompt_affinity::PromptAffinity;
+use super::published::OpenStep;
+use super::snapshot::{HeldPrompts, SavedParts};
+pub use super::stop::{Stop, StopReason};
 
 /// A stream of prompts, with back-pressure on the reader.
 pub struct Prompts<'scope> {
@@ -39,7 +39,7 @@ pub struct Scheduled<'scope> {
     pub(crate) prompts: Prompts<'scope>,
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
-    pub(crate) placement: Option<Box<dyn Place>>,
+    pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
     pub(crate) in_lockstep: bool,
     pub(crate) resumable: Resumable<'scope>,
 }
@@ -78,7 +78,7 @@ impl<'scope> Scheduled<'scope> {
     /// Lets `placement` decide which devices generate and which train. Without one, the engine keeps its placement and the trainer always
     /// trains.
     #[must_use]
-    pub fn placed(mut self, placement: impl Place + 'static) -> Self {
+    pub fn placed(mut self, placement: impl PlacementPolicy + 'static) -> Self {
         self.placement = Some(Box::new(placement));
         self
     }
@@ -92,14 +92,14 @@ impl<'scope> Scheduled<'scope> {
 }
 
 /// Requests for the rollout, and decisions for the operators that form groups.
-pub(crate) struct Rounds<'scope> {
+pub(crate) struct RoundStreams<'scope> {
     pub(crate) requests: BatchStream<'scope>,
     pub(crate) decisions: BatchStream<'scope>,
     pub(crate) errors: BatchStream<'scope>,
 }
 
 /// The inputs of a schedule from rollout and reward of the same step: the inner loop.
-pub(crate) struct Heard<'scope> {
+pub(crate) struct FeedbackStreams<'scope> {
     /// Batches of [`schema::RESPONSES`]: the ends of responses, for races that are decided by time.
     pub(crate) responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`]: the ends of responses, for races that are decided by tokens.
@@ -122,9 +122,9 @@ pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     kept: BTreeSet<PromptId>,
     policies: BatchStream<'scope>,
-    heard: Heard<'scope>,
+    heard: FeedbackStreams<'scope>,
     clock: Arc<dyn Clock>,
-) -> Rounds<'scope> {
+) -> RoundStreams<'scope> {
     let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
         scheduled;
     let in_lockstep = scheduled.in_lockstep;
@@ -143,17 +143,17 @@ pub(crate) fn schedule<'scope>(
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
     let mut parts = SavedParts::register(&resumable, &mut operator);
-    let stocked = resumable.read::<Stocked>();
-    let spread = Spread::over(scope.peers()).with_kept(kept);
+    let stocked = resumable.read::<HeldPrompts>();
+    let affinity = PromptAffinity::over(scope.peers()).with_kept(kept);
     let waiting = operator.waiting();
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
         let stocked = stocked.unwrap_or_default();
-        let driver = Driver::new(schedule, stocked, budget, stop, clock);
-        let mut driver = driver.tells(waiting).over(spread);
+        let driver = ScheduleDriver::new(schedule, stocked, budget, stop, clock);
+        let mut driver = driver.with_watchdog(waiting).with_affinity(affinity);
         if in_lockstep {
-            driver.race();
+            driver.race_in_lockstep();
         }
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
@@ -161,7 +161,7 @@ pub(crate) fn schedule<'scope>(
                 driver.end_of_prompts();
             }
             policies.for_each(|capability, batch| {
-                let capabilities = Open {
+                let capabilities = OpenStep {
                     policy: policy_of(&batch, 0),
                     requests: capability.retain(requests.index()),
                     decisions: capability.retain(decisions.index()),
@@ -202,7 +202,7 @@ pub(crate) fn schedule<'scope>(
     });
     let errors =
         if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
-    Rounds { requests: request_stream, decisions: decision_stream, errors }
+    RoundStreams { requests: request_stream, decisions: decision_stream, errors }
 }
 
 /// Returns `ends` for the step before `step`, or `true` if `step` is the first.

@@ -51,15 +51,15 @@ pub struct LastPrompt {
 }
 
 /// A prompt that was offered and is neither admitted nor rejected.
-pub(crate) struct Held {
+pub(crate) struct HeldPrompt {
     pub(crate) row: Row,
     pub(crate) launched: bool,
 }
 
 /// The prompts of a schedule.
 #[derive(Default)]
-pub(crate) struct Stocked {
-    pub(crate) held: BTreeMap<PromptId, Held>,
+pub(crate) struct HeldPrompts {
+    pub(crate) held: BTreeMap<PromptId, HeldPrompt>,
     pub(crate) last: Option<LastPrompt>,
     /// The number of prompts that the reader was allowed beyond its budget.
     pub(crate) widened: usize,
@@ -69,21 +69,21 @@ pub(crate) struct Stocked {
 
 /// The state that the driver of a schedule saves in a snapshot.
 #[derive(Clone, Copy)]
-pub(crate) struct State<'a> {
+pub(crate) struct ScheduleSnapshot<'a> {
     pub(crate) schedule: &'a dyn Schedule,
-    pub(crate) prompts: &'a Stocked,
+    pub(crate) prompts: &'a HeldPrompts,
     /// Decisions that were not sent yet.
     pub(crate) decided: &'a [Decision],
 }
 
-impl State<'_> {
+impl ScheduleSnapshot<'_> {
     /// Returns the schedule's own state; empty if the schedule cannot be saved.
     fn schedule_part(&self) -> Part {
         self.schedule.save().map_or_else(Part::nothing, |state| Part::bytes("json", state))
     }
 
     fn prompts_part(&self) -> Part {
-        let Stocked { held, last, widened, .. } = self.prompts;
+        let HeldPrompts { held, last, widened, .. } = self.prompts;
         let prompts: Vec<Row> = held.values().map(|held| held.row.clone()).collect();
         let launched = held.values().map(|held| Some(held.launched));
         let launched: ArrayRef = Arc::new(launched.collect::<BooleanArray>());
@@ -131,12 +131,12 @@ impl SavedParts {
         self.prompts.start(capabilities);
     }
 
-    pub(crate) fn before(&mut self, step: Step, state: &State<'_>) {
+    pub(crate) fn before(&mut self, step: Step, state: &ScheduleSnapshot<'_>) {
         self.schedule.before(step, |_| state.schedule_part());
         self.prompts.before(step, |_| state.prompts_part());
     }
 
-    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: &State<'_>) {
+    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: &ScheduleSnapshot<'_>) {
         self.schedule.closed(frontier, |_| state.schedule_part());
         self.prompts.closed(frontier, |_| state.prompts_part());
     }
@@ -196,7 +196,7 @@ fn fact<T: DeserializeOwned + Default>(
     })
 }
 
-impl SavedState for Stocked {
+impl SavedState for HeldPrompts {
     fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
         let mut stocked = Self {
             held: BTreeMap::new(),
@@ -209,7 +209,7 @@ impl SavedState for Stocked {
             let launched = batch.booleans(LAUNCHED);
             stocked.held.extend(Row::all(&batch).map(|row| {
                 let launched = launched.value(row.index);
-                (PromptId(ids[row.index]), Held { row, launched })
+                (PromptId(ids[row.index]), HeldPrompt { row, launched })
             }));
         }
         Ok(Some(stocked))

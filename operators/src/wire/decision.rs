@@ -20,7 +20,7 @@ pub(crate) const CLOSE: &str = "close";
 /// The kind of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Round {
+pub enum RoundKind {
     /// The round waits for every response that it launches.
     Full,
     /// A speculative round: it launches more than it keeps.
@@ -29,7 +29,7 @@ pub enum Round {
     Long,
 }
 
-impl Round {
+impl RoundKind {
     /// Returns the name as written in the column `round`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -41,7 +41,7 @@ impl Round {
     }
 }
 
-impl fmt::Display for Round {
+impl fmt::Display for RoundKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

@@ -134,14 +134,14 @@ impl Instance {
 }
 
 /// What a round keeps: the first `responses` of each prompt, of the first `places` prompts.
-struct Round {
+struct RoundKind {
     places: usize,
     responses: usize,
     ended: Kept,
     kept: Kept,
 }
 
-impl Round {
+impl RoundKind {
     fn end(&mut self, id: SampleId) {
         if self.places == 0 || self.kept.contains_key(&id.prompt) {
             return;
@@ -198,7 +198,8 @@ impl<'a> Model<'a> {
         let mut instances = self.hand_out(opened as f64, launched.len(), &all);
         let places = self.job.raw.data.train_batch_size.min(launched.len());
         let responses = responses as usize;
-        let mut round = Round { places, responses, ended: Kept::default(), kept: Kept::default() };
+        let mut round =
+            RoundKind { places, responses, ended: Kept::default(), kept: Kept::default() };
         let interval = (self.job.raw.rollout.report_interval_s * NANOS) as u64;
         let (mut unseen, mut last) = (BTreeSet::new(), opened);
         let mut now = opened.div_ceil(interval) * interval;

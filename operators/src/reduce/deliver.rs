@@ -19,7 +19,7 @@ use crate::policy::metrics_batch;
 use crate::trainer::TrainerThread;
 
 /// The output streams of the operator.
-pub(super) struct Put<'scope> {
+pub(super) struct Delivered<'scope> {
     /// Carries no data. Its frontier passes a step once this worker's replica has the sums of the step.
     pub(super) done: BatchStream<'scope>,
     pub(super) metrics: BatchStream<'scope>,
@@ -36,12 +36,12 @@ struct Capabilities {
 
 /// Builds the operator. Steps are processed in order, each after the update of its predecessor: with staleness, the sums of a step may
 /// arrive before that update.
-pub(super) fn put<'scope>(
+pub(super) fn deliver<'scope>(
     sums: BatchStream<'scope>,
     totals: BatchStream<'scope>,
     trainer: Rc<TrainerThread>,
     costs: Costs,
-) -> Put<'scope> {
+) -> Delivered<'scope> {
     let mut operator = Operator::new("reduce_put", sums.scope());
     let mut sums = operator.input(sums, Pipeline, &schema::GRADIENTS);
     let mut totals = operator.input(totals, Pipeline, &schema::TOTALS);
@@ -51,7 +51,7 @@ pub(super) fn put<'scope>(
     let wake = operator.waker();
     trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
-        let mut open: BTreeMap<Step, (Capabilities, Gathered)> = BTreeMap::new();
+        let mut open: BTreeMap<Step, (Capabilities, StepSums)> = BTreeMap::new();
         let mut putting: Vec<(Capabilities, Reply<Result<(), String>>)> = Vec::new();
         let mut failed = Vec::new();
         move |frontiers| {
@@ -61,7 +61,7 @@ pub(super) fn put<'scope>(
                     metrics: capability.retain(metrics.index()),
                     errors: capability.retain(errors.index()),
                 };
-                (capabilities, Gathered::default())
+                (capabilities, StepSums::default())
             };
             sums.for_each(|capability, batch| {
                 let step = open.entry(*capability.time()).or_insert_with(|| held(&capability));
@@ -105,18 +105,18 @@ pub(super) fn put<'scope>(
             }
         }
     });
-    Put { done: done_stream, metrics: metric_stream, errors: error_stream }
+    Delivered { done: done_stream, metrics: metric_stream, errors: error_stream }
 }
 
 /// The sums of a step received so far.
 #[derive(Default)]
-struct Gathered {
+struct StepSums {
     chunks: BTreeMap<u32, Numbers>,
     /// Totals by the worker that they come from.
     totals: BTreeMap<u32, Vec<Total>>,
 }
 
-impl Gathered {
+impl StepSums {
     fn partial(self) -> Result<Partial, PartialError> {
         let mut chunks = self.chunks.into_values();
         let mut gradient = chunks.next().unwrap_or_default();
@@ -142,7 +142,7 @@ mod tests {
 
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Call {
-        Put(Step),
+        Delivered(Step),
         Update(Step),
     }
 
@@ -164,7 +164,7 @@ mod tests {
         }
 
         fn put_sum(&mut self, step: Step, _: Partial) -> Result<(), TrainError> {
-            self.log(Call::Put(step));
+            self.log(Call::Delivered(step));
             Ok(())
         }
 
@@ -205,9 +205,9 @@ mod tests {
                     }
                 }
             });
-            let put = put(sums, told, trainer.clone(), costs);
+            let delivered = deliver(sums, told, trainer.clone(), costs);
             let mut sink = Operator::new("sink", scope);
-            let _done = sink.input(put.done, Pipeline, &schema::GROUPS);
+            let _done = sink.input(delivered.done, Pipeline, &schema::GROUPS);
             sink.notify_always();
             sink.build(move |_| {
                 move |frontiers| {
@@ -221,7 +221,7 @@ mod tests {
         })
         .expect("no fault");
         let steps = [Step(0), Step(1)];
-        let expected = steps.map(|step| [Call::Put(step), Call::Update(step)]).concat();
+        let expected = steps.map(|step| [Call::Delivered(step), Call::Update(step)]).concat();
         assert_eq!(*log.lock().expect("unpoisoned"), expected);
     }
 }

@@ -11,9 +11,9 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{Part, Restored};
 use serde::{Deserialize, Serialize};
 
-use crate::limit::Limit;
 use crate::resume::part::{read_rows, rows};
 use crate::resume::{ResumeError, SavedState};
+use crate::time_limit::TimeLimit;
 
 /// The name of the part.
 pub(super) const PART: &str = "ledger_anchors";
@@ -43,13 +43,13 @@ impl Semigroup for Longest {
 
 /// The longest correct execution of each test case, and the results of audits.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct KnownAnchors {
+pub(crate) struct AnchorTotals {
     pub(super) longest: BTreeMap<Case, Longest>,
     /// The number of audited executions that exceeded their limit, and the number of those that were correct.
     pub(super) audits: (i64, i64),
 }
 
-impl SavedState for KnownAnchors {
+impl SavedState for AnchorTotals {
     fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
         let Some(batch) = read_rows(restored, PART, &schema::ANCHORS)? else {
             return Ok(None);
@@ -69,11 +69,11 @@ impl SavedState for KnownAnchors {
     }
 }
 
-impl KnownAnchors {
+impl AnchorTotals {
     /// Reports the anchors to a limit, as the ledger does when they change.
-    pub(crate) fn tell(&self, limit: &mut impl Limit) {
+    pub(crate) fn tell(&self, limit: &mut impl TimeLimit) {
         for ((row, case), Longest(took)) in &self.longest {
-            limit.anchored(*row, *case, Nanos(*took));
+            limit.set_anchor(*row, *case, Nanos(*took));
         }
     }
 
