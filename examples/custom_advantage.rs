@@ -17,9 +17,10 @@ use rollpacker::prelude::*;
 struct Ranked;
 
 impl Advantage for Ranked {
-    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
-        let below =
-            |one: &Scored| group.iter().filter(|other| other.score < one.score).count() as f64;
+    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
+        let below = |one: &ScoredResponse| {
+            group.iter().filter(|other| other.score < one.score).count() as f64
+        };
         let ranks: Vec<f64> = group.iter().map(|one| below(one) / group.len() as f64).collect();
         let mean = ranks.iter().sum::<f64>() / group.len() as f64;
         ranks.iter().map(|rank| rank - mean).collect()
@@ -71,7 +72,7 @@ fn main() -> anyhow::Result<()> {
         begin: Begin::Anew(trainer.publish_initial().map_err(anyhow::Error::msg)?),
         snapshots: None,
         trainer: Rc::new(trainer),
-        fetch: Fetch::default(),
+        fetch: GroupDelivery::default(),
         validator: None,
         staleness: 0,
         deterministic: false,

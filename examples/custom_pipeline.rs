@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
 
         raise(updates.errors, faults);
         observe(
-            Observed {
+            ReportInputs {
                 responses,
                 groups,
                 decisions,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rollpacker::dataflow::bridge::{Executor, produce};
 use rollpacker::dataflow::budget::Budget;
 use rollpacker::operators::policy::policy_batch;
-use rollpacker::operators::schedule::{Decision, Event, Queue, Reason, Round};
+use rollpacker::operators::schedule::{Decision, Event, Queue, Reason, RoundKind};
 use rollpacker::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,7 @@ impl Oversampling {
     fn open(&mut self, step: Step) {
         let taken: Vec<PromptId> = self.waiting.keys().copied().take(self.launched).collect();
         let places = self.prompts.min(taken.len());
-        let (round, reason) = (Round::Short, Reason::Fresh);
+        let (round, reason) = (RoundKind::Short, Reason::Fresh);
         self.decisions.push_back(Decision::Open { step, round, reason });
         for &prompt in &taken {
             let deferred = self.waiting.remove(&prompt).flatten();
@@ -225,7 +225,7 @@ fn main() -> anyhow::Result<()> {
 
         raise(updates.errors, faults);
         observe(
-            Observed {
+            ReportInputs {
                 responses,
                 groups,
                 decisions,

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::Step;
-use rollpacker_operators::placement::drift::{Drift, Options};
+use rollpacker_operators::placement::drift::{DriftMonitor, DriftOptions};
 use rollpacker_operators::placement::{PlacementError, Profile};
-use rollpacker_operators::report::{Observer, Progress, Saved, StepReport};
+use rollpacker_operators::report::{Observer, ObserverState, StepProgress, StepReport};
 use rollpacker_operators::resume::ResumeError;
 use rollpacker_stages::rollout::profile::Row;
 use rollpacker_stages::train::Metrics;
@@ -39,7 +39,7 @@ pub enum DriftError {
 pub struct Monitor {
     path: PathBuf,
     profile: Profile,
-    drift: Drift,
+    drift: DriftMonitor,
     renewed: usize,
     failed: Option<PlacementError>,
 }
@@ -49,11 +49,11 @@ impl Monitor {
     ///
     /// # Errors
     /// If the file cannot be read, a row is not a valid measurement, or an option is out of its range.
-    pub fn open(path: PathBuf, options: Options) -> Result<Self, DriftError> {
+    pub fn open(path: PathBuf, options: DriftOptions) -> Result<Self, DriftError> {
         let rows = profile::read(&path)?;
         let wrong = |reason| DriftError::Rows { path: path.clone(), reason };
         let profile = Profile::new(rows).map_err(wrong)?;
-        let drift = Drift::new(options).map_err(wrong)?;
+        let drift = DriftMonitor::new(options).map_err(wrong)?;
         Ok(Self { path, profile, drift, renewed: 0, failed: None })
     }
 
@@ -86,7 +86,7 @@ impl Monitor {
     /// # Errors
     /// If the snapshot cannot be read.
     pub fn resume(&mut self, restored: &Restored) -> Result<(), ResumeError> {
-        if let Some(Kept { profile, drift, renewed }) = Saved::read(restored, KEPT)? {
+        if let Some(Kept { profile, drift, renewed }) = ObserverState::read(restored, KEPT)? {
             (self.profile, self.drift, self.renewed) = (profile, drift, renewed);
         }
         Ok(())
@@ -111,7 +111,7 @@ impl Monitor {
 #[derive(Serialize, Deserialize)]
 struct Kept {
     profile: Profile,
-    drift: Drift,
+    drift: DriftMonitor,
     renewed: usize,
 }
 
@@ -128,7 +128,7 @@ pub struct Monitored<O, L> {
 }
 
 impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for Monitored<O, L> {
-    fn progress(&mut self, progress: &Progress) {
+    fn progress(&mut self, progress: &StepProgress) {
         self.observer.progress(progress);
     }
 
@@ -148,7 +148,7 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for Monitored<O, L> {
         self.observer.step(report);
     }
 
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         if let Some(monitor) = &self.monitor {
             saved.keep(KEPT, &monitor.borrow().kept());
         }
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    const OPTIONS: Options = Options { band: 1.25, smoothing: 0.5, least: 2 };
+    const OPTIONS: DriftOptions = DriftOptions { band: 1.25, smoothing: 0.5, least: 2 };
 
     fn row(batch_size: u32, seconds: f64) -> Row {
         let (phase, tokens, repeats) = (Phase::Decode, 64, 5);

@@ -4,7 +4,7 @@
 
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::step::Step;
-use rollpacker_operators::report::{Observer, Progress, Saved, StepReport};
+use rollpacker_operators::report::{Observer, ObserverState, StepProgress, StepReport};
 use rollpacker_stages::rollout::guests::{GuestUse, Hosting};
 use rollpacker_stages::train::Metrics;
 
@@ -17,7 +17,7 @@ pub struct Hosted<O> {
 }
 
 impl<O: Observer> Observer for Hosted<O> {
-    fn progress(&mut self, progress: &Progress) {
+    fn progress(&mut self, progress: &StepProgress) {
         self.observer.progress(progress);
     }
 
@@ -37,7 +37,7 @@ impl<O: Observer> Observer for Hosted<O> {
         self.observer.step(report);
     }
 
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         self.observer.save(saved);
     }
 

@@ -49,14 +49,14 @@ pub mod prelude {
     pub use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
     pub use rollpacker_dataflow::{feedback, runtime, schema};
     pub use rollpacker_operators::advantage::{
-        Advantage, Estimate, Estimator, Grpo, KlController, Rloo, Scored, TokenAdvantage,
+        Advantage, Estimate, Estimator, Grpo, KlController, Rloo, ScoredResponse, TokenAdvantage,
         Trajectory,
     };
-    pub use rollpacker_operators::overlap::{Fetch, Scoring};
-    pub use rollpacker_operators::placement::{Colocated, Place, Separate, Shared};
-    pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
+    pub use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+    pub use rollpacker_operators::placement::{Colocated, PlacementPolicy, Separate, Shared};
+    pub use rollpacker_operators::report::{Observer, ReportInputs, StepReport, measure, observe};
     pub use rollpacker_operators::resume::Resumable;
-    pub use rollpacker_operators::reward::Limit;
+    pub use rollpacker_operators::reward::TimeLimit;
     pub use rollpacker_operators::schedule::operator::{Prompts, Stop};
     pub use rollpacker_operators::schedule::{
         Schedule, Synchronous, TailBatching, sync, tail_batching,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::exit::exit_now;
 use rollpacker_dataflow::step::Step;
-use rollpacker_operators::schedule::operator::{Stop, Stopped};
+use rollpacker_operators::schedule::operator::{Stop, StopReason};
 use serde::Serialize;
 
 use crate::terminal;
@@ -41,8 +41,8 @@ impl Ended {
                 Self::Finished
             }
             None => Self::Finished,
-            Some(Stopped::Asked) => Self::Stopped,
-            Some(Stopped::OutOfTime) => Self::OutOfTime,
+            Some(StopReason::Asked) => Self::Stopped,
+            Some(StopReason::OutOfTime) => Self::OutOfTime,
         }
     }
 }

@@ -10,24 +10,24 @@ use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
 use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
-use rollpacker_dataflow::snapshot::{SnapshotPlan, Snapshots};
+use rollpacker_dataflow::snapshot::{Restored, SnapshotPlan, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::watchdog::{Stall, Watch, Watchdog};
 use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
-use rollpacker_operators::ledger::{Recorded, ledger};
-use rollpacker_operators::merge::merged;
-use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::placement::Place;
+use rollpacker_operators::ledger::{LedgerInputs, ledger};
+use rollpacker_operators::merge::merge_metrics;
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::placement::{self, PlacementPolicy};
 use rollpacker_operators::policy::policy_batch;
-use rollpacker_operators::report::{Observed, Observer, observe, observe_snapshots};
-use rollpacker_operators::resume::{Resumable, Resumed};
-use rollpacker_operators::reward::Limit;
-use rollpacker_operators::schedule::Schedule;
+use rollpacker_operators::report::{Observer, ReportInputs, observe, observe_snapshots};
+use rollpacker_operators::resume::{Resumable, ResumeError};
+use rollpacker_operators::reward::TimeLimit;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
-use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::schedule::{self, Schedule};
+use rollpacker_operators::trainer::{self, TrainerThread};
 use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, InferenceExt, ReduceExt, RewardExt, RolloutExt,
@@ -72,14 +72,14 @@ pub enum Begin {
     /// At the first step, with this initial policy.
     Anew(Policy),
     /// After the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot restores them.
-    Resumed(Rc<Resumed>),
+    Resumed(Restored),
 }
 
 impl Begin {
-    fn resumed(&self) -> Option<&Rc<Resumed>> {
+    fn restored(&self) -> Option<&Restored> {
         match self {
             Self::Anew(_) => None,
-            Self::Resumed(resumed) => Some(resumed),
+            Self::Resumed(restored) => Some(restored),
         }
     }
 }
@@ -99,11 +99,11 @@ pub struct Pipeline {
     /// The number of initial steps that the ledger's columns leave out.
     pub warmup_steps: u64,
     /// Divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
-    pub placement: Option<Box<dyn Place>>,
+    pub placement: Option<Box<dyn PlacementPolicy>>,
     /// The rewards that score responses, by data source.
     pub router: Router,
     /// Decides how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
-    pub limit: Box<dyn Limit>,
+    pub limit: Box<dyn TimeLimit>,
     /// The time at which responses are scored.
     pub scoring: Scoring,
     /// The advantage estimator.
@@ -113,7 +113,7 @@ pub struct Pipeline {
     /// The trainer.
     pub trainer: Rc<TrainerThread>,
     /// The time at which the trainer receives groups.
-    pub fetch: Fetch,
+    pub fetch: GroupDelivery,
     /// The validator and the number of steps between two validations, 0 for none.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
     /// The start of the run.
@@ -141,17 +141,17 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
     pub fn run(mut self, observer: impl Observer + 'static) -> Result<(), Fault> {
-        let policies = self.policies()?;
+        let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
             Time::Wall(clock) => {
                 let watchdog = self.watchdog(clock, &observer);
                 runtime::run_watched(watchdog, |scope, faults| {
-                    self.build(&policies, scope, faults, observer)
+                    self.build(&policies, budget, scope, faults, observer)
                 })
             }
             Time::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
-                self.build(&policies, scope, faults, observer)
+                self.build(&policies, budget, scope, faults, observer)
             }),
         }
     }
@@ -166,10 +166,10 @@ impl Pipeline {
         let Time::Wall(clock) = self.time.clone() else {
             return Err(Fault::new("pipeline", "virtual time supports a single worker only"));
         };
-        let policies = self.policies()?;
+        let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         let watchdog = self.watchdog(clock, &observer);
-        seat.run(watchdog, |scope, faults| self.build(&policies, scope, faults, observer))
+        seat.run(watchdog, |scope, faults| self.build(&policies, budget, scope, faults, observer))
     }
 
     fn watchdog<O: Observer + 'static>(
@@ -184,21 +184,25 @@ impl Pipeline {
         watchdog.map(|watchdog| watchdog.ending_if(move || stop.is_requested()))
     }
 
-    /// Returns the policies that the first steps sample with. Restores the schedule, the placement and the trainer from the snapshot.
-    fn policies(&mut self) -> Result<Vec<Policy>, Fault> {
-        let resumed = match &self.begin {
-            Begin::Anew(initial) => return Ok(vec![initial.clone()]),
-            Begin::Resumed(resumed) => resumed.clone(),
+    /// Returns the policies that the first steps sample with, and the budget of the prompt source. Restores the schedule, the placement and
+    /// the trainer from the snapshot.
+    fn start(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
+        let budget = Budget::new(self.prompts_ahead);
+        let restored = match &self.begin {
+            Begin::Anew(initial) => return Ok((vec![initial.clone()], budget)),
+            Begin::Resumed(restored) => restored.clone(),
         };
-        let failed = |message: String| Fault::new("resume", message);
-        resumed.restore(&mut self.schedule).map_err(|error| failed(error.to_string()))?;
-        if let Some(placement) = &mut self.placement {
-            resumed.restore_placement(placement).map_err(|error| failed(error.to_string()))?;
+        let failed = |error: ResumeError| Fault::new("resume", error.to_string());
+        schedule::snapshot::restore(&restored, &mut self.schedule).map_err(failed)?;
+        schedule::snapshot::reserve(&restored, &budget).map_err(failed)?;
+        if let Some(policy) = &mut self.placement {
+            placement::restore(&restored, policy).map_err(failed)?;
         }
-        let file = resumed.trainer_file().map_err(|error| failed(error.to_string()))?;
-        let mut policies = self.trainer.load_state(file).map_err(failed)?;
+        let file = trainer::state_file(&restored).map_err(failed)?;
+        let loaded = self.trainer.load_state(file);
+        let mut policies = loaded.map_err(|message| Fault::new("resume", message))?;
         let earlier = policies.len().saturating_sub(self.lag() + 1);
-        Ok(policies.split_off(earlier))
+        Ok((policies.split_off(earlier), budget))
     }
 
     fn lag(&self) -> usize {
@@ -207,16 +211,14 @@ impl Pipeline {
 
     /// Returns the snapshot handle in which the operators take part.
     fn resumable<'scope>(&self, scope: Scope<'scope, Step>) -> Resumable<'scope> {
-        let resumed = self.begin.resumed().cloned();
-        let plan = self.snapshots.clone().map(|plan| {
-            let resumed = resumed.as_ref().map(|resumed| resumed.step());
-            SnapshotPlan { resumed, ..plan }
-        });
+        let restored = self.begin.restored().cloned();
+        let resumed = restored.as_ref().map(Restored::step);
+        let plan = self.snapshots.clone().map(|plan| SnapshotPlan { resumed, ..plan });
         let snapshots = plan.map(|plan| match &self.time {
             Time::Wall(_) => Snapshots::new(scope, &plan),
             Time::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
         });
-        Resumable::new(snapshots, resumed)
+        Resumable::new(snapshots, restored)
     }
 
     /// Builds the graph of the RL step.
@@ -229,16 +231,13 @@ impl Pipeline {
     fn build(
         self,
         policies: &[Policy],
+        budget: Budget,
         scope: Scope<'_, Step>,
         faults: &Faults,
         observer: impl Observer + 'static,
     ) {
         let clock = self.time.clock();
         let resumable = self.resumable(scope);
-        let budget = Budget::new(self.prompts_ahead);
-        if let Some(resumed) = self.begin.resumed() {
-            resumed.reserve(&budget);
-        }
         let (rows, errors) = match self.prompts {
             PromptSource::Thread(body) => {
                 produce(scope, "prompts", &schema::PROMPTS, budget.clone(), body)
@@ -247,7 +246,7 @@ impl Pipeline {
                 produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches)
             }
         };
-        let first = self.begin.resumed().map_or(Step(0), |resumed| resumed.step().next());
+        let first = self.begin.restored().map_or(Step(0), |restored| restored.step().next());
         let policies = policies.iter().map(policy_batch).collect();
         let (policies, weights) = feedback::policies_from(scope, self.staleness, first, policies);
 
@@ -262,15 +261,15 @@ impl Pipeline {
         let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let mut grouped = rollouts
-            .scored(self.scoring)
+            .score_when(self.scoring)
             .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
-            .fetched(self.fetch);
+            .deliver_when(self.fetch);
         if self.reward_kl.is_some() || self.advantage.needs_values() {
             grouped = grouped.infer(&self.trainer);
         }
         if let Some(controller) = self.reward_kl {
-            grouped = grouped.penalised(controller);
+            grouped = grouped.with_kl_penalty(controller);
         }
         let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
         let groups = gradients.accumulated.clone();
@@ -289,7 +288,7 @@ impl Pipeline {
         raise(updates.errors, faults);
         let responses = route::first("responses_to_first", responses, &schema::RESPONSES);
         let groups = route::first("trained_to_first", groups, &schema::GROUPS);
-        let recorded = Recorded {
+        let recorded = LedgerInputs {
             responses: responses.clone(),
             groups: groups.clone(),
             decisions: decisions.clone(),
@@ -297,10 +296,11 @@ impl Pipeline {
             resumable: resumable.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
-        let metrics = merged(metrics);
+        let metrics = merge_metrics(metrics);
         let observed =
-            Observed { responses, groups, decisions, metrics, resumable: resumable.clone() };
+            ReportInputs { responses, groups, decisions, metrics, resumable: resumable.clone() };
         observe(observed, clock, observer.clone());
+        raise(resumable.errors(scope), faults);
         if let Some(commits) = resumable.commit() {
             raise(commits.errors, faults);
             let mut warned = observer.clone();

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rollpacker_operators::report::Progress;
+use rollpacker_operators::report::StepProgress;
 use rollpacker_stages::train::Metrics;
 
 use crate::terminal::{self, clean};
@@ -53,7 +53,7 @@ impl Console {
     }
 
     /// Shows the progress within a step.
-    pub fn progress(&mut self, progress: &Progress) {
+    pub fn progress(&mut self, progress: &StepProgress) {
         if let Some(bar) = &self.bar {
             let rate = progress.tokens as f64 / progress.elapsed.as_secs_f64().max(1e-3);
             bar.set_message(format!(

@@ -7,7 +7,7 @@ use rollpacker_dataflow::bridge::Emitter;
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_datasets::{Cursor, Dataset, DatasetError, MessageRef, Prompt};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
-use rollpacker_operators::resume::LastPrompt;
+use rollpacker_operators::schedule::snapshot::LastPrompt;
 use rollpacker_stages::model::{Encoded, Message, ModelError, PromptEncoder};
 use rollpacker_stages::reward::{NoRoute, Router};
 

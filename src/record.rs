@@ -16,7 +16,7 @@ use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_files::{FileError, Inputs, NewFile, check_place, remove_abandoned};
-use rollpacker_operators::report::{Saved, StepReport, by_id};
+use rollpacker_operators::report::{ObserverState, StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
@@ -146,11 +146,11 @@ impl RunFolder {
     }
 
     /// Returns the extent after `steps` steps, and adds the written files to the files that the snapshot synchronizes to the disk.
-    pub fn save(&self, steps: u64, saved: &mut Saved) -> Extent {
+    pub fn save(&self, steps: u64, saved: &mut ObserverState) -> Extent {
         let rollouts = self.unsaved.take().into_iter().map(File::open);
         let metrics = self.metrics.get_ref().try_clone();
         // A file that cannot be opened was removed by someone else, so there is nothing to synchronize.
-        rollouts.chain([metrics]).flatten().for_each(|file| saved.count_on(file));
+        rollouts.chain([metrics]).flatten().for_each(|file| saved.sync_file(file));
         Extent { steps, metrics: self.written }
     }
 

@@ -10,7 +10,9 @@ use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::Step;
-use rollpacker_operators::report::{Lengths, Observer, Progress, Saved, StepReport, measure};
+use rollpacker_operators::report::{
+    Lengths, Observer, ObserverState, StepProgress, StepReport, measure,
+};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
@@ -143,7 +145,7 @@ impl Run {
         stop: Stop,
         restored: &Restored,
     ) -> anyhow::Result<Self> {
-        let Some(kept) = Saved::read::<Kept>(restored, KEPT)? else {
+        let Some(kept) = ObserverState::read::<Kept>(restored, KEPT)? else {
             bail!("the snapshot after step {} has no run folder", restored.step().next());
         };
         let trainer = &recipe.raw.trainer;
@@ -253,7 +255,7 @@ impl Run {
 }
 
 impl Observer for Run {
-    fn progress(&mut self, progress: &Progress) {
+    fn progress(&mut self, progress: &StepProgress) {
         self.console.progress(progress);
     }
 
@@ -275,7 +277,7 @@ impl Observer for Run {
         self.note(written);
     }
 
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         let number = |(name, value): (&String, &f64)| {
             (name.clone(), Some(*value).filter(|value| value.is_finite()))
         };

@@ -1,7 +1,7 @@
 //! Validation of a policy by sampling and by greedy decoding, as metrics.
 
 use anyhow::anyhow;
-use rollpacker_operators::validate::{Outcome, ValidatorThread};
+use rollpacker_operators::validate::{ValidationResult, ValidatorThread};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
@@ -12,8 +12,8 @@ pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::R
 }
 
 /// Returns the metrics of a sampled and a greedy validation.
-pub(crate) fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
-    let by_source = |kind: &'static str, outcome: &Outcome| {
+pub(crate) fn metrics(sampled: &ValidationResult, greedy: &ValidationResult) -> Metrics {
+    let by_source = |kind: &'static str, outcome: &ValidationResult| {
         let named = outcome.by_source.iter();
         named
             .map(move |(source, score)| (format!("val-core/{source}/{kind}"), *score))

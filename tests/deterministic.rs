@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use rollpacker_operators::report::hangs_on_time;
+use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
 use workplace::Workplace;
 
@@ -106,7 +106,7 @@ fn metrics(path: &Path) -> Vec<(String, Vec<(String, u64)>)> {
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     let of = |line: Value| {
         let all = line["data"].as_object().expect("metrics").clone();
-        let timeless = all.into_iter().filter(|(name, _)| !hangs_on_time(name));
+        let timeless = all.into_iter().filter(|(name, _)| !depends_on_time(name));
         let bits = |value: Value| value.as_f64().map_or(u64::MAX, f64::to_bits);
         (
             format!("{} {}", line["step"], line["round"]),

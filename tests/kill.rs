@@ -15,7 +15,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use rollpacker::operators::report::hangs_on_time;
+use rollpacker::operators::report::depends_on_time;
 use serde_json::Value;
 
 use workplace::{End, RECIPE, Workplace};
@@ -256,7 +256,7 @@ fn columns<'a>(
 fn metrics(line: &str) -> (u64, serde_json::Map<String, Value>) {
     let mut line: Value = serde_json::from_str(line).expect("JSON");
     let Value::Object(mut data) = line["data"].take() else { panic!("no metrics: {line}") };
-    data.retain(|name, _| !hangs_on_time(name));
+    data.retain(|name, _| !depends_on_time(name));
     (line["step"].as_u64().expect("a step"), data)
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use rollpacker_operators::report::hangs_on_time;
+use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
 use workplace::Workplace;
 
@@ -88,7 +88,7 @@ fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
 
 fn told(line: &Value) -> (u64, BTreeMap<String, f64>) {
     let numbers = line["data"].as_object().expect("an object").iter();
-    let numbers = numbers.filter(|(name, _)| !hangs_on_time(name));
+    let numbers = numbers.filter(|(name, _)| !depends_on_time(name));
     let numbers = numbers.map(|(name, value)| (name.clone(), value.as_f64().unwrap_or(0.5)));
     (line["step"].as_u64().expect("a number"), numbers.collect())
 }

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 
-use rollpacker_operators::report::hangs_on_time;
+use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
 use workplace::{End, Workplace, json};
 
@@ -169,7 +169,7 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
 fn assert_told_the_same(several: &[Value], one: &[Value], run: &str) {
     let told = |step: &Value| -> BTreeMap<String, Value> {
         let all = step.as_object().expect("an object").clone().into_iter();
-        all.filter(|(name, _)| !hangs_on_time(name) && !name.starts_with("reduce/")).collect()
+        all.filter(|(name, _)| !depends_on_time(name) && !name.starts_with("reduce/")).collect()
     };
     assert_eq!(several.len(), one.len(), "{run}");
     for (step, (several, one)) in several.iter().zip(one).enumerate() {

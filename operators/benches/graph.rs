@@ -7,7 +7,7 @@ mod support;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::placement::Colocated;
 use rollpacker_operators::schedule::{Synchronous, sync};
 use rollpacker_stages::rollout::Placement;
@@ -39,7 +39,7 @@ fn virtual_time(bencher: Bencher<'_, '_>) {
         let run = VirtualRun {
             placement: Colocated::new(Placement { instances: 1, tensor_parallel: 1 }),
             scoring: Scoring::Streamed,
-            fetch: Fetch::default(),
+            fetch: GroupDelivery::default(),
             staleness: 0,
             prompts: 128,
             responses: RESPONSES,

@@ -9,32 +9,22 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::Awaiting;
 
 use crate::group::Groups;
-use crate::overlap::Fetch;
-use crate::resume::Resumable;
-use crate::rollout::Generating;
+use crate::group_queue::{GroupQueue, HeldGroups};
+use crate::overlap::GroupDelivery;
+use crate::streams::StepStreams;
 use crate::trainer::TrainerThread;
-use crate::waiting::{Held, Waiting};
 
 /// Groups whose gradients are accumulated, and the trainer that accumulated them.
 pub struct Gradients<'scope> {
     /// Batches of [`schema::GROUPS`], emitted once their gradient is accumulated.
     pub accumulated: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
-    pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`] so far.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that do not end the run, so far.
-    pub warnings: BatchStream<'scope>,
+    /// The streams that the next operators pass on.
+    pub streams: StepStreams<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
-    pub(crate) generating: Generating,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Accumulates gradients.
@@ -46,24 +36,16 @@ pub trait GradientExt<'scope> {
 
 impl<'scope> GradientExt<'scope> for Groups<'scope> {
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope> {
+        let streams = self.streams;
         let (accumulated, errors) =
-            accumulate(self.groups, self.placements, trainer.clone(), self.fetch);
-        Gradients {
-            accumulated,
-            decisions: self.decisions,
-            metrics: self.metrics,
-            errors: self.errors.concat(errors),
-            warnings: self.warnings,
-            trainer,
-            generating: self.generating,
-            resumable: self.resumable,
-        }
+            accumulate(self.groups, streams.placements.clone(), trainer.clone(), self.fetch);
+        Gradients { accumulated, streams: streams.with_errors(errors), trainer }
     }
 }
 
 /// The accumulation that the trainer is working on.
-struct Running {
-    held: Held,
+struct RunningAccumulation {
+    held: HeldGroups,
     reply: Reply<Result<(), String>>,
     _awaited: Awaiting,
 }
@@ -72,7 +54,7 @@ fn accumulate<'scope>(
     groups: BatchStream<'scope>,
     placements: Option<BatchStream<'scope>>,
     trainer: Rc<TrainerThread>,
-    fetch: Fetch,
+    fetch: GroupDelivery,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("gradient", groups.scope());
     // Without placements, the trainer always has a device.
@@ -85,9 +67,9 @@ fn accumulate<'scope>(
     let stream = operator.spanned(stream);
     let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
-        let mut waiting = Waiting::new(fetch, devices);
-        let mut running: Option<Running> = None;
-        let mut failed: Option<Held> = None;
+        let mut waiting = GroupQueue::new(fetch, devices);
+        let mut running: Option<RunningAccumulation> = None;
+        let mut failed: Option<HeldGroups> = None;
         move |frontiers| {
             placements.for_each(|_, batch| {
                 let devices = batch.values::<UInt32Type>(column::TRAINING_DEVICES).values();
@@ -98,18 +80,17 @@ fn accumulate<'scope>(
                 }
             });
             groups.for_each(|capability, batch| {
-                let capabilities =
-                    [capability.retain(accumulated.index()), capability.retain(errors.index())];
-                waiting.push(Held { capabilities, batch });
+                waiting.push(HeldGroups {
+                    output: capability.retain(accumulated.index()),
+                    errors: capability.retain(errors.index()),
+                    batch,
+                });
             });
             if let Some((held, outcome)) = take_reply(&mut running) {
                 match outcome {
-                    Ok(()) => accumulated.give(&held.capabilities[0], held.batch),
+                    Ok(()) => accumulated.give(&held.output, held.batch),
                     Err(message) => {
-                        errors.give(
-                            &held.capabilities[1],
-                            faults_batch(&[Fault::new("gradient", message)]),
-                        );
+                        errors.give(&held.errors, faults_batch(&[Fault::new("gradient", message)]));
                         // Keep the capabilities: the step must not complete, and no later group may be trained on.
                         failed = Some(held);
                     }
@@ -119,7 +100,11 @@ fn accumulate<'scope>(
                 running = waiting.next(&frontiers[0]).map(|held| {
                     let (step, batch) = (held.step(), held.batch.clone());
                     let _awaited = awaits.hold(step, || "the trainer to accumulate groups");
-                    Running { held, reply: trainer.accumulate(step, batch, wake.clone()), _awaited }
+                    RunningAccumulation {
+                        held,
+                        reply: trainer.accumulate(step, batch, wake.clone()),
+                        _awaited,
+                    }
                 });
             }
         }
@@ -127,7 +112,9 @@ fn accumulate<'scope>(
     (stream, error_stream)
 }
 
-fn take_reply(running: &mut Option<Running>) -> Option<(Held, Result<(), String>)> {
+fn take_reply(
+    running: &mut Option<RunningAccumulation>,
+) -> Option<(HeldGroups, Result<(), String>)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?.held, outcome))
 }

@@ -13,49 +13,38 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 
-use crate::advantage::KlController;
 use crate::group_reward::score_groups;
-use crate::overlap::Fetch;
-use crate::resume::Resumable;
+use crate::kl_controller::KlController;
+use crate::overlap::GroupDelivery;
 use crate::reward::{Scored, Tallies};
-use crate::rollout::Generating;
-use crate::rows::{Row, gather_first};
-use crate::schedule::encode::ADMIT;
+use crate::streams::StepStreams;
+use crate::wire::decision::ADMIT;
+use crate::wire::rows::{Row, gather_first};
 
 /// Complete groups, with the streams of the operators before.
 pub struct Groups<'scope> {
     /// Batches of [`schema::SCORED`] or, after inference, of [`schema::INFERRED`]. Each batch holds whole groups: the rows of a prompt are
     /// adjacent and sorted by sample.
     pub groups: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
-    pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
-    pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::METRICS`]: counts of the scoring of each step.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that do not end the run, so far.
-    pub warnings: BatchStream<'scope>,
-    pub(crate) fetch: Fetch,
+    /// The streams that the next operators pass on. Metrics include counts of the scoring of each step.
+    pub streams: StepStreams<'scope>,
+    pub(crate) fetch: GroupDelivery,
     /// `true` if batches have the schema [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
-    pub(crate) generating: Generating,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Groups<'_> {
     /// Sets when groups are passed to the trainer. By default, groups are passed as they become complete.
     #[must_use]
-    pub fn fetched(self, fetch: Fetch) -> Self {
+    pub fn deliver_when(self, fetch: GroupDelivery) -> Self {
         Self { fetch, ..self }
     }
 
     /// Subtracts a KL penalty against the reference policy from rewards, with the coefficient of `controller`. The groups must have gone
     /// through [`infer`](crate::InferenceExt::infer).
     #[must_use]
-    pub fn penalised(self, controller: KlController) -> Self {
+    pub fn with_kl_penalty(self, controller: KlController) -> Self {
         Self { reward_kl: Some(controller), ..self }
     }
 }
@@ -73,39 +62,23 @@ pub trait GroupExt<'scope> {
 
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
-        let Self {
-            samples,
-            decisions,
-            placements,
-            metrics,
-            errors,
-            warnings,
-            scoring,
-            generating,
-            resumable,
-            ..
-        } = self;
-        let groups = group(samples, decisions.clone(), scoring.tallies.clone());
-        let (groups, errors, warnings) = if scoring.router.scores_groups() {
+        let Self { samples, streams, scoring, .. } = self;
+        let groups = group(samples, streams.decisions.clone(), scoring.tallies.clone());
+        let (groups, streams) = if scoring.router.scores_groups() {
             let scored = score_groups(groups, &scoring);
-            (scored.groups, errors.concat(scored.errors), warnings.concat(scored.warnings))
+            let warnings = streams.warnings.clone().concat(scored.warnings);
+            (scored.groups, StepStreams { warnings, ..streams.with_errors(scored.errors) })
         } else {
-            (groups, errors, warnings)
+            (groups, streams)
         };
-        let metrics = metrics.concat(scoring.tallies.report(groups.clone(), decisions.clone()));
-        let fetch = Fetch::default();
+        let metrics = scoring.tallies.report(groups.clone(), streams.decisions.clone());
+        let streams = streams.with_metrics(metrics);
         Groups {
             groups,
-            decisions,
-            placements,
-            metrics,
-            errors,
-            warnings,
-            fetch,
+            streams,
+            fetch: GroupDelivery::default(),
             inferred: false,
             reward_kl: None,
-            generating,
-            resumable,
         }
     }
 }
@@ -122,20 +95,20 @@ fn group<'scope>(
     let stream = operator.spanned(stream);
     let awaits = operator.waiting();
     operator.build(move |_capabilities| {
-        let mut steps: BTreeMap<Step, (Capability<Step>, Gathering)> = BTreeMap::new();
+        let mut steps: BTreeMap<Step, (Capability<Step>, IncompleteGroups)> = BTreeMap::new();
         move |frontiers| {
             let index = groups.index();
             decisions.for_each(|capability, batch| {
                 let step = *capability.time();
                 steps
                     .entry(step)
-                    .or_insert_with(|| (capability.retain(index), Gathering::default()))
+                    .or_insert_with(|| (capability.retain(index), IncompleteGroups::default()))
                     .1
                     .admit(step, &batch, &awaits);
             });
             samples.for_each(|capability, batch| {
                 let step = steps.entry(*capability.time());
-                step.or_insert_with(|| (capability.retain(index), Gathering::default()))
+                step.or_insert_with(|| (capability.retain(index), IncompleteGroups::default()))
                     .1
                     .score(&batch);
             });
@@ -161,14 +134,14 @@ fn group<'scope>(
 
 /// The incomplete groups of one step.
 #[derive(Default)]
-struct Gathering {
+struct IncompleteGroups {
     admitted: BTreeMap<PromptId, Admitted>,
     scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
     /// The prompts for which an admission or a score arrived since the last call of `complete`.
     touched: Vec<PromptId>,
 }
 
-impl Gathering {
+impl IncompleteGroups {
     fn admit(&mut self, step: Step, batch: &Batch, awaits: &Waiting) {
         let (prompts, admitted, weights) = (
             batch.values::<UInt64Type>(column::PROMPT_ID),

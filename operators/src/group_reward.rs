@@ -21,16 +21,16 @@ use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 
 use crate::reward::{
-    Excused, GroupScoring, ScoreRow, Tallies, Timing, describe_last, excuse, name_of, sample,
-    scored_batch,
+    ErrorEffect, GroupScoring, ScoreRow, Tallies, Timing, describe_last, error_effect, name_of,
+    sample, scored_batch,
 };
-use crate::rows::Row;
+use crate::wire::rows::Row;
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "group_reward";
 
 /// The output streams of the operator.
-pub(crate) struct Given<'scope> {
+pub(crate) struct GroupRewardOutputs<'scope> {
     /// Batches of [`schema::SCORED`], in whole groups.
     pub(crate) groups: BatchStream<'scope>,
     pub(crate) errors: BatchStream<'scope>,
@@ -41,7 +41,7 @@ pub(crate) struct Given<'scope> {
 pub(crate) fn score_groups<'scope>(
     groups: BatchStream<'scope>,
     scoring: &GroupScoring,
-) -> Given<'scope> {
+) -> GroupRewardOutputs<'scope> {
     let scope = groups.scope();
     let mut operator = Operator::new(NAME, scope);
     let mut groups = operator.input(groups, Pipeline, &schema::SCORED);
@@ -63,23 +63,28 @@ pub(crate) fn score_groups<'scope>(
         move |_frontiers| {
             groups.for_each(|capability, batch| {
                 for rows in whole_groups(&batch) {
-                    let outputs = [scored.index(), failed.index(), warned.index()];
-                    let capabilities = outputs.map(|output| capability.retain(output));
+                    let capabilities = Capabilities {
+                        scored: capability.retain(scored.index()),
+                        errors: capability.retain(failed.index()),
+                        warnings: capability.retain(warned.index()),
+                    };
                     scorer.start(*capability.time(), capabilities, rows);
                 }
             });
-            scorer.arrived(|[to_scored, to_failed, to_warned], settled| match settled {
-                Settled::Scored { batch, warning } => {
-                    scored.give(to_scored, batch);
-                    warned.give(to_warned, faults_batch(&Vec::from_iter(warning)));
+            scorer.arrived(|capabilities, settled| match settled {
+                ScoredGroup::Scored { batch, warning } => {
+                    scored.give(&capabilities.scored, batch);
+                    warned.give(&capabilities.warnings, faults_batch(&Vec::from_iter(warning)));
                 }
-                Settled::Failed(fault) => failed.give(to_failed, faults_batch(&[fault])),
+                ScoredGroup::Failed(fault) => {
+                    failed.give(&capabilities.errors, faults_batch(&[fault]))
+                }
             });
         }
     });
     let errors =
         if scoring.wants_scores { errors.concat(refuse(scope, unheard())) } else { errors };
-    Given { groups: scored_groups, errors, warnings }
+    GroupRewardOutputs { groups: scored_groups, errors, warnings }
 }
 
 fn unheard() -> Fault {
@@ -97,14 +102,18 @@ fn whole_groups(batch: &Batch) -> Vec<Vec<Row>> {
     groups.map(|group| rows.by_ref().take(group.len()).collect()).collect()
 }
 
-/// The capabilities for scored groups, errors and warnings.
-type Capabilities = [Capability<Step>; 3];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    scored: Capability<Step>,
+    errors: Capability<Step>,
+    warnings: Capability<Step>,
+}
 
 /// The result of a group reward, if the data source has one, and its timing.
-type Outcome = (Option<Result<Vec<Score>, RewardError>>, Timing);
+type GroupRewardResult = (Option<Result<Vec<Score>, RewardError>>, Timing);
 
 /// The outcome of scoring a group.
-enum Settled {
+enum ScoredGroup {
     /// The group is scored. The batch has no rows if the group must not be trained on.
     Scored { batch: Batch, warning: Option<Fault> },
     /// The error ends the run.
@@ -112,14 +121,14 @@ enum Settled {
 }
 
 /// A group that is being scored. Dropping it cancels the scoring.
-struct Pending {
+struct PendingGroup {
     capabilities: Capabilities,
     rows: Vec<Row>,
     context: Context,
     _awaited: Awaiting,
 }
 
-impl Drop for Pending {
+impl Drop for PendingGroup {
     fn drop(&mut self) {
         self.context.cancel();
     }
@@ -132,11 +141,11 @@ struct GroupScorer {
     router: Router,
     clock: Arc<dyn Clock>,
     tallies: Tallies,
-    tasks: Tasks<Key, Outcome>,
+    tasks: Tasks<Key, GroupRewardResult>,
     waiting: Waiting,
-    pending: BTreeMap<Key, Pending>,
+    pending: BTreeMap<Key, PendingGroup>,
     /// Groups whose errors end the run. Their capabilities are kept, so that their steps never complete.
-    failed: Vec<Pending>,
+    failed: Vec<PendingGroup>,
 }
 
 impl GroupScorer {
@@ -148,7 +157,7 @@ impl GroupScorer {
         let source = rows.first().and_then(|row| row.text(column::DATA_SOURCE)).unwrap_or_default();
         let name = || format!("a score by `{}`", name_of(self.router.group_reward_of(source)));
         let _awaited = self.waiting.hold((step, prompt), name);
-        self.pending.insert((step, prompt), Pending { capabilities, rows, context, _awaited });
+        self.pending.insert((step, prompt), PendingGroup { capabilities, rows, context, _awaited });
     }
 
     /// Returns the sample of a row. It has the score of its own reward, if its data source has one.
@@ -159,11 +168,11 @@ impl GroupScorer {
     }
 
     /// Emits the groups whose scoring has ended.
-    fn arrived(&mut self, mut give: impl FnMut(&Capabilities, Settled)) {
+    fn arrived(&mut self, mut give: impl FnMut(&Capabilities, ScoredGroup)) {
         while let Some((key, outcome)) = self.tasks.try_next() {
             let pending = self.pending.remove(&key).expect("invariant: a group answers once");
             let settled = self.settle(key, &pending, outcome);
-            let is_failed = matches!(settled, Settled::Failed(_));
+            let is_failed = matches!(settled, ScoredGroup::Failed(_));
             give(&pending.capabilities, settled);
             if is_failed {
                 self.failed.push(pending);
@@ -174,13 +183,13 @@ impl GroupScorer {
     fn settle(
         &mut self,
         (step, prompt): Key,
-        pending: &Pending,
-        outcome: Result<Outcome, Lost>,
-    ) -> Settled {
+        pending: &PendingGroup,
+        outcome: Result<GroupRewardResult, Lost>,
+    ) -> ScoredGroup {
         let about = |fault: Fault| Fault { prompt: Some(prompt), ..fault };
         let (result, timing) = match outcome {
             Ok(outcome) => outcome,
-            Err(lost) => return Settled::Failed(about(Fault::new(NAME, lost.to_string()))),
+            Err(lost) => return ScoredGroup::Failed(about(Fault::new(NAME, lost.to_string()))),
         };
         self.tallies.with(step, |tally| tally.tell(pending.context.take_metrics()));
         let rows = pending.rows.iter().map(ScoreRow::read);
@@ -194,36 +203,36 @@ impl GroupScorer {
             }
             Some(Err(error)) => {
                 let source = pending.rows[0].text(column::DATA_SOURCE).unwrap_or_default();
-                let Some(excused) = self.excuse(step, source, &error) else {
+                let Some(effect) = self.count_error(step, source, &error) else {
                     let on_error = self.router.on_error_of(source);
                     let message = describe_last(&error, source, on_error);
-                    return Settled::Failed(about(Fault::new(NAME, message)));
+                    return ScoredGroup::Failed(about(Fault::new(NAME, message)));
                 };
-                let value = excused.value;
+                let value = effect.value;
                 let rows = rows.map(|row| row.with_error(&error, value, timing));
                 let kept = if value.is_nan() { Vec::new() } else { rows.collect::<Vec<_>>() };
-                scored(&pending.rows[..kept.len()], &kept, excused.warning.map(about))
+                scored(&pending.rows[..kept.len()], &kept, effect.warning.map(about))
             }
         }
     }
 
     /// Counts an error, and the group if it must not be trained on. Returns `None` if the error ends the run.
-    fn excuse(&self, step: Step, source: &str, error: &RewardError) -> Option<Excused> {
+    fn count_error(&self, step: Step, source: &str, error: &RewardError) -> Option<ErrorEffect> {
         let reward = name_of(self.router.group_reward_of(source));
-        let on_error = self.tallies.judge(self.router.on_error_of(source), reward);
+        let on_error = self.tallies.effective_on_error(self.router.on_error_of(source), reward);
         self.tallies.with(step, |tally| {
-            let excused = excuse((error, source), on_error, NAME, tally)?;
-            tally.dropped_groups += u64::from(excused.value.is_nan());
-            Some(excused)
+            let effect = error_effect((error, source), on_error, NAME, tally)?;
+            tally.dropped_groups += u64::from(effect.value.is_nan());
+            Some(effect)
         })
     }
 }
 
-fn scored(rows: &[Row], scores: &[ScoreRow], warning: Option<Fault>) -> Settled {
-    Settled::Scored { batch: scored_batch(rows, scores), warning }
+fn scored(rows: &[Row], scores: &[ScoreRow], warning: Option<Fault>) -> ScoredGroup {
+    ScoredGroup::Scored { batch: scored_batch(rows, scores), warning }
 }
 
-async fn timed(router: Router, group: Vec<Sample>, context: Context) -> Outcome {
+async fn timed(router: Router, group: Vec<Sample>, context: Context) -> GroupRewardResult {
     let begun = context.clock().now();
     let scores = router.score_group(&group, &context).await;
     let done = context.clock().now();

@@ -15,15 +15,14 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::Awaiting;
 use rollpacker_stages::train::Inferred;
 
-use crate::columns::lists;
 use crate::group::Groups;
+use crate::group_queue::{GroupQueue, HeldGroups};
 use crate::trainer::TrainerThread;
-use crate::waiting::{Held, Waiting};
+use crate::wire::columns::lists;
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "inference";
@@ -38,8 +37,8 @@ pub trait InferenceExt {
 }
 
 /// The inference that the trainer is working on.
-struct Running {
-    held: Held,
+struct RunningInference {
+    held: HeldGroups,
     reply: Reply<Result<Vec<Inferred>, String>>,
     _awaited: Awaiting,
 }
@@ -48,8 +47,9 @@ impl InferenceExt for Groups<'_> {
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self {
         let mut operator = Operator::new(NAME, self.groups.scope());
         // Without placements, the trainer always has a device.
-        let devices = u32::from(self.placements.is_none());
-        let placements = self.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
+        let devices = u32::from(self.streams.placements.is_none());
+        let placements =
+            self.streams.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
         let mut groups = operator.input(self.groups, Pipeline, &schema::SCORED);
         let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
         let (mut inferred, stream) = operator.output(&schema::INFERRED, &[0]);
@@ -58,10 +58,10 @@ impl InferenceExt for Groups<'_> {
         let (wake, trainer) = (operator.waker(), trainer.clone());
         trainer.on_update(operator.waker());
         let awaits = operator.waiting();
-        let mut waiting = Waiting::new(self.fetch, devices);
+        let mut waiting = GroupQueue::new(self.fetch, devices);
         operator.build(move |_capabilities| {
-            let mut running: Option<Running> = None;
-            let mut failed: Option<Held> = None;
+            let mut running: Option<RunningInference> = None;
+            let mut failed: Option<HeldGroups> = None;
             move |frontiers| {
                 placements.for_each(|_, batch| {
                     if let Some(&devices) =
@@ -71,18 +71,20 @@ impl InferenceExt for Groups<'_> {
                     }
                 });
                 groups.for_each(|capability, batch| {
-                    let capabilities =
-                        [capability.retain(inferred.index()), capability.retain(errors.index())];
-                    waiting.push(Held { capabilities, batch });
+                    waiting.push(HeldGroups {
+                        output: capability.retain(inferred.index()),
+                        errors: capability.retain(errors.index()),
+                        batch,
+                    });
                 });
                 if let Some((held, outcome)) = take_reply(&mut running) {
                     match outcome {
                         Ok(said) => {
-                            inferred.give(&held.capabilities[0], with_inferred(&held.batch, &said));
+                            inferred.give(&held.output, with_inferred(&held.batch, &said));
                         }
                         Err(message) => {
                             let fault = Fault::new(NAME, message);
-                            errors.give(&held.capabilities[1], faults_batch(&[fault]));
+                            errors.give(&held.errors, faults_batch(&[fault]));
                             // Keep the capabilities: the step must not complete.
                             failed = Some(held);
                         }
@@ -93,16 +95,19 @@ impl InferenceExt for Groups<'_> {
                     running = waiting.next(&frontiers[0]).map(|held| {
                         let reply = trainer.infer(held.step(), held.batch.clone(), wake.clone());
                         let _awaited = awaits.hold(held.step(), || "the trainer to infer");
-                        Running { held, reply, _awaited }
+                        RunningInference { held, reply, _awaited }
                     });
                 }
             }
         });
-        Self { groups: stream, errors: self.errors.concat(error_stream), inferred: true, ..self }
+        let streams = self.streams.with_errors(error_stream);
+        Self { groups: stream, streams, inferred: true, ..self }
     }
 }
 
-fn take_reply(running: &mut Option<Running>) -> Option<(Held, Result<Vec<Inferred>, String>)> {
+fn take_reply(
+    running: &mut Option<RunningInference>,
+) -> Option<(HeldGroups, Result<Vec<Inferred>, String>)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?.held, outcome))
 }

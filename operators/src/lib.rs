@@ -10,14 +10,15 @@
 //! Architecture invariant: no libtorch, no HTTP and no wall clock in this crate.
 
 pub mod advantage;
-mod columns;
-mod exchange;
 pub mod gradient;
 pub mod group;
+mod group_queue;
 mod group_reward;
-mod half_octave;
+mod in_flight;
 pub mod inference;
+mod kl_controller;
 pub mod ledger;
+mod length_buckets;
 pub mod merge;
 pub mod overlap;
 pub mod placement;
@@ -28,14 +29,15 @@ pub mod report;
 pub mod resume;
 pub mod reward;
 pub mod rollout;
-mod rows;
 pub mod schedule;
-mod spread;
+mod schedule_feed;
+pub mod streams;
 pub mod survival;
+mod time_limit;
 pub mod trainer;
 pub mod update;
 pub mod validate;
-mod waiting;
+mod wire;
 
 pub use advantage::AdvantageExt;
 pub use gradient::GradientExt;

@@ -19,7 +19,7 @@ use crate::policy::metrics_batch;
 /// Counts are summed. Durations and queue levels become their maximum. Any other metric becomes the mean; what replicas of the trainer
 /// report about their common update is equal on each.
 #[must_use]
-pub fn merged(metrics: BatchStream<'_>) -> BatchStream<'_> {
+pub fn merge_metrics(metrics: BatchStream<'_>) -> BatchStream<'_> {
     if metrics.scope().peers() == 1 {
         return metrics;
     }
@@ -28,19 +28,19 @@ pub fn merged(metrics: BatchStream<'_>) -> BatchStream<'_> {
     let mut input = operator.input(metrics, Pipeline, &schema::METRICS);
     let (mut output, stream) = operator.output(&schema::METRICS, &[0]);
     operator.build(move |_capabilities| {
-        let mut open: BTreeMap<Step, (Capability<Step>, Measured)> = BTreeMap::new();
+        let mut open: BTreeMap<Step, (Capability<Step>, MetricValues)> = BTreeMap::new();
         move |frontiers| {
             input.for_each(|capability, batch| {
-                let held = || (capability.retain(output.index()), Measured::default());
+                let held = || (capability.retain(output.index()), MetricValues::default());
                 open.entry(*capability.time()).or_insert_with(held).1.take(&batch);
             });
             let passed = |step: &Step| !frontiers[0].less_equal(step);
             for (_, (capability, measured)) in open.extract_if(.., |step, _| passed(step)) {
-                let merged = measured.0.into_iter().map(|(name, values)| {
+                let merge_metrics = measured.0.into_iter().map(|(name, values)| {
                     let value = Merge::of(&name).apply(values);
                     (name, value)
                 });
-                output.give(&capability, metrics_batch(&merged.collect()));
+                output.give(&capability, metrics_batch(&merge_metrics.collect()));
             }
         }
     });
@@ -49,9 +49,9 @@ pub fn merged(metrics: BatchStream<'_>) -> BatchStream<'_> {
 
 /// The values of each metric of a step, over all workers.
 #[derive(Default)]
-struct Measured(BTreeMap<String, Vec<f64>>);
+struct MetricValues(BTreeMap<String, Vec<f64>>);
 
-impl Measured {
+impl MetricValues {
     fn take(&mut self, batch: &Batch) {
         let values = batch.values::<Float64Type>(column::VALUE).values();
         for (name, value) in batch.text(column::NAME).iter().flatten().zip(values) {
@@ -77,8 +77,9 @@ impl Merge {
             || ["reward/errors/", "reduce/bytes", "reduce/takes"]
                 .iter()
                 .any(|of| name.starts_with(of));
-        let lasts =
-            name.starts_with("timing_s/") || LEVELS.contains(&name) || name == crate::rollout::LOAD;
+        let lasts = name.starts_with("timing_s/")
+            || LEVELS.contains(&name)
+            || name == crate::wire::metric::LOAD;
         match (counts, lasts) {
             (true, _) => Self::Sum,
             (_, true) => Self::Most,

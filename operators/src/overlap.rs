@@ -17,7 +17,7 @@ pub enum Scoring {
 /// [`Streamed`](Self::Streamed) without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fetch {
+pub enum GroupDelivery {
     /// Groups are passed as they become complete.
     Streamed {
         /// The maximum number of groups per call. `None` passes all groups that are waiting.
@@ -29,7 +29,7 @@ pub enum Fetch {
     WholeStep,
 }
 
-impl Default for Fetch {
+impl Default for GroupDelivery {
     fn default() -> Self {
         Self::Streamed { max_groups: None }
     }

@@ -8,7 +8,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::PromptId;
 
-use crate::columns::lists;
+use crate::wire::columns::lists;
 
 /// A prompt, ready to be launched.
 #[derive(Clone, Debug, Default, PartialEq)]

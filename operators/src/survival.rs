@@ -146,7 +146,7 @@ impl Survival {
         for (length, fallen) in self.falls() {
             area += survival * f64::from(length - at);
             (at, survival) = (length, fallen);
-            steps.push(Fall { length, survival, area });
+            steps.push(CurveStep { length, survival, area });
         }
         let last = self.longest();
         Curve { steps, last, area: area + survival * f64::from(last.unwrap_or(at) - at) }
@@ -188,7 +188,7 @@ fn share(part: u64, of: u64) -> f64 {
 /// A [`Survival`] estimate prepared for many queries. It does not include later observations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
-    steps: Vec<Fall>,
+    steps: Vec<CurveStep>,
     /// The longest observation.
     last: Option<u32>,
     /// The integral of P(L > t) up to the longest observation.
@@ -197,7 +197,7 @@ pub struct Curve {
 
 /// One step of the curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Fall {
+struct CurveStep {
     length: u32,
     /// P(L > length).
     survival: f64,
@@ -234,7 +234,7 @@ impl Curve {
     }
 
     /// Returns the last step at or before a length.
-    fn before(&self, tokens: u32) -> Option<&Fall> {
+    fn before(&self, tokens: u32) -> Option<&CurveStep> {
         self.steps[..self.steps.partition_point(|fall| fall.length <= tokens)].last()
     }
 }

@@ -9,17 +9,33 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Owner, OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
+use crate::resume::ResumeError;
+
 /// The name of the snapshot part with the trainer's state.
 pub(crate) const PART: &str = "trainer";
+
+/// Returns the file of the trainer's state in a snapshot.
+///
+/// # Errors
+/// If the snapshot contains no trainer state.
+pub fn state_file(restored: &Restored) -> Result<PathBuf, ResumeError> {
+    let record = restored.records(PART).next();
+    record.map(|record| restored.path(record)).ok_or_else(|| ResumeError::Refused {
+        step: restored.step(),
+        part: PART,
+        reason: "the snapshot contains no trainer state".to_owned(),
+    })
+}
 
 /// A trainer and its owner: a thread, or the caller itself in virtual time. The gradient and update operators share it; their calls are
 /// executed in order.
 pub struct TrainerThread {
-    owner: Owner<Timed>,
+    owner: Owner<TimedTrainer>,
     /// The step whose update comes next, as far as this worker knows.
     next: Cell<Step>,
     /// Callbacks that run after every update.
@@ -27,7 +43,7 @@ pub struct TrainerThread {
 }
 
 /// A trainer with its timing, and the groups of later steps.
-struct Timed {
+struct TimedTrainer {
     trainer: Box<dyn Trainer>,
     clock: Arc<dyn Clock>,
     /// Busy time of the inference and of the accumulation since the last update.
@@ -53,18 +69,18 @@ impl TrainerThread {
         clock: Arc<dyn Clock>,
         make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
     ) -> Result<Self, E> {
-        let owner = OwnerThread::spawn("trainer", move || Ok(Timed::new(make()?, clock)))?;
+        let owner = OwnerThread::spawn("trainer", move || Ok(TimedTrainer::new(make()?, clock)))?;
         Ok(Self::new(Owner::Thread(owner)))
     }
 
     /// Creates a trainer in virtual time. Its work takes the virtual time that it [spends](VirtualClock::spend).
     #[must_use]
     pub fn in_virtual_time(clock: VirtualClock, trainer: Box<dyn Trainer>) -> Self {
-        let timed = Timed::new(trainer, Arc::new(clock.clone()));
+        let timed = TimedTrainer::new(trainer, Arc::new(clock.clone()));
         Self::new(Owner::in_virtual_time(clock, timed))
     }
 
-    fn new(owner: Owner<Timed>) -> Self {
+    fn new(owner: Owner<TimedTrainer>) -> Self {
         Self { owner, next: Cell::new(Step(0)), listeners: RefCell::default() }
     }
 
@@ -103,7 +119,7 @@ impl TrainerThread {
     /// # Errors
     /// If the trainer fails, or its thread panicked.
     pub fn publish(&self, version: PolicyVersion) -> Result<Policy, String> {
-        self.ask(move |timed| timed.publish(version))
+        self.call_blocking(move |timed| timed.publish(version))
     }
 
     /// Returns the policy that was published last; publishes version 0 if there is none. Blocks until done.
@@ -111,7 +127,7 @@ impl TrainerThread {
     /// # Errors
     /// If the trainer fails, or its thread panicked.
     pub fn policy(&self) -> Result<Policy, String> {
-        self.ask(|timed| {
+        self.call_blocking(|timed| {
             timed.published.clone().map_or_else(|| timed.publish(PolicyVersion(0)), Ok)
         })
     }
@@ -133,7 +149,7 @@ impl TrainerThread {
     /// # Errors
     /// If the trainer fails, or its thread panicked.
     pub fn load_state(&self, file: PathBuf) -> Result<Vec<Policy>, String> {
-        let policies = self.ask(move |timed| timed.load_state(&file))?;
+        let policies = self.call_blocking(move |timed| timed.load_state(&file))?;
         if let Some(policy) = policies.last() {
             self.next.set(Step(policy.version.0));
         }
@@ -145,7 +161,7 @@ impl TrainerThread {
     /// # Errors
     /// If the trainer fails, or its thread panicked.
     pub fn save(&self, folder: PathBuf) -> Result<(), String> {
-        self.ask(move |timed| timed.trainer.save(&folder))
+        self.call_blocking(move |timed| timed.trainer.save(&folder))
     }
 
     pub(crate) fn infer(
@@ -178,7 +194,7 @@ impl TrainerThread {
             .owner
             .call(wake, move |timed| timed.update(step).map_err(|error| error.to_string()));
         // A separate call, so that the caller need not wait for it. An error is returned by the next call.
-        drop(self.owner.call(|| {}, Timed::catch_up));
+        drop(self.owner.call(|| {}, TimedTrainer::catch_up));
         reply
     }
 
@@ -204,9 +220,9 @@ impl TrainerThread {
         })
     }
 
-    fn ask<R: Send + 'static>(
+    fn call_blocking<R: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Timed) -> Result<R, TrainError> + Send + 'static,
+        work: impl FnOnce(&mut TimedTrainer) -> Result<R, TrainError> + Send + 'static,
     ) -> Result<R, String> {
         let reply =
             self.owner.call(|| {}, move |timed| work(timed).map_err(|error| error.to_string()));
@@ -214,7 +230,7 @@ impl TrainerThread {
     }
 }
 
-impl Timed {
+impl TimedTrainer {
     fn new(trainer: Box<dyn Trainer>, clock: Arc<dyn Clock>) -> Self {
         Self {
             trainer,

@@ -18,6 +18,7 @@ use rollpacker_stages::train::Metrics;
 
 use crate::gradient::Gradients;
 use crate::policy::{metrics_batch, policy_batch};
+use crate::streams::StepStreams;
 use crate::trainer::{self, TrainerThread};
 
 /// The policies that steps produce, and the metrics of their training.
@@ -38,31 +39,28 @@ pub trait UpdateExt<'scope> {
     fn update(self) -> Updates<'scope>;
 }
 
-/// The capabilities for policies, metrics and errors.
-type Capabilities = [Capability<Step>; 3];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    policies: Capability<Step>,
+    metrics: Capability<Step>,
+    errors: Capability<Step>,
+}
 
 /// The result of an update.
-type Made = Result<(Policy, Metrics), String>;
+type UpdateResult = Result<(Policy, Metrics), String>;
 
 /// The update that the trainer is working on.
-struct Running {
+struct RunningUpdate {
     capabilities: Capabilities,
-    reply: Reply<Made>,
+    reply: Reply<UpdateResult>,
     _awaited: Awaiting,
 }
 
 impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
     fn update(self) -> Updates<'scope> {
-        let Gradients {
-            accumulated,
-            decisions,
-            metrics: earlier_metrics,
-            errors: earlier,
-            warnings,
-            trainer,
-            resumable,
-            ..
-        } = self;
+        let Gradients { accumulated, streams, trainer } = self;
+        let StepStreams { decisions, warnings, resumable, .. } = streams;
+        let (earlier_metrics, earlier) = (streams.metrics, streams.errors);
         let mut operator = Operator::new("update", accumulated.scope());
         let mut accumulated = operator.input(accumulated, Pipeline, &schema::GROUPS);
         let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
@@ -76,12 +74,13 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
             parts.start(&capabilities);
             drop(capabilities);
             let mut open: BTreeMap<Step, Capabilities> = BTreeMap::new();
-            let mut running: Option<Running> = None;
+            let mut running: Option<RunningUpdate> = None;
             let mut failed = None;
             move |frontiers| {
-                let retain = |capability: &InputCapability<Step>| {
-                    [policies.index(), metrics.index(), errors.index()]
-                        .map(|output| capability.retain(output))
+                let retain = |capability: &InputCapability<Step>| Capabilities {
+                    policies: capability.retain(policies.index()),
+                    metrics: capability.retain(metrics.index()),
+                    errors: capability.retain(errors.index()),
                 };
                 accumulated.for_each(|capability, _| {
                     open.entry(*capability.time()).or_insert_with(|| retain(&capability));
@@ -93,13 +92,13 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                 if let Some((done, outcome)) = take_reply(&mut running) {
                     match outcome {
                         Ok((policy, measured)) => {
-                            trainer.updated(*done.capabilities[0].time());
-                            metrics.give(&done.capabilities[1], metrics_batch(&measured));
-                            policies.give(&done.capabilities[0], policy_batch(&policy));
+                            trainer.updated(*done.capabilities.policies.time());
+                            metrics.give(&done.capabilities.metrics, metrics_batch(&measured));
+                            policies.give(&done.capabilities.policies, policy_batch(&policy));
                         }
                         Err(message) => {
                             errors.give(
-                                &done.capabilities[2],
+                                &done.capabilities.errors,
                                 faults_batch(&[Fault::new("update", message)]),
                             );
                             // Keep the capabilities: the step must not complete.
@@ -112,7 +111,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                     && failed.is_none()
                     && let Some(capabilities) = complete(&mut open, frontiers)
                 {
-                    let step = *capabilities[0].time();
+                    let step = *capabilities.policies.time();
                     parts.before(step, state);
                     running = Some(start(&trainer, capabilities, wake.clone(), &awaits));
                     // The state must be requested after this update and before the next one.
@@ -162,13 +161,13 @@ fn start(
     capabilities: Capabilities,
     wake: impl Fn() + Send + Sync + 'static,
     awaits: &Waiting,
-) -> Running {
-    let step = *capabilities[0].time();
+) -> RunningUpdate {
+    let step = *capabilities.policies.time();
     let _awaited = awaits.hold(step, || "the trainer to update");
-    Running { reply: trainer.update(step, wake), capabilities, _awaited }
+    RunningUpdate { reply: trainer.update(step, wake), capabilities, _awaited }
 }
 
-fn take_reply(running: &mut Option<Running>) -> Option<(Running, Made)> {
+fn take_reply(running: &mut Option<RunningUpdate>) -> Option<(RunningUpdate, UpdateResult)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?, outcome))
 }

@@ -29,7 +29,7 @@ use crate::update::Updates;
 
 /// The result of a validation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct ValidationResult {
     /// Mean score over all prompts, except those that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]).
     pub score: f64,
     /// Mean score per data source.
@@ -95,13 +95,13 @@ impl Validator {
     /// # Errors
     /// If the engine fails; if a reward whose errors end the run fails; or if a reward whose errors are tolerated scores no response of a
     /// data source and fails [`MOST_TOLERATED`] times or more.
-    pub fn validate(&mut self, policy: &Policy) -> Result<Outcome, String> {
+    pub fn validate(&mut self, policy: &Policy) -> Result<ValidationResult, String> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
             completions.iter().map(|completion| self.sample(completion)).collect();
         let scores = samples.iter().map(|sample| self.score(sample));
         let scores = self.runtime.block_on(join_all(scores));
-        let mut outcome = Outcome::default();
+        let mut outcome = ValidationResult::default();
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         // The number of tolerated errors per data source, and the message of the first.
         let mut tolerated: BTreeMap<&str, (u32, String)> = BTreeMap::new();
@@ -208,14 +208,21 @@ pub trait ValidateExt {
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }
 
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    policies: Capability<Step>,
+    metrics: Capability<Step>,
+    errors: Capability<Step>,
+}
+
 /// A policy that is passed on, with its validation if it has one.
-struct Passing {
-    capabilities: [Capability<Step>; 3],
+struct PendingPolicy {
+    capabilities: Capabilities,
     policy: Policy,
     validation: Option<(Reply<Result<Metrics, String>>, Awaiting)>,
 }
 
-impl Passing {
+impl PendingPolicy {
     /// Returns the result of the validation once it is available. A policy without validation has empty metrics at once.
     fn outcome(&self) -> Option<Result<Metrics, String>> {
         let said = self.validation.as_ref().map(|(reply, _)| reply.poll_outcome());
@@ -249,12 +256,15 @@ fn gate<'scope>(
     let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
         // In the order of steps: with staleness, the next policy may arrive before this one is validated.
-        let mut passing: VecDeque<Passing> = VecDeque::new();
+        let mut passing: VecDeque<PendingPolicy> = VecDeque::new();
         let mut failed = false;
         move |_frontiers| {
             input.for_each(|capability, batch| {
-                let capabilities = [policies.index(), metrics.index(), errors.index()]
-                    .map(|port| capability.retain(port));
+                let capabilities = Capabilities {
+                    policies: capability.retain(policies.index()),
+                    metrics: capability.retain(metrics.index()),
+                    errors: capability.retain(errors.index()),
+                };
                 let policy = policy_of(&batch, 0);
                 let is_tried = every > 0 && policy.version.0.is_multiple_of(every);
                 let validation = is_tried.then(|| {
@@ -262,20 +272,22 @@ fn gate<'scope>(
                     let reply = validator.call(wake.clone(), move |validate| validate(&asked));
                     (reply, awaits.hold(step, || "the validation of its policy"))
                 });
-                passing.push_back(Passing { capabilities, policy, validation });
+                passing.push_back(PendingPolicy { capabilities, policy, validation });
             });
             // A failed validation is never removed from the queue, and neither are the policies after it: their steps must not complete.
-            while !failed && let Some(outcome) = passing.front().and_then(Passing::outcome) {
-                let Some(Passing { capabilities, policy, .. }) = passing.front() else { break };
+            while !failed && let Some(outcome) = passing.front().and_then(PendingPolicy::outcome) {
+                let Some(PendingPolicy { capabilities, policy, .. }) = passing.front() else {
+                    break;
+                };
                 match outcome {
                     Ok(measured) => {
-                        metrics.give(&capabilities[1], metrics_batch(&measured));
-                        policies.give(&capabilities[0], policy_batch(policy));
+                        metrics.give(&capabilities.metrics, metrics_batch(&measured));
+                        policies.give(&capabilities.policies, policy_batch(policy));
                         passing.pop_front();
                     }
                     Err(message) => {
                         let fault = Fault::new("validate", message);
-                        errors.give(&capabilities[2], faults_batch(&[fault]));
+                        errors.give(&capabilities.errors, faults_batch(&[fault]));
                         failed = true;
                     }
                 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
-use rollpacker_operators::report::{StepReport, hangs_on_time, measure};
+use rollpacker_operators::report::{StepReport, depends_on_time, measure};
 use rollpacker_operators::schedule::{
     Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Sorted, Synchronous, TailBatching,
 };
@@ -70,7 +70,7 @@ type Trained = (u64, u32, Vec<i32>, u32, u64, Vec<u32>);
 
 fn outcome(report: &StepReport) -> Outcome {
     let metrics: Metrics = measure(report);
-    let timeless = metrics.into_iter().filter(|(name, _)| !hangs_on_time(name));
+    let timeless = metrics.into_iter().filter(|(name, _)| !depends_on_time(name));
     Outcome {
         decisions: report.decisions.iter().flat_map(decisions).collect(),
         responses: report.responses.iter().flat_map(responses).collect(),

@@ -25,23 +25,26 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_operators::advantage::{Grpo, KlControl, KlController};
-use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::ledger::{LedgerInputs, ledger};
+use rollpacker_operators::placement;
 use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{
-    Decision as Placed, Event as PlaceEvent, Job, Options, Place, Planner, StepCost, StreamTrainer,
+    Decision as Placed, Event as PlaceEvent, Job, PlacementPolicy, Planner, StepCost,
+    StreamTrainer, StreamTrainerOptions,
 };
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
-use rollpacker_operators::report::{Observed, Observer, Saved, StepReport, observe};
-use rollpacker_operators::resume::{Resumable, Resumed};
-use rollpacker_operators::reward::{LimitOptions, Timeouts};
+use rollpacker_operators::report::{Observer, ObserverState, ReportInputs, StepReport, observe};
+use rollpacker_operators::resume::Resumable;
+use rollpacker_operators::reward::{AdaptiveLimits, LimitOptions};
 use rollpacker_operators::schedule::operator::{Prompts, Scheduled, Stop};
+use rollpacker_operators::schedule::snapshot::{last_prompt, reserve, restore};
 use rollpacker_operators::schedule::{
     Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, OnExhausted, Partial,
     Schedule, Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group,
     history_sorted, partial, sorted, sync, tail_batching,
 };
-use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::trainer::{TrainerThread, state_file};
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
     UpdateExt,
@@ -263,10 +266,10 @@ impl StepCost for Cost {
 }
 
 /// Returns a planner that uses the lengths of earlier rounds, with a trainer that takes devices of the tail.
-fn placing() -> Box<dyn Place> {
+fn placing() -> Box<dyn PlacementPolicy> {
     let job = Job { devices: 4, devices_per_server: 4, training_replica: 1, response_length: 40 };
     let planner = Planner::new(Rule::Predictive, job, 1).expect("valid");
-    Box::new(StreamTrainer::new(Options::predicted(), planner, Cost).expect("valid"))
+    Box::new(StreamTrainer::new(StreamTrainerOptions::predicted(), planner, Cost).expect("valid"))
 }
 
 /// The results of a step, in an order that is independent of time.
@@ -415,7 +418,7 @@ impl Observer for Watching {
         self.told.borrow_mut().push(Told::of(&report, self.staleness));
     }
 
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         saved.keep("steps", &*self.steps.borrow());
     }
 }
@@ -428,7 +431,7 @@ struct Run {
     every: u64,
     stop: Stop,
     prompts: u64,
-    placement: Option<fn() -> Box<dyn Place>>,
+    placement: Option<fn() -> Box<dyn PlacementPolicy>>,
 }
 
 impl Run {
@@ -453,14 +456,14 @@ impl Run {
             on_error: OnError::Fail,
             resumed: from.map(Restored::step),
         };
-        let steps = from.map(|from| Saved::read(from, "steps").expect("kept"));
+        let steps = from.map(|from| ObserverState::read(from, "steps").expect("kept"));
         let steps = Rc::new(RefCell::new(steps.flatten().unwrap_or(0)));
-        let resumed = from.map(|from| Rc::new(Resumed::read(from).expect("readable")));
         let watching = Watching { steps, staleness: self.staleness, ..Watching::default() };
         run_virtual(&clock, |scope, faults| {
             let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
-            let resumable = Resumable::new(Some(snapshots), resumed.clone());
-            self.lay(scope, &clock, resumable.clone(), resumed, faults, watching.clone());
+            let resumable = Resumable::new(Some(snapshots), from.cloned());
+            self.lay(scope, &clock, resumable.clone(), from, faults, watching.clone());
+            raise(resumable.errors(scope), faults);
             let commits = resumable.commit().expect("snapshots are taken");
             raise(commits.errors, faults);
         })?;
@@ -472,7 +475,7 @@ impl Run {
         scope: rollpacker_dataflow::timely::dataflow::Scope<'scope, Step>,
         clock: &VirtualClock,
         resumable: Resumable<'scope>,
-        resumed: Option<Rc<Resumed>>,
+        from: Option<&Restored>,
         faults: &rollpacker_dataflow::fault::Faults,
         observer: Watching,
     ) {
@@ -481,13 +484,13 @@ impl Run {
         let trainer = Rc::new(TrainerThread::in_virtual_time(clock.clone(), trainer));
         let mut schedule = self.schedule.clone();
         let budget = Budget::new(9);
-        let (first, policies) = match &resumed {
+        let (first, policies) = match from {
             None => (Step(0), vec![trainer.publish_initial().expect("published")]),
-            Some(resumed) => {
-                resumed.restore(&mut schedule).expect("its own state");
-                resumed.reserve(&budget);
-                let file = resumed.trainer_file().expect("there is one");
-                (resumed.step().next(), trainer.load_state(file).expect("loaded"))
+            Some(from) => {
+                restore(from, &mut schedule).expect("its own state");
+                reserve(from, &budget).expect("readable");
+                let file = state_file(from).expect("there is one");
+                (from.step().next(), trainer.load_state(file).expect("loaded"))
             }
         };
         // The reader starts over; prompts that the schedule has already received are skipped.
@@ -502,27 +505,27 @@ impl Run {
             .until(&self.stop)
             .resumable(&resumable);
         if let Some(mut placement) = self.placement.map(|placement| placement()) {
-            let restored = resumed.map(|resumed| resumed.restore_placement(&mut placement));
+            let restored = from.map(|from| placement::restore(from, &mut placement));
             restored.unwrap_or(Ok(())).expect("its own state");
             scheduled = scheduled.placed(placement);
         }
         let rollouts = scheduled.rollout(Timed::new(clock, seconds), &policies, time.clone());
-        rollouts.placements.iter().for_each(|placed| observer.place(placed.clone()));
+        rollouts.streams.placements.iter().for_each(|placed| observer.place(placed.clone()));
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let router = Router::default().route("odd", Odd(clock.clone()));
-        let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
+        let limit = AdaptiveLimits::new(LimitOptions::default(), 1).expect("valid");
         let adaptive = KlControl::Adaptive { target_kl: 0.05, horizon: 100.0 };
         let gradients = rollouts
             .reward(router, limit, Executor::Inline, time.clone())
             .group()
             .infer(&trainer)
-            .penalised(KlController::new(adaptive, 0.1))
+            .with_kl_penalty(KlController::new(adaptive, 0.1))
             .advantage(Grpo::default())
             .gradient(trainer);
         let groups = gradients.accumulated.clone();
         let updates = gradients.update();
         raise(updates.errors, faults);
-        let recorded = Recorded {
+        let recorded = LedgerInputs {
             responses: responses.clone(),
             groups: groups.clone(),
             decisions: decisions.clone(),
@@ -530,7 +533,7 @@ impl Run {
             resumable: resumable.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, 40));
-        let observed = Observed { responses, groups, decisions, metrics, resumable };
+        let observed = ReportInputs { responses, groups, decisions, metrics, resumable };
         observe(observed, time, observer);
         edge.connect(updates.policies);
     }
@@ -644,7 +647,7 @@ fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
             while found.len() < expected.len() {
                 let run = Run::of(&schedule, staleness);
                 let next = Step(found.len() as u64);
-                run.stop.unless(move |step| step <= next);
+                run.stop.set_deadline_check(move |step| step <= next);
                 let piece = run.go(pieces.path(), None).expect("no fault");
                 assert_eq!(piece.len(), 1, "{name}, staleness {staleness}, step {next}");
                 found.extend(piece);
@@ -692,7 +695,7 @@ impl Schedule for Unsaved {
 /// A placement policy that cannot be saved.
 struct Unlearned;
 
-impl Place for Unlearned {
+impl PlacementPolicy for Unlearned {
     fn on(&mut self, _: Nanos, _: PlaceEvent) {}
 
     fn poll(&mut self) -> Option<Placed> {
@@ -719,12 +722,12 @@ fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'sco
         let initial = policy_batch(&Folding::policy((0, 0)));
         let (policies, edge) = feedback::policies(scope, 0, initial);
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
-        let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
+        let limit = AdaptiveLimits::new(LimitOptions::default(), 1).expect("valid");
         let scored = scheduled(Prompts { rows, errors, budget })
             .resumable(&resumable)
             .rollout(Timed::new(&clock, seconds), &policies, time.clone())
             .reward(Router::default(), limit, Executor::Inline, time);
-        raise(scored.errors, faults);
+        raise(scored.streams.errors, faults);
         edge.connect(policies);
     });
     ran.expect_err("refused").to_string()
@@ -743,13 +746,12 @@ fn what_cannot_say_its_state_is_refused() {
 fn the_state_of_another_schedule_is_refused() {
     let kept = folder();
     let run = Run::of(&schedules().remove(0).1, 0);
-    run.stop.unless(|step| step < Step(2));
+    run.stop.set_deadline_check(|step| step < Step(2));
     run.go(kept.path(), None).expect("no fault");
     let restored = open(kept.path()).latest().expect("readable").restored.expect("one");
-    let resumed = Resumed::read(&restored).expect("readable");
     let mut other = tail(|_| {});
-    let error = resumed.restore(&mut other).expect_err("of another").to_string();
+    let error = restore(&restored, &mut other).expect_err("of another").to_string();
     assert!(error.starts_with("snapshot after step 2, part `schedule`: missing field"), "{error}");
-    let last = resumed.last_prompt().expect("it was offered some");
+    let last = last_prompt(&restored).expect("readable").expect("it was offered some");
     assert!(last.prompt >= PromptId(8) && last.row == last.prompt.0 % EPOCH, "{last:?}");
 }

@@ -10,7 +10,7 @@ use expect_test::expect;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_operators::report::{StepReport, measure};
-use rollpacker_operators::reward::{Limit, LimitOptions, Timeouts};
+use rollpacker_operators::reward::{AdaptiveLimits, LimitOptions, TimeLimit};
 use rollpacker_operators::schedule::{Synchronous, sync};
 use rollpacker_stages::reward::{
     Context, Execution, Limits, Reward, RewardError, Router, Sample, Score,
@@ -47,12 +47,12 @@ type Known = Rc<RefCell<BTreeMap<(u64, u32), Nanos>>>;
 
 /// Passes executions to the policy as they happen, or leaves learning to the ledger alone; records the times of the ledger either way.
 struct Listening {
-    policy: Rc<RefCell<Timeouts>>,
+    policy: Rc<RefCell<AdaptiveLimits>>,
     known: Known,
     learns_online: bool,
 }
 
-impl Limit for Listening {
+impl TimeLimit for Listening {
     fn limits(&mut self, id: SampleId, row: u64) -> Limits {
         self.policy.borrow_mut().limits(id, row)
     }
@@ -63,23 +63,23 @@ impl Limit for Listening {
         }
     }
 
-    fn anchored(&mut self, row: u64, case: u32, longest: Nanos) {
+    fn set_anchor(&mut self, row: u64, case: u32, longest: Nanos) {
         self.known.borrow_mut().insert((row, case), longest);
         if !self.learns_online {
-            self.policy.borrow_mut().anchored(row, case, longest);
+            self.policy.borrow_mut().set_anchor(row, case, longest);
         }
     }
 }
 
 /// A seed with which only sample 1 of prompt 1 is audited; one response in five is.
-fn policy(prompts: u64, responses: u32) -> Timeouts {
-    let audited = |policy: &mut Timeouts, prompt, sample| {
+fn policy(prompts: u64, responses: u32) -> AdaptiveLimits {
+    let audited = |policy: &mut AdaptiveLimits, prompt, sample| {
         let id = SampleId { step: Step(0), prompt: PromptId(prompt), sample };
         policy.limits(id, prompt).audit
     };
     let options = LimitOptions { audit_share: 0.2, ..LimitOptions::default() };
-    let seeded = (0..).map(|seed| Timeouts::new(options, seed).expect("in bounds"));
-    let is_wanted = |policy: &mut Timeouts| {
+    let seeded = (0..).map(|seed| AdaptiveLimits::new(options, seed).expect("in bounds"));
+    let is_wanted = |policy: &mut AdaptiveLimits| {
         (0..prompts).all(|prompt| {
             (0..responses)
                 .all(|sample| audited(policy, prompt, sample) == ((prompt, sample) == (1, 1)))
@@ -92,7 +92,7 @@ fn policy(prompts: u64, responses: u32) -> Timeouts {
 struct Ran {
     log: Log,
     reports: Vec<StepReport>,
-    policy: Timeouts,
+    policy: AdaptiveLimits,
     known: BTreeMap<(u64, u32), Nanos>,
 }
 

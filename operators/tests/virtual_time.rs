@@ -3,17 +3,17 @@
 mod support;
 
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::placement::{Colocated, Place, Separate};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::placement::{Colocated, PlacementPolicy, Separate};
 use rollpacker_operators::report::{StepReport, measure};
 use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;
 
 /// Runs two steps of four prompts with two responses: sample `s` of prompt `p` takes `10 p + s + 1` seconds.
-fn two_steps<P: Place + 'static>(
+fn two_steps<P: PlacementPolicy + 'static>(
     placement: P,
     scoring: Scoring,
-    fetch: Fetch,
+    fetch: GroupDelivery,
     staleness: u64,
 ) -> VirtualRun<P> {
     let seconds =
@@ -32,9 +32,9 @@ fn two_steps<P: Place + 'static>(
 }
 
 fn run(
-    placement: impl Place + 'static,
+    placement: impl PlacementPolicy + 'static,
     scoring: Scoring,
-    fetch: Fetch,
+    fetch: GroupDelivery,
     staleness: u64,
 ) -> Vec<StepReport> {
     two_steps(placement, scoring, fetch, staleness).run()
@@ -56,12 +56,12 @@ const STAGES: [&str; 4] = [
 ];
 
 const ALL: Placement = Placement { instances: 4, tensor_parallel: 1 };
-const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
+const STREAMED: GroupDelivery = GroupDelivery::Streamed { max_groups: None };
 
 // The longest response takes 32 s, its reward 5 s, eight sequences on four devices 16 s, and the update 3 s.
 #[test]
 fn nothing_overlaps_in_a_synchronous_step() {
-    let reports = run(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0);
+    let reports = run(Colocated::new(ALL), Scoring::AfterRollout, GroupDelivery::WholeStep, 0);
     assert_eq!(seconds(&reports), [56.0, 56.0]);
     let metrics = measure(&reports[1]);
     let stages = ["timing_s/gen", "timing_s/reward_exposed", "timing_s/training_exposed"];
@@ -100,7 +100,8 @@ fn a_stale_step_overlaps_with_the_training_of_the_one_before() {
 // The engine takes requests up at once.
 #[test]
 fn the_stages_of_a_step_are_its_time() {
-    let mut report = run(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0).remove(1);
+    let mut report =
+        run(Colocated::new(ALL), Scoring::AfterRollout, GroupDelivery::WholeStep, 0).remove(1);
     let metrics = measure(&report);
     assert_eq!(stages(&report), [0.0, 32.0, 5.0, 19.0]);
     assert_eq!(metrics["perf/time_per_step"], metrics["timing_s/step"]);
@@ -111,7 +112,7 @@ fn the_stages_of_a_step_are_its_time() {
 // The report is changed as if the round had opened 7 s earlier: 2 s for the weights and 5 s for handing out requests.
 #[test]
 fn handing_requests_out_is_no_part_of_the_weights_where_the_engine_says_when_it_has_them() {
-    let run = two_steps(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0);
+    let run = two_steps(Colocated::new(ALL), Scoring::AfterRollout, GroupDelivery::WholeStep, 0);
     let mut reports = VirtualRun { load: Some(Nanos(2_000_000_000)), ..run }.run();
     assert!(reports.iter().all(|report| report.metrics["rollout/load_s"] == 2.0));
     let report = &mut reports[1];

@@ -19,10 +19,10 @@ use rollpacker_dataflow::step::{PolicyVersion, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, route};
 use rollpacker_operators::advantage::{Estimator, Grpo, ReinforcePlusPlusBaseline};
-use rollpacker_operators::ledger::{Recorded, ledger};
-use rollpacker_operators::merge::merged;
+use rollpacker_operators::ledger::{LedgerInputs, ledger};
+use rollpacker_operators::merge::merge_metrics;
 use rollpacker_operators::policy::policy_batch;
-use rollpacker_operators::report::{Observed, StepReport, measure, observe};
+use rollpacker_operators::report::{ReportInputs, StepReport, measure, observe};
 use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::schedule::operator::Prompts;
 use rollpacker_operators::schedule::{
@@ -207,16 +207,20 @@ impl Run {
             raise(updates.errors, faults);
             let responses = route::first("responses", responses, &schema::RESPONSES);
             let groups = route::first("groups", groups, &schema::GROUPS);
-            let recorded = Recorded {
+            let recorded = LedgerInputs {
                 responses: responses.clone(),
                 groups: groups.clone(),
                 decisions: decisions.clone(),
                 warmup_steps: 0,
                 resumable: Resumable::default(),
             };
-            let metrics = merged(updates.metrics.concat(ledger(recorded, 100)));
+            let metrics = merge_metrics(updates.metrics.concat(ledger(recorded, 100)));
             let resumable = Resumable::default();
-            observe(Observed { responses, groups, decisions, metrics, resumable }, clock, observer);
+            observe(
+                ReportInputs { responses, groups, decisions, metrics, resumable },
+                clock,
+                observer,
+            );
             edge.connect(updates.policies);
         })?;
         let updated = log.lock().expect("unpoisoned").clone();

@@ -1,6 +1,6 @@
 //! Checks the bounds of every setting of a recipe.
 
-use rollpacker_operators::reward::{LimitOptions, Timeout};
+use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
 use rollpacker_stages::model::config::most as size;
 
@@ -208,7 +208,7 @@ fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
         ("audit_share", limits.audit_share, usual.audit_share),
     ];
     let said = adapting.into_iter().find(|(_, found, usual)| found != usual);
-    match said.filter(|_| limits.mode == Timeout::Fixed) {
+    match said.filter(|_| limits.mode == LimitMode::Fixed) {
         Some((name, found, _)) => {
             Err(bound(key(name), "`reward.timeout.mode = \"adaptive\"` when it is set", found))
         }

@@ -22,7 +22,7 @@ use std::path::Path;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::watchdog::{Pulse, Watch};
 use rollpacker_datasets::{Columns, DatasetConfig};
-use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
@@ -215,7 +215,7 @@ impl Recipe {
     ///
     /// # Errors
     /// If `pipeline.gradient` has an unknown value, or `pipeline.max_groups` is set although groups are not streamed.
-    pub fn fetch(&self) -> Result<Fetch, RecipeError> {
+    pub fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
         self.raw.pipeline.fetch(&self.raw.schedule)
     }
 

@@ -1,6 +1,6 @@
 //! The times at which rewards and gradients are computed: as the section `[pipeline]` says, or as the schedule does by default.
 
-use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 
 use super::error::{RecipeError, bound, one_of};
 use super::{most, raw, schedule};
@@ -10,13 +10,13 @@ impl raw::Pipeline {
         self.reward.map_or_else(|| schedule.scoring(), Ok)
     }
 
-    pub(crate) fn fetch(&self, schedule: &schedule::Section) -> Result<Fetch, RecipeError> {
+    pub(crate) fn fetch(&self, schedule: &schedule::Section) -> Result<GroupDelivery, RecipeError> {
         let key = "pipeline.gradient";
         let fetch = match self.gradient.as_deref() {
             None => schedule.fetch()?,
-            Some("streamed") => Fetch::default(),
-            Some("once") => Fetch::Once,
-            Some("whole_step") => Fetch::WholeStep,
+            Some("streamed") => GroupDelivery::default(),
+            Some("once") => GroupDelivery::Once,
+            Some("whole_step") => GroupDelivery::WholeStep,
             Some(other) => {
                 one_of(key, other, &["streamed", "once", "whole_step"])?;
                 unreachable!("invariant: every name is matched above")
@@ -28,7 +28,9 @@ impl raw::Pipeline {
             (_, Some(found)) if found > most::AT_ONCE => {
                 Err(bound("pipeline.max_groups", format!("at most {}", most::AT_ONCE), found))
             }
-            (Fetch::Streamed { .. }, max_groups) => Ok(Fetch::Streamed { max_groups }),
+            (GroupDelivery::Streamed { .. }, max_groups) => {
+                Ok(GroupDelivery::Streamed { max_groups })
+            }
             (_, Some(found)) => Err(bound(
                 "pipeline.max_groups",
                 "`pipeline.gradient = \"streamed\"` when it is set",

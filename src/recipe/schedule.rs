@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::schedule::{
     Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted, Synchronous,
     TailBatching,
@@ -57,7 +57,7 @@ const SET_BY_SIZE: [&str; 3] = ["prompts", "responses", "total_steps"];
 /// use rollpacker::recipe::schedule::Schedules;
 ///
 /// let schedules = Schedules::default()
-///     .with("wait_for_all", |options: sync::Config| Ok(Synchronous::new(options)?));
+///     .with("wait_for_all", |options: sync::Config| Synchronous::new(options));
 /// assert!(schedules.names().any(|name| name == "wait_for_all"));
 /// ```
 #[derive(Clone)]
@@ -69,7 +69,7 @@ struct Entry {
     fields: &'static [&'static str],
     build: Build,
     scoring: Scoring,
-    fetch: Fetch,
+    fetch: GroupDelivery,
 }
 
 type Build = Arc<dyn Fn(Table) -> Result<Box<dyn Schedule>, BuildError> + Send + Sync>;
@@ -80,7 +80,7 @@ enum BuildError {
     Schedule(ScheduleError),
 }
 
-const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
+const STREAMED: GroupDelivery = GroupDelivery::Streamed { max_groups: None };
 
 impl Entry {
     fn new<O: DeserializeOwned, S: Schedule + 'static>(
@@ -100,7 +100,7 @@ impl Entry {
 
     /// Makes the stages run one after the other by default.
     fn in_sequence(self) -> Self {
-        Self { scoring: Scoring::AfterRollout, fetch: Fetch::WholeStep, ..self }
+        Self { scoring: Scoring::AfterRollout, fetch: GroupDelivery::WholeStep, ..self }
     }
 
     fn has(&self, key: &str) -> bool {
@@ -265,7 +265,7 @@ impl Section {
     ///
     /// # Errors
     /// If there is no schedule of that name.
-    pub fn fetch(&self) -> Result<Fetch, RecipeError> {
+    pub fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
         Ok(self.entry()?.fetch)
     }
 

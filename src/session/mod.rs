@@ -18,14 +18,15 @@ use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::cluster::Seat;
+use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::report::Observer;
-use rollpacker_operators::resume::{LastPrompt, Resumed};
-use rollpacker_operators::reward::Timeouts;
+use rollpacker_operators::reward::AdaptiveLimits;
 use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_operators::schedule::snapshot::{LastPrompt, last_prompt};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::ValidatorThread;
 use rollpacker_stages::reward::{Registry, Reward};
@@ -291,13 +292,13 @@ impl Session {
         Ok(finished)
     }
 
-    /// Returns the state to resume from, if there is one. Also restores the monitor of the profile.
-    fn resumed(&self) -> anyhow::Result<Option<Rc<Resumed>>> {
+    /// Returns the snapshot to resume from, if there is one. Also restores the monitor of the profile.
+    fn resumed(&self) -> anyhow::Result<Option<Restored>> {
         let Some(restored) = &self.opened.snapshots.restored else { return Ok(None) };
         if let Some(monitor) = &self.monitor {
             monitor.borrow_mut().resume(restored)?;
         }
-        Ok(Some(Rc::new(Resumed::read(restored)?)))
+        Ok(Some(restored.clone()))
     }
 
     /// Validates the initial policy, if the recipe asks for it.
@@ -315,7 +316,7 @@ impl Session {
         if let Some(limit) = self.opened.recipe.max_wall_time()? {
             let time =
                 WallTime::new(self.clock(), limit, self.opened.recipe.raw.algorithm.staleness);
-            stop.unless(move |step| time.allows(step));
+            stop.set_deadline_check(move |step| time.allows(step));
         }
         Ok(())
     }
@@ -331,7 +332,7 @@ impl Session {
         let raw = &self.opened.recipe.raw;
         let last = match &begin {
             Begin::Anew(_) => None,
-            Begin::Resumed(resumed) => resumed.last_prompt(),
+            Begin::Resumed(restored) => last_prompt(restored)?,
         };
         Ok(Pipeline {
             prompts: self.prompt_source(last),
@@ -342,7 +343,7 @@ impl Session {
             max_response_length: raw.data.max_response_length,
             warmup_steps: 0,
             router: self.opened.stages.router.clone(),
-            limit: Box::new(Timeouts::new(raw.reward.timeout, raw.trainer.seed)?),
+            limit: Box::new(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?),
             scoring: self.opened.recipe.scoring()?,
             advantage: self.opened.advantage.clone(),
             reward_kl: raw.reward_kl(),
@@ -372,6 +373,6 @@ impl Session {
 fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {
     let Some(path) = recipe.raw.rollout.profile.clone() else { return Ok(None) };
     let monitor =
-        Monitor::open(path, drift::Options::default()).context("key `rollout.profile`")?;
+        Monitor::open(path, drift::DriftOptions::default()).context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))
 }

@@ -1,6 +1,6 @@
 //! The baseline of a job, and the canonical form by which identical runs are found.
 
-use rollpacker_operators::reward::Timeout;
+use rollpacker_operators::reward::LimitMode;
 
 use super::job::Job;
 use super::raw::{HandOut, JudgeSharing, Layout, Pipeline, Planner, RawJob, Stream, Training};
@@ -63,7 +63,7 @@ impl Job {
         raw.rollout.dispatch = Some(self.dispatch);
         raw.tasks.judge_placement = Some(self.judge);
         raw.tasks.timeout = Some(self.timeout);
-        let adapts = self.timeout == Timeout::Adaptive;
+        let adapts = self.timeout == LimitMode::Adaptive;
         raw.tasks.audit_share = adapts.then_some(self.limits().audit_share);
         raw.tasks.reference_time = adapts.then_some(self.raw.tasks.reference_time.unwrap_or(true));
         // `sync` reads each prompt at most once within such a run, so the length of the epoch has no effect.

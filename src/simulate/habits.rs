@@ -1,7 +1,7 @@
 //! Defaults of a job that depend on its schedule: each schedule runs as its authors run it.
 
-use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::reward::Timeout;
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::reward::LimitMode;
 
 use super::raw::{Dispatch, Judge, Placement, RawJob};
 use crate::recipe::{RecipeError, raw};
@@ -11,14 +11,14 @@ struct Habits {
     placement: Placement,
     dispatch: Dispatch,
     judge: Judge,
-    timeout: Timeout,
+    timeout: LimitMode,
 }
 
 impl Habits {
     fn of(schedule: &str) -> Self {
         let (judge, timeout) = match schedule {
-            "sync" | "fused" => (Judge::Dedicated, Timeout::Fixed),
-            _ => (Judge::Colocated, Timeout::Adaptive),
+            "sync" | "fused" => (Judge::Dedicated, LimitMode::Fixed),
+            _ => (Judge::Colocated, LimitMode::Adaptive),
         };
         let dispatch = match schedule {
             "sync" => Dispatch::PromptChunks,
@@ -61,9 +61,9 @@ impl RawJob {
 
     /// Returns the mode of the sandbox's time limits. Rewards after the rollout use fixed limits by default, since no execution times of
     /// the task are known before.
-    pub(super) fn timeout(&self) -> Result<Timeout, RecipeError> {
+    pub(super) fn timeout(&self) -> Result<LimitMode, RecipeError> {
         let habit = match self.scoring()? {
-            Scoring::AfterRollout => Timeout::Fixed,
+            Scoring::AfterRollout => LimitMode::Fixed,
             Scoring::Streamed => self.habits().timeout,
         };
         Ok(self.tasks.timeout.unwrap_or(habit))
@@ -75,7 +75,7 @@ impl RawJob {
     }
 
     /// Returns when groups are fetched for training.
-    pub(super) fn fetch(&self) -> Result<Fetch, RecipeError> {
+    pub(super) fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
         self.overlap().fetch(&self.schedule)
     }
 

@@ -1,7 +1,7 @@
 //! Settings that have no effect next to others. A job that writes one is rejected; a sweep that makes one useless drops it.
 
-use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::reward::Timeout;
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::reward::LimitMode;
 use toml::{Table, Value};
 
 use super::raw::{JudgeSharing, Placement, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
@@ -19,7 +19,8 @@ impl RawJob {
             let expected = "fixed with pipeline.placement = separate: the pools keep their GPUs";
             return Err(bound("planner.rule", expected, text(&self.planner.rule)));
         }
-        if self.scoring()? == Scoring::AfterRollout && self.tasks.timeout == Some(Timeout::Adaptive)
+        if self.scoring()? == Scoring::AfterRollout
+            && self.tasks.timeout == Some(LimitMode::Adaptive)
         {
             let expected =
                 "fixed with rewards after the rollout: no execution times are known before";
@@ -30,7 +31,7 @@ impl RawJob {
                 "mps: no judge shares the GPUs of the rollout while responses are generated";
             return Err(bound("tasks.judge_sharing", expected, text(&self.tasks.judge_sharing)));
         }
-        if let (Timeout::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
+        if let (LimitMode::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
             let expected = "no value with tasks.timeout = fixed: only adaptive limits use it";
             return Err(bound(key, expected, found));
         }
@@ -101,10 +102,10 @@ impl RawJob {
         if decides("pipeline.reward", self.pipeline.reward.is_some())
             && self.scoring()? == Scoring::AfterRollout
         {
-            self.tasks.timeout = self.tasks.timeout.filter(|timeout| *timeout == Timeout::Fixed);
+            self.tasks.timeout = self.tasks.timeout.filter(|timeout| *timeout == LimitMode::Fixed);
         }
         let times_out = brings("pipeline.reward") || brings("schedule.name");
-        if (times_out || brings("tasks.timeout")) && self.timeout()? == Timeout::Fixed {
+        if (times_out || brings("tasks.timeout")) && self.timeout()? == LimitMode::Fixed {
             (self.tasks.audit_share, self.tasks.reference_time) = (None, None);
         }
         let moves_judge =
@@ -114,7 +115,7 @@ impl RawJob {
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
             let max_groups = self.pipeline.max_groups.take();
-            if matches!(self.fetch()?, Fetch::Streamed { .. }) {
+            if matches!(self.fetch()?, GroupDelivery::Streamed { .. }) {
                 self.pipeline.max_groups = max_groups;
             }
         }
@@ -246,7 +247,7 @@ mod tests {
             (&separate.stream, separate.planner.rule),
             (&Stream::default(), PlannerRule::Fixed)
         );
-        assert_eq!(separate.tasks.timeout, Some(Timeout::Adaptive));
+        assert_eq!(separate.tasks.timeout, Some(LimitMode::Adaptive));
         assert_eq!(separate.pipeline.max_groups, Some(4));
         let sync = swept(&written, &["schedule.name=sync"]);
         assert_eq!((&sync.stream, sync.planner.rule), (&Stream::default(), PlannerRule::Paper));

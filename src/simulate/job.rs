@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rollpacker_files::Inputs;
-use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::reward::{LimitOptions, Timeout};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::reward::{LimitMode, LimitOptions};
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
 use rollpacker_stages::rollout::simulated::lengths::Likeness;
@@ -40,7 +40,7 @@ pub struct Job {
     /// The time of scoring: during the rollout or after it.
     pub scoring: Scoring,
     /// The time at which the trainer fetches groups.
-    pub fetch: Fetch,
+    pub fetch: GroupDelivery,
     /// The assignment of GPUs to generation and training.
     pub placement: Placement,
     /// The number of GPUs that train. With separate placement these do not generate.
@@ -52,7 +52,7 @@ pub struct Job {
     /// The placement of the judge.
     pub judge: Judge,
     /// The mode of the sandbox's time limits.
-    pub timeout: Timeout,
+    pub timeout: LimitMode,
     /// The recorded responses, if the lengths are those of a trace.
     pub trace: Option<Arc<Recording>>,
     /// The length that no prompt exceeds, in tokens.

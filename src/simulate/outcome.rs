@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use arrow::datatypes::{Float32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
-pub use rollpacker_operators::report::Stages;
-use rollpacker_operators::report::{Instants, Observer, StepReport, measure};
-use rollpacker_operators::rollout::is_given_again;
+pub use rollpacker_operators::report::StageTimes;
+use rollpacker_operators::report::{Observer, StageInstants, StepReport, measure};
+use rollpacker_operators::rollout::is_returned_whole;
 use rollpacker_operators::survival::Survival;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
@@ -41,7 +41,7 @@ pub struct StepOutcome {
     /// Seconds since the previous step was complete.
     pub seconds: f64,
     /// The seconds by stage.
-    pub stages: Stages,
+    pub stages: StageTimes,
     /// The number of response tokens that were trained on.
     pub trained_tokens: f64,
     /// The number of responses that were trained on.
@@ -112,7 +112,7 @@ impl Observer for Recorder {
             step: number,
             round: round(&report.decisions),
             seconds,
-            stages: Stages::of(&Instants::of(&report)),
+            stages: StageTimes::of(&StageInstants::of(&report)),
             trained_tokens,
             trained_responses,
             metrics: measure(&report),
@@ -132,7 +132,7 @@ impl Outcome {
                     // The response continues in a later step and is observed there.
                     Some(FinishReason::Pause) => {}
                     // The response was already observed in the step that kept it.
-                    Some(reason) if is_given_again(reason, tokens, resumed) => {}
+                    Some(reason) if is_returned_whole(reason, tokens, resumed) => {}
                     reason => {
                         self.launched.observe(tokens, reason.is_some_and(FinishReason::is_whole))
                     }

@@ -2,7 +2,7 @@
 
 use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{
-    self, Colocated, Place, PlacementError, Planner, Separate, StreamTrainer,
+    self, Colocated, PlacementError, PlacementPolicy, Planner, Separate, StreamTrainer,
 };
 use rollpacker_stages::rollout::Placement;
 
@@ -16,7 +16,7 @@ use crate::recipe::error::bound;
 ///
 /// # Errors
 /// If the model does not fit on its instances, or if GPUs and options are inconsistent; the error names the key.
-pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
+pub(super) fn policy(job: &Job) -> Result<Box<dyn PlacementPolicy>, RecipeError> {
     let rollout = at_first(job);
     check_cache(job, rollout.tensor_parallel)?;
     Ok(match job.placement {
@@ -103,7 +103,7 @@ fn planner_rule(job: &Job) -> Rule {
     }
 }
 
-fn stream_options(job: &Job) -> placement::Options {
+fn stream_options(job: &Job) -> placement::StreamTrainerOptions {
     let stream = &job.raw.stream;
     let trigger = match stream.trigger {
         _ if job.placement == raw::Placement::Colocated => placement::Trigger::Never,
@@ -116,10 +116,10 @@ fn stream_options(job: &Job) -> placement::Options {
             placement::Trigger::Predicted { from: stream.from, every: stream.every }
         }
     };
-    placement::Options {
+    placement::StreamTrainerOptions {
         rounds: match stream.rounds {
-            raw::StreamRounds::Long => placement::Rounds::Long,
-            raw::StreamRounds::All => placement::Rounds::All,
+            raw::StreamRounds::Long => placement::RoundFilter::Long,
+            raw::StreamRounds::All => placement::RoundFilter::All,
         },
         trigger,
         keep: stream.keep,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollpacker_operators::overlap::Scoring;
-use rollpacker_operators::reward::Timeout;
+use rollpacker_operators::reward::LimitMode;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -177,7 +177,7 @@ section! {
         judge_sharing: JudgeSharing = JudgeSharing::Mps,
         /// The time limits of the sandbox: `fixed`, or `adaptive` to the time that correct answers took. Default: as the authors of the
         /// schedule do.
-        timeout: Option<Timeout> = None,
+        timeout: Option<LimitMode> = None,
         /// The fixed time limit, and the upper bound of the adaptive one, in seconds. Default: 30.
         timeout_s: f64 = 30.0,
         /// `true` if the dataset contains the time that a correct solution takes, which adaptive limits use until a correct answer is

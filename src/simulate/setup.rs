@@ -8,8 +8,8 @@ use std::rc::Rc;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::overlap::Scoring;
-use rollpacker_operators::placement::{Decision, Event, Place};
-use rollpacker_operators::schedule::Round;
+use rollpacker_operators::placement::{Decision, Event, PlacementPolicy};
+use rollpacker_operators::schedule::RoundKind;
 use rollpacker_stages::rollout::Placement as Instances;
 use serde::Serialize;
 
@@ -139,12 +139,12 @@ impl fmt::Display for TrainingSetup {
 }
 
 fn rollout(job: &Job, outcomes: &[Outcome]) -> Vec<RolloutSetup> {
-    let mut counts: BTreeMap<(Round, Instances), u64> = BTreeMap::new();
+    let mut counts: BTreeMap<(RoundKind, Instances), u64> = BTreeMap::new();
     for (&chosen, &count) in outcomes.iter().flat_map(|outcome| &outcome.instances) {
         *counts.entry(chosen).or_default() += count;
     }
     if counts.is_empty() {
-        counts.insert((Round::Full, at_first(job)), 1);
+        counts.insert((RoundKind::Full, at_first(job)), 1);
     }
     let all: u64 = counts.values().sum();
     let mut rollout: Vec<_> = counts
@@ -161,7 +161,7 @@ fn rollout(job: &Job, outcomes: &[Outcome]) -> Vec<RolloutSetup> {
 }
 
 /// The number of rounds by kind and by the instances that they began with.
-pub type Begun = BTreeMap<(Round, Instances), u64>;
+pub type Begun = BTreeMap<(RoundKind, Instances), u64>;
 
 /// A counter of the instances that rounds begin with. Clones share the counts.
 #[derive(Clone, Debug, Default)]
@@ -174,22 +174,22 @@ impl InstanceLog {
     }
 
     /// Wraps `policy` so that its rounds are counted, except those of the first `warmup_steps`.
-    pub(super) fn watch(&self, policy: Box<dyn Place>, warmup_steps: u64) -> Watched {
+    pub(super) fn watch(&self, policy: Box<dyn PlacementPolicy>, warmup_steps: u64) -> Watched {
         Watched { policy, log: self.clone(), warmup_steps, current: None, opened: None }
     }
 }
 
 /// A placement policy whose rounds are counted.
 pub(super) struct Watched {
-    policy: Box<dyn Place>,
+    policy: Box<dyn PlacementPolicy>,
     log: InstanceLog,
     warmup_steps: u64,
     current: Option<Instances>,
     /// The last opened round, until its first response is launched.
-    opened: Option<(Step, Round)>,
+    opened: Option<(Step, RoundKind)>,
 }
 
-impl Place for Watched {
+impl PlacementPolicy for Watched {
     fn on(&mut self, now: Nanos, event: Event) {
         match &event {
             Event::Opened { step, round } => self.opened = Some((*step, *round)),

@@ -8,7 +8,7 @@ pub use super::bias::{Bias, LEAST_ESS};
 use super::configured::Configured;
 use super::ends::Ends;
 use super::interval::Interval;
-use super::outcome::{Outcome, Stages, StepOutcome};
+use super::outcome::{Outcome, StageTimes, StepOutcome};
 use super::setup::Setup;
 use super::stat::{Stat, stat};
 
@@ -41,7 +41,7 @@ pub struct Summary {
     /// The steps by kind of round.
     pub rounds: BTreeMap<String, RoundSummary>,
     /// Mean seconds of a step by stage.
-    pub stages: Stages,
+    pub stages: StageTimes,
     /// The share of idle engine slots during rollouts.
     pub bubble_ratio: Option<Stat>,
     /// The share of time in which the trainer waited.
@@ -148,9 +148,9 @@ fn rounds(runs: &[Outcome]) -> BTreeMap<String, RoundSummary> {
         .collect()
 }
 
-fn mean_stages<'a>(steps: impl Iterator<Item = &'a StepOutcome> + Clone) -> Stages {
-    let of = |stage: fn(&Stages) -> f64| mean(steps.clone().map(|step| stage(&step.stages)));
-    Stages {
+fn mean_stages<'a>(steps: impl Iterator<Item = &'a StepOutcome> + Clone) -> StageTimes {
+    let of = |stage: fn(&StageTimes) -> f64| mean(steps.clone().map(|step| stage(&step.stages)));
+    StageTimes {
         sync: of(|stages| stages.sync),
         rollout: of(|stages| stages.rollout),
         reward: of(|stages| stages.reward),
@@ -178,7 +178,7 @@ pub(super) mod tests {
             step: number,
             round: round.to_owned(),
             seconds,
-            stages: Stages {
+            stages: StageTimes {
                 sync: 1.0,
                 rollout: seconds / 2.0,
                 reward: 0.5,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_operators::overlap::Scoring;
-use rollpacker_operators::reward::Timeouts;
+use rollpacker_operators::reward::AdaptiveLimits;
 use rollpacker_stages::cluster::Calibration;
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::reward::simulated::{
@@ -53,8 +53,8 @@ pub(super) fn router(
 ///
 /// # Errors
 /// If an option is out of bounds.
-pub(super) fn limit(job: &Job, seed: u64) -> anyhow::Result<Timeouts> {
-    Ok(Timeouts::new(job.limits(), seed)?)
+pub(super) fn limit(job: &Job, seed: u64) -> anyhow::Result<AdaptiveLimits> {
+    Ok(AdaptiveLimits::new(job.limits(), seed)?)
 }
 
 /// Returns the factor by which a judge slows down decoding. It exceeds 1 only if the judge shares the devices of the rollout and responses

@@ -10,13 +10,13 @@ use super::{
 /// Returns the built-in advantage estimators, by the names of `algorithm.adv_estimator`.
 ///
 /// ```
-/// use rollpacker_operators::advantage::{Advantage, Estimator, Scored, advantages};
+/// use rollpacker_operators::advantage::{Advantage, Estimator, ScoredResponse, advantages};
 /// use rollpacker_stages::catalog::{Choice, NoOptions};
 ///
 /// struct Raw;
 ///
 /// impl Advantage for Raw {
-///     fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+///     fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
 ///         group.iter().map(|one| one.score).collect()
 ///     }
 /// }

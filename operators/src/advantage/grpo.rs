@@ -1,6 +1,6 @@
 //! Group-relative advantages: GRPO, Dr. GRPO and RLOO.
 
-use super::{Advantage, Scored};
+use super::{Advantage, ScoredResponse};
 
 /// Group-relative advantage `(s - mean) / (std + epsilon)`, with the unbiased standard deviation (DeepSeekMath, section 4.1; verl's
 /// `grpo`). Without `norm_by_std` it is the advantage of Dr. GRPO, `s - mean`.
@@ -21,7 +21,7 @@ impl Default for Grpo {
 }
 
 impl Advantage for Grpo {
-    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
         let (mean, deviation) = if group.len() > 1 { moments(group) } else { (0.0, 1.0) };
         let scale = if self.norm_by_std { deviation + self.epsilon } else { 1.0 };
         group.iter().map(|one| (one.score - mean) / scale).collect()
@@ -35,7 +35,7 @@ impl Advantage for Grpo {
 pub struct Rloo;
 
 impl Advantage for Rloo {
-    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
         let others = group.len().saturating_sub(1) as f64;
         let sum: f64 = group.iter().map(|one| one.score).sum();
         group
@@ -48,7 +48,7 @@ impl Advantage for Rloo {
 }
 
 /// Returns the mean and the unbiased standard deviation of at least two scores.
-pub(super) fn moments(group: &[Scored]) -> (f64, f64) {
+pub(super) fn moments(group: &[ScoredResponse]) -> (f64, f64) {
     let count = group.len() as f64;
     let mean = group.iter().map(|one| one.score).sum::<f64>() / count;
     let squares: f64 = group.iter().map(|one| (one.score - mean).powi(2)).sum();
@@ -59,8 +59,8 @@ pub(super) fn moments(group: &[Scored]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    fn group(scores: &[f64]) -> Vec<Scored> {
-        scores.iter().map(|&score| Scored { score, tokens: 1 }).collect()
+    fn group(scores: &[f64]) -> Vec<ScoredResponse> {
+        scores.iter().map(|&score| ScoredResponse { score, tokens: 1 }).collect()
     }
 
     fn check(found: &[f64], expected: &[f64]) {

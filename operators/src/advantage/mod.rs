@@ -8,7 +8,6 @@ mod builtin;
 mod gae;
 mod gpg;
 mod grpo;
-mod kl_controller;
 mod operator;
 mod opo;
 mod pass_at_k;
@@ -18,11 +17,11 @@ mod whiten;
 
 use std::sync::Arc;
 
+pub use crate::kl_controller::{KlControl, KlController};
 pub use builtin::advantages;
 pub use gae::Gae;
 pub use gpg::Gpg;
 pub use grpo::{Grpo, Rloo};
-pub use kl_controller::{KlControl, KlController};
 pub use operator::AdvantageExt;
 pub use opo::Opo;
 pub use pass_at_k::PassAtK;
@@ -30,7 +29,7 @@ pub use reinforce::{ReinforcePlusPlus, ReinforcePlusPlusBaseline};
 
 /// One response of a group, as input of an estimator.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scored {
+pub struct ScoredResponse {
     /// The reward, minus the KL penalty if there is one.
     pub score: f64,
     /// The number of sampled tokens.
@@ -44,11 +43,11 @@ pub struct Scored {
 /// other groups: groups are trained on while later ones are still being generated.
 pub trait Advantage: Send + Sync {
     /// Returns the advantages of a group.
-    fn advantages(&self, group: &[Scored]) -> Vec<f64>;
+    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64>;
 }
 
 impl<A: Advantage + ?Sized> Advantage for Arc<A> {
-    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
         self.as_ref().advantages(group)
     }
 }
@@ -145,15 +144,17 @@ impl Estimator {
 }
 
 fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
-    let scored: Vec<Scored> =
-        group.iter().map(|one| Scored { score: one.score, tokens: one.rewards.len() }).collect();
+    let scored: Vec<ScoredResponse> = group
+        .iter()
+        .map(|one| ScoredResponse { score: one.score, tokens: one.rewards.len() })
+        .collect();
     let advantages = estimator.advantages(&scored);
     assert_eq!(
         advantages.len(),
         group.len(),
         "invariant: an estimator returns one advantage per response"
     );
-    let spread = |(one, advantage): (&Scored, f64)| Estimate {
+    let spread = |(one, advantage): (&ScoredResponse, f64)| Estimate {
         advantages: vec![advantage; one.tokens],
         returns: Vec::new(),
     };

@@ -11,18 +11,18 @@ use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::train::Metrics;
 
-use super::kl_controller::PART;
 use super::token_rewards::{Rewarded, rewarded};
-use super::{Estimate, Estimator, KlController, Trajectory};
-use crate::columns::lists;
+use super::{Estimate, Estimator, Trajectory};
 use crate::group::Groups;
+use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
 use crate::resume::Keeper;
-use crate::rows::{Row, gather_first};
+use crate::wire::columns::lists;
+use crate::wire::rows::{Row, gather_first};
 
 /// Adds advantages to groups.
 pub trait AdvantageExt {
@@ -49,13 +49,13 @@ impl AdvantageExt for Groups<'_> {
         let (mut measured, metrics) = operator.output(&schema::METRICS, &[0]);
         let groups = operator.spanned(groups);
         let adapting = self.reward_kl.filter(KlController::adapts);
-        let resumable = &self.resumable;
-        let known = resumable.resumed().and_then(|resumed| resumed.controller);
+        let resumable = &self.streams.resumable;
+        let known = adapting.and_then(|_| resumable.read());
         let parts = adapting.map(|_| resumable.keep_first(PART, &mut operator));
-        let mut estimating = Estimating {
+        let mut estimating = AdvantageState {
             estimator,
             inferred: self.inferred,
-            controller: adapting.and(known).or(self.reward_kl),
+            controller: known.or(self.reward_kl),
             open: BTreeMap::new(),
             parts,
         };
@@ -66,8 +66,10 @@ impl AdvantageExt for Groups<'_> {
             drop(capabilities);
             move |frontiers| {
                 input.for_each(|capability, batch| {
-                    let capabilities =
-                        [capability.retain(output.index()), capability.retain(measured.index())];
+                    let capabilities = Capabilities {
+                        groups: capability.retain(output.index()),
+                        metrics: capability.retain(measured.index()),
+                    };
                     estimating.hold(capabilities, batch);
                 });
                 estimating.advance(
@@ -87,44 +89,47 @@ impl AdvantageExt for Groups<'_> {
             ),
             false => groups,
         };
-        Self { groups, metrics: self.metrics.concat(metrics), ..self }
+        Self { groups, streams: self.streams.with_metrics(metrics), ..self }
     }
 }
 
-/// The capabilities for groups and metrics.
-type Capabilities = [Capability<Step>; 2];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    groups: Capability<Step>,
+    metrics: Capability<Step>,
+}
 
 /// The state of the operator.
-struct Estimating {
+struct AdvantageState {
     estimator: Estimator,
     inferred: bool,
     controller: Option<KlController>,
-    open: BTreeMap<Step, Open>,
+    open: BTreeMap<Step, OpenStep>,
     /// The snapshot parts of an adaptive coefficient.
     parts: Option<Keeper>,
 }
 
 /// A step that is not complete.
-struct Open {
+struct OpenStep {
     capabilities: Capabilities,
     held: Vec<Batch>,
     /// Weight, divergence and reward of each response so far, ordered by prompt and sample, so that sums do not depend on the order of
     /// arrival.
-    told: BTreeMap<(u64, u32), Told>,
+    told: BTreeMap<(u64, u32), ResponseKl>,
 }
 
 /// The values of a response that the metrics of a step are computed from.
 #[derive(Clone, Copy)]
-struct Told {
+struct ResponseKl {
     weight: f64,
     kl: f64,
     reward: f64,
 }
 
-impl Estimating {
+impl AdvantageState {
     fn hold(&mut self, capabilities: Capabilities, batch: Batch) {
-        let open = Open { capabilities, held: Vec::new(), told: BTreeMap::new() };
-        let step = *open.capabilities[0].time();
+        let open = OpenStep { capabilities, held: Vec::new(), told: BTreeMap::new() };
+        let step = *open.capabilities.groups.time();
         self.open.entry(step).or_insert(open).held.push(batch);
     }
 
@@ -167,7 +172,7 @@ impl Estimating {
         }
     }
 
-    fn estimate(&self, open: &mut Open, whole: bool, output: &mut Output) {
+    fn estimate(&self, open: &mut OpenStep, whole: bool, output: &mut Output) {
         let held = std::mem::take(&mut open.held);
         let batches = if whole { Vec::from_iter(ordered(&held)) } else { held };
         let coefficient = self.controller.map(|controller| controller.coefficient());
@@ -178,29 +183,30 @@ impl Estimating {
                 open.tell(&batch, &trajectories, &divergences);
             }
             let estimates = self.estimator.estimate(&trajectories);
-            output.give(&open.capabilities[0], with_estimates(&batch, self.inferred, &estimates));
+            output
+                .give(&open.capabilities.groups, with_estimates(&batch, self.inferred, &estimates));
         }
     }
 
-    fn end(&mut self, open: &Open, measured: &mut Output) {
+    fn end(&mut self, open: &OpenStep, measured: &mut Output) {
         if let Some(controller) = &mut self.controller {
             if let Some(parts) = &mut self.parts {
-                parts.before(*open.capabilities[0].time(), |_| controller.part());
+                parts.before(*open.capabilities.groups.time(), |_| controller.part());
             }
             let (metrics, kl) = open.measure(controller.coefficient());
             controller.observe(kl, open.told.len());
-            measured.give(&open.capabilities[1], metrics_batch(&metrics));
+            measured.give(&open.capabilities.metrics, metrics_batch(&metrics));
         }
     }
 }
 
-impl Open {
+impl OpenStep {
     fn tell(&mut self, batch: &Batch, trajectories: &[Trajectory], divergences: &[f64]) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
         let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
         let weights = batch.values::<Float32Type>(column::WEIGHT).values();
         for (row, (one, &kl)) in trajectories.iter().zip(divergences).enumerate() {
-            let told = Told { weight: f64::from(weights[row]), kl, reward: one.score };
+            let told = ResponseKl { weight: f64::from(weights[row]), kl, reward: one.score };
             self.told.insert((prompts[row], samples[row]), told);
         }
     }

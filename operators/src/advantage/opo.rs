@@ -1,6 +1,6 @@
 //! OPO: the baseline with the least variance.
 
-use super::{Advantage, Scored};
+use super::{Advantage, ScoredResponse};
 
 /// The score minus the length-weighted mean of the group's scores. This baseline is optimal if the gradients of all tokens have equal norm
 /// (Hao et al. 2025, OPO; verl's `opo`).
@@ -8,7 +8,7 @@ use super::{Advantage, Scored};
 pub struct Opo;
 
 impl Advantage for Opo {
-    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
         let tokens: f64 = group.iter().map(|one| one.tokens as f64).sum();
         let weighted: f64 = group.iter().map(|one| one.score * one.tokens as f64).sum();
         let baseline = if group.len() > 1 && tokens > 0.0 { weighted / tokens } else { 0.0 };

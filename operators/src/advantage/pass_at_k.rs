@@ -1,7 +1,7 @@
 //! GRPO for pass@k.
 
 use super::grpo::moments;
-use super::{Advantage, Scored};
+use super::{Advantage, ScoredResponse};
 
 /// Rewards only the best response of a group: its score minus the second best score, over the group's standard deviation (verl's
 /// `grpo_passk`). A group of one has no second best score, and advantage 0.
@@ -14,7 +14,7 @@ pub struct PassAtK {
 }
 
 impl Advantage for PassAtK {
-    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+    fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
         let mut advantages = vec![0.0; group.len()];
         let mut order: Vec<usize> = (0..group.len()).collect();
         order.sort_by(|&a, &b| group[b].score.total_cmp(&group[a].score));
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn only_the_best_is_rewarded() {
-        let group = [0.0, 3.0, 1.0].map(|score| Scored { score, tokens: 1 });
+        let group = [0.0, 3.0, 1.0].map(|score| ScoredResponse { score, tokens: 1 });
         let plain = PassAtK { norm_by_std: false, epsilon: 1e-6 };
         assert_eq!(plain.advantages(&group), [0.0, 2.0, 0.0]);
         let scaled = PassAtK { norm_by_std: true, ..plain }.advantages(&group);

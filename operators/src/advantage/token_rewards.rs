@@ -28,7 +28,7 @@ pub(super) fn rewarded(batch: &Batch, inferred: bool, coefficient: Option<f64>) 
             let mut rewards = token_rewards(score, by_token.get(row), tokens.get(row).len());
             if let Some(coefficient) = coefficient {
                 let kl = floats(column::REWARD_KL, row);
-                lessen(&mut rewards, kl, coefficient);
+                subtract_kl(&mut rewards, kl, coefficient);
                 score -= coefficient * sum(kl);
                 divergences.push(sum(kl) / kl.len().max(1) as f64);
             }
@@ -51,7 +51,7 @@ fn token_rewards(score: f64, by_token: &[f32], tokens: usize) -> Vec<f64> {
     rewards
 }
 
-fn lessen(rewards: &mut [f64], kl: &[f32], coefficient: f64) {
+fn subtract_kl(rewards: &mut [f64], kl: &[f32], coefficient: f64) {
     for (reward, &kl) in rewards.iter_mut().zip(kl) {
         *reward -= coefficient * f64::from(kl);
     }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn every_token_pays_for_its_divergence() {
         let mut rewards = token_rewards(1.0, &[], 2);
-        lessen(&mut rewards, &[0.5, -1.0], 0.1);
+        subtract_kl(&mut rewards, &[0.5, -1.0], 0.1);
         assert_eq!(rewards, [-0.05, 1.1]);
     }
 }

@@ -11,7 +11,7 @@ use arrow::array::{UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
+use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
 use rollpacker_dataflow::differential_dataflow::{AsCollection, VecCollection};
 use rollpacker_dataflow::operator::{Operator, Updates};
 use rollpacker_dataflow::schema::{self, column};
@@ -22,8 +22,8 @@ use rollpacker_stages::reward::Execution;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
+use super::anchor_totals::{AnchorTotals, Case, Longest, PART};
 use super::by_step::by_step;
-use super::known_anchors::{KnownAnchors, PART};
 use crate::policy::metrics_batch;
 use crate::resume::Resumable;
 
@@ -41,44 +41,27 @@ pub fn anchors<'scope>(
     executions: BatchStream<'scope>,
     resumable: &Resumable<'scope>,
 ) -> Anchors<'scope> {
-    let Read { longest, audits, metrics } = read(executions, resumable);
+    let ExecutionCollections { longest, audits, metrics } = read(executions, resumable);
     let resumed = resumable.step();
     let anchors = longest.count_core::<i64>();
     let changes = by_step(anchors.clone(), "anchors", resumed, |_, changes| changes_batch(changes));
     let sums = anchors
         .explode(|(_, Longest(took))| Some(((), (1i64, i64::try_from(took).unwrap_or(i64::MAX)))));
-    let told = sums.count_core::<isize>().map(|((), (cases, took))| Told::Anchors { cases, took });
-    let rate =
-        audits.count_core::<isize>().map(|((), (kills, wrong))| Told::Audits { kills, wrong });
+    let told = sums
+        .count_core::<isize>()
+        .map(|((), (cases, took))| ExecutionSummary::Anchors { cases, took });
+    let rate = audits
+        .count_core::<isize>()
+        .map(|((), (kills, wrong))| ExecutionSummary::Audits { kills, wrong });
     let told = by_step(told.concat(rate), "anchor_metrics", resumed, |_, told| {
         metrics_batch(&told_metrics(told))
     });
     Anchors { changes, metrics: metrics.concat(told) }
 }
 
-/// A test case: the dataset row, and the index of the case in the row.
-pub(super) type Case = (u64, u32);
-
-/// A duration in nanoseconds, as a difference type whose sum is the maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(super) struct Longest(pub(super) u64);
-
-impl IsZero for Longest {
-    /// Returns `false`: a case with a correct execution is known, even if the execution took no time.
-    fn is_zero(&self) -> bool {
-        false
-    }
-}
-
-impl Semigroup for Longest {
-    fn plus_equals(&mut self, other: &Self) {
-        self.0 = self.0.max(other.0);
-    }
-}
-
 /// A summary of all executions up to a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-enum Told {
+enum ExecutionSummary {
     /// The number of cases with an anchor, and the sum of the anchors in nanoseconds.
     Anchors { cases: i64, took: i64 },
     /// The number of audited executions that exceeded their limit, and the number of those that were correct.
@@ -87,7 +70,7 @@ enum Told {
 
 /// The results of the executions of a step.
 #[derive(Debug, Default, PartialEq)]
-struct Facts {
+struct ExecutionFacts {
     longest: BTreeMap<Case, Longest>,
     executions: u64,
     /// The sum of the limits, in nanoseconds.
@@ -97,7 +80,7 @@ struct Facts {
     wrong_kills: i64,
 }
 
-impl Facts {
+impl ExecutionFacts {
     fn take(&mut self, batch: &Batch) {
         let rows = batch.values::<UInt64Type>(column::ROW).values();
         for (row, execution) in rows.iter().zip(executions(batch)) {
@@ -146,14 +129,17 @@ fn executions(batch: &Batch) -> impl Iterator<Item = Execution> {
 }
 
 /// The facts as differential collections, and the metrics of single steps.
-struct Read<'scope> {
+struct ExecutionCollections<'scope> {
     longest: VecCollection<'scope, Step, Case, Longest>,
     audits: VecCollection<'scope, Step, (), (i64, i64)>,
     metrics: BatchStream<'scope>,
 }
 
 /// Reduces the executions of each step and emits the result once the step is complete.
-fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) -> Read<'scope> {
+fn read<'scope>(
+    executions: BatchStream<'scope>,
+    resumable: &Resumable<'scope>,
+) -> ExecutionCollections<'scope> {
     let scope = executions.scope();
     let (worker, mut operator) = (scope.index(), Operator::new("executions", scope));
     let mut executions = operator.input(executions, Pipeline, &schema::EXECUTIONS);
@@ -161,14 +147,13 @@ fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) 
     let (audits, audit_stream) = operator.updates(&[0]);
     let (mut metrics, metrics_stream) = operator.output(&schema::METRICS, &[0]);
     let mut parts = resumable.keep_first(PART, &mut operator);
-    let mut restored =
-        resumable.resumed_first(worker).map(|resumed| (resumed.step(), resumed.anchors.clone()));
-    let mut known = KnownAnchors::default();
+    let mut restored = resumable.read_first::<AnchorTotals>(worker);
+    let mut known = AnchorTotals::default();
     let mut outputs = Outputs { longest, audits };
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         let mut capabilities = restored.as_ref().map(|_| capabilities);
-        let mut steps: BTreeMap<Step, ([Capability<Step>; 3], Facts)> = BTreeMap::new();
+        let mut steps: BTreeMap<Step, ([Capability<Step>; 3], ExecutionFacts)> = BTreeMap::new();
         move |frontiers| {
             if let Some((mut capabilities, (step, before))) =
                 capabilities.take().zip(restored.take())
@@ -179,7 +164,8 @@ fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) 
             }
             let indices = [outputs.longest.index(), outputs.audits.index(), metrics.index()];
             executions.for_each(|capability, batch| {
-                let held = || (indices.map(|output| capability.retain(output)), Facts::default());
+                let held =
+                    || (indices.map(|output| capability.retain(output)), ExecutionFacts::default());
                 steps.entry(*capability.time()).or_insert_with(held).1.take(&batch);
             });
             let is_complete = |step: &Step| !frontiers[0].less_equal(step);
@@ -195,7 +181,7 @@ fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) 
             parts.passed(frontiers, |_| known.part());
         }
     });
-    Read {
+    ExecutionCollections {
         longest: longest_stream.as_collection(),
         audits: audit_stream.as_collection(),
         metrics: metrics_stream,
@@ -234,14 +220,14 @@ fn changes_batch(changes: &[((Case, Longest), i64)]) -> Batch {
     )
 }
 
-fn told_metrics(told: &[(Told, isize)]) -> Metrics {
+fn told_metrics(told: &[(ExecutionSummary, isize)]) -> Metrics {
     let now = told.iter().filter(|(_, change)| *change > 0);
     let metrics = now.flat_map(|(told, _)| match *told {
-        Told::Anchors { cases, took } => vec![
+        ExecutionSummary::Anchors { cases, took } => vec![
             ("ledger/anchored_cases", cases as f64),
             ("ledger/mean_anchor_s", took as f64 / 1e9 / cases as f64),
         ],
-        Told::Audits { kills, wrong } => {
+        ExecutionSummary::Audits { kills, wrong } => {
             vec![("reward/wrong_kill_rate", wrong as f64 / kills as f64)]
         }
     });

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use super::Lengths;
 use crate::survival::{Curve, Survival};
 
 /// Weights are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted exactly.
@@ -16,7 +15,7 @@ pub(super) const UNIT: f64 = 1_048_576.0;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Weighed {
+pub struct WeightSums {
     /// The number of responses.
     pub count: i64,
     /// The sum of weights.
@@ -25,7 +24,7 @@ pub struct Weighed {
     pub square: i64,
 }
 
-impl Weighed {
+impl WeightSums {
     /// Creates the sums of one response of weight `weight`.
     #[must_use]
     pub fn one(weight: f32) -> Self {
@@ -47,9 +46,9 @@ pub(super) fn units(value: f64) -> i64 {
 
 /// The lengths of the responses that were trained on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trained {
-    lengths: BTreeMap<u32, Weighed>,
-    all: Weighed,
+pub struct TrainedLengths {
+    lengths: BTreeMap<u32, WeightSums>,
+    all: WeightSums,
 }
 
 /// The measure by which responses are counted.
@@ -60,7 +59,7 @@ enum By {
 }
 
 impl By {
-    fn of(self, weighed: Weighed) -> f64 {
+    fn of(self, weighed: WeightSums) -> f64 {
         match self {
             Self::Count => weighed.count as f64,
             Self::Weight => weighed.weight as f64 / UNIT,
@@ -68,9 +67,9 @@ impl By {
     }
 }
 
-impl Trained {
+impl TrainedLengths {
     /// Adds responses of `tokens` tokens.
-    pub fn add(&mut self, tokens: u32, weighed: Weighed) {
+    pub fn add(&mut self, tokens: u32, weighed: WeightSums) {
         self.lengths.entry(tokens).or_default().add(weighed);
         self.all.add(weighed);
     }
@@ -98,7 +97,7 @@ impl Trained {
     #[must_use]
     pub fn is_weighted(&self) -> bool {
         // The mean and the mean square are both 1 only if every weight is 1.
-        let units = self.all.count * Weighed::one(1.0).weight;
+        let units = self.all.count * WeightSums::one(1.0).weight;
         self.all.weight != units || self.all.square != units
     }
 
@@ -124,7 +123,18 @@ impl Trained {
     }
 }
 
-impl Lengths {
+/// The length distributions that are compared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LengthComparison {
+    /// Lengths of the policy.
+    pub policy: Survival,
+    /// Lengths of the policy if responses that were cut by their own group had ended there: a lower bound.
+    pub policy_low: Survival,
+    /// Lengths that were trained on.
+    pub trained: TrainedLengths,
+}
+
+impl LengthComparison {
     /// Returns the metrics `bias/...`, except that of the single step; none until something was trained on.
     #[must_use]
     pub fn bias(&self, cap: u32) -> Metrics {

@@ -9,11 +9,11 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-use super::bias::{Weighed, units};
-use super::pairs::{Member, Observed, Pair, Products};
-use crate::rollout::is_given_again;
-use crate::schedule::encode::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
-use crate::schedule::operator::finish_reason;
+use super::bias::{WeightSums, units};
+use super::pairs::{Member, ObservedGroup, Pair, Products};
+use crate::wire::decision::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
+use crate::wire::finish_reason::finish_reason;
+use crate::wire::finish_reason::is_returned_whole;
 
 /// A fact about lengths, kept with its number of occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ impl Launches {
 /// The facts that a step adds to the ledger.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Facts {
-    pub(super) lengths: BTreeMap<Length, Weighed>,
+    pub(super) lengths: BTreeMap<Length, WeightSums>,
     pub(super) pairs: BTreeMap<Pair, Products>,
     pub(super) rows: BTreeMap<u64, Launches>,
     /// Prompts that were deferred, with the step of the deferral, and 1; or -1 for prompts that were settled.
@@ -97,8 +97,8 @@ pub(super) struct Facts {
 
 /// The data of an incomplete step, reduced to what the ledger needs.
 #[derive(Debug, Default)]
-pub(super) struct Gathering {
-    responses: Vec<Response>,
+pub(super) struct StepFacts {
+    responses: Vec<ObservedResponse>,
     /// The responses that were trained on, by prompt.
     trained: BTreeMap<PromptId, Vec<Member>>,
     deferred: Vec<PromptId>,
@@ -110,7 +110,7 @@ pub(super) struct Gathering {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Response {
+struct ObservedResponse {
     prompt: PromptId,
     row: u64,
     tokens: u32,
@@ -119,7 +119,7 @@ struct Response {
 
 /// A deferred prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiting {
+pub(super) struct DeferredPrompt {
     pub(super) since: Step,
     /// The largest length at which the prompt was observed.
     pub(super) longest: u32,
@@ -128,9 +128,9 @@ pub(super) struct Waiting {
 /// The deferred prompts. The ledger keeps state per prompt only for these, and only until they are settled, so that the state stays
 /// bounded.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Waits(pub(super) BTreeMap<PromptId, Waiting>);
+pub(super) struct DeferredPrompts(pub(super) BTreeMap<PromptId, DeferredPrompt>);
 
-impl Gathering {
+impl StepFacts {
     /// Adds a batch: responses (kind 0), groups (1) or decisions (2).
     pub(super) fn take(&mut self, kind: usize, batch: &Batch) {
         match kind {
@@ -149,10 +149,10 @@ impl Gathering {
         for at in 0..batch.num_rows() {
             let (reason, tokens) = (finish_reason(reasons.value(at)), tokens.value(at));
             // A paused response is observed when it ends. A response that ended before it was kept has been observed already.
-            let is_observed =
-                reason != FinishReason::Pause && !is_given_again(reason, tokens, resumed.value(at));
+            let is_observed = reason != FinishReason::Pause
+                && !is_returned_whole(reason, tokens, resumed.value(at));
             if is_observed {
-                self.responses.push(Response {
+                self.responses.push(ObservedResponse {
                     prompt: PromptId(prompts.value(at)),
                     row: rows.value(at),
                     tokens,
@@ -170,7 +170,7 @@ impl Gathering {
         let scores = batch.values::<Float64Type>(column::SCORE);
         for at in 0..batch.num_rows() {
             let trained = Length::Trained(tokens.value(at));
-            self.facts.count(trained, Weighed::one(weights.value(at)));
+            self.facts.count(trained, WeightSums::one(weights.value(at)));
             let history = self.facts.rows.entry(rows.value(at)).or_default();
             history.scored[0] += 1;
             history.scored[1] += units(scores.value(at));
@@ -201,7 +201,7 @@ impl Gathering {
     ///
     /// The order inside the function matters: pairs and responses are counted against the deferred prompts of earlier steps, whose observed
     /// lengths are the entries of new draws. Only then are the decisions of this step applied.
-    pub(super) fn close(mut self, step: Step, waits: &mut Waits) -> Facts {
+    pub(super) fn close(mut self, step: Step, waits: &mut DeferredPrompts) -> Facts {
         self.count_pairs(waits);
         let mut longest: BTreeMap<PromptId, u32> = BTreeMap::new();
         for response in std::mem::take(&mut self.responses) {
@@ -225,11 +225,11 @@ impl Gathering {
     ///
     /// A group that was trained on counts as whole, even if some of its responses ended in earlier steps. A prompt with kept responses is
     /// counted when it is trained on. Rejected prompts are never counted.
-    fn count_pairs(&mut self, waits: &Waits) {
+    fn count_pairs(&mut self, waits: &DeferredPrompts) {
         let mut groups = std::mem::take(&mut self.trained);
         let is_trained: BTreeSet<PromptId> = groups.keys().copied().collect();
         for response in &self.responses {
-            let Response { prompt, tokens, whole, .. } = *response;
+            let ObservedResponse { prompt, tokens, whole, .. } = *response;
             let is_left_out = self.paused.contains(&prompt) || self.rejected.contains(&prompt);
             if !(is_left_out || whole && is_trained.contains(&prompt)) {
                 let member = Member { tokens, whole, trained: None };
@@ -239,7 +239,7 @@ impl Gathering {
         for (prompt, members) in groups {
             let entry = waits.0.get(&prompt).map(|waiting| waiting.longest);
             let is_admitted = self.admitted.contains(&prompt);
-            Observed { members, entry, is_admitted }.count(&mut self.facts.pairs);
+            ObservedGroup { members, entry, is_admitted }.count(&mut self.facts.pairs);
         }
     }
 }
@@ -250,13 +250,13 @@ impl Facts {
         Self { waiting: self.waiting, ..Self::default() }
     }
 
-    fn count(&mut self, length: Length, weighed: Weighed) {
+    fn count(&mut self, length: Length, weighed: WeightSums) {
         self.lengths.entry(length).or_default().add(weighed);
     }
 
     /// Counts a response. If its prompt was observed at `entry` tokens before, it is a new draw and counts only beyond `entry`.
-    fn observe(&mut self, response: Response, entry: Option<u32>, is_admitted: bool) {
-        let Response { row, tokens, whole, .. } = response;
+    fn observe(&mut self, response: ObservedResponse, entry: Option<u32>, is_admitted: bool) {
+        let ObservedResponse { row, tokens, whole, .. } = response;
         let history = self.rows.entry(row).or_default();
         history.launched += 1;
         if whole {
@@ -267,7 +267,7 @@ impl Facts {
                 .zip([1, length, length * length])
                 .for_each(|(sum, more)| *sum += more);
         }
-        let once = Weighed { count: 1, ..Weighed::default() };
+        let once = WeightSums { count: 1, ..WeightSums::default() };
         if let Some(entry) = entry {
             if tokens <= entry {
                 return;
@@ -283,7 +283,7 @@ impl Facts {
     }
 }
 
-impl Waits {
+impl DeferredPrompts {
     fn settle(&mut self, prompt: PromptId, facts: &mut Facts) {
         if let Some(waiting) = self.0.remove(&prompt) {
             facts.waiting.push((prompt, waiting.since, -1));
@@ -294,7 +294,7 @@ impl Waits {
     fn defer(&mut self, prompt: PromptId, step: Step, longest: u32, facts: &mut Facts) {
         let waiting = self.0.entry(prompt).or_insert_with(|| {
             facts.waiting.push((prompt, step, 1));
-            Waiting { since: step, longest }
+            DeferredPrompt { since: step, longest }
         });
         waiting.longest = waiting.longest.max(longest);
     }

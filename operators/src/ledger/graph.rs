@@ -13,45 +13,58 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
-use super::Recorded;
-use super::bias::Weighed;
+use super::bias::WeightSums;
 use super::by_step::by_step;
-use super::facts::{Facts, Gathering, Launches, Length, Waits};
-use super::known::{self, KnownFacts};
-use super::known_pairs;
+use super::fact_totals::{self, FactTotals};
+use super::facts::{DeferredPrompts, Facts, Launches, Length, StepFacts};
+use super::pair_totals;
 use super::pairs::Pair;
-use super::told::{compare, compare_pairs, histories, metrics, waits};
+use super::summaries::{
+    RowSums, Sums, Weighing, compare, compare_pairs, histories, metrics, waits,
+};
 use crate::policy::metrics_batch;
-use crate::resume::Keeper;
+use crate::resume::{Keeper, Resumable};
 
-/// The diff of a length: the number of responses, their weights and squared weights.
-pub(super) type Weighing = (i64, i64, i64);
-/// The diff of a pair: the sums of its [`Products`](super::pairs::Products).
-pub(super) type Sums = ((i64, i64, i64), (i64, i64, i64));
-/// The diff of a row: launched responses; whole responses, their tokens and squared tokens; trained responses and their scores.
-pub(super) type Rows = (i64, (i64, i64, i64), (i64, i64));
+/// The input streams of the ledger.
+pub struct LedgerInputs<'scope> {
+    /// All responses, including aborted ones.
+    pub responses: BatchStream<'scope>,
+    /// The groups that were trained on.
+    pub groups: BatchStream<'scope>,
+    /// The decisions of the schedule.
+    pub decisions: BatchStream<'scope>,
+    /// The number of initial steps whose lengths and rows are not counted; 0 counts all. Deferred prompts are tracked from the first step
+    /// on.
+    pub warmup_steps: u64,
+    /// The access to snapshots, in which the facts are saved.
+    pub resumable: Resumable<'scope>,
+}
 
-pub(super) fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
+/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS), one for each step.
+///
+/// `cap` is the maximum response length of the engine in tokens. Shares are reported at its quarters.
+#[must_use]
+pub fn ledger(recorded: LedgerInputs<'_>, cap: u32) -> BatchStream<'_> {
     let resumed = recorded.resumable.step();
-    let Read { lengths, pairs, rows, waiting } = read(recorded);
+    let FactCollections { lengths, pairs, rows, waiting } = read(recorded);
     let told = compare(lengths, cap).concat(compare_pairs(pairs));
     let told = told.concat(histories(rows)).concat(waits(waiting));
     by_step(told, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
 }
 
 /// The facts as differential collections.
-struct Read<'scope> {
+struct FactCollections<'scope> {
     lengths: VecCollection<'scope, Step, Length, Weighing>,
     pairs: VecCollection<'scope, Step, Pair, Sums>,
-    rows: VecCollection<'scope, Step, u64, Rows>,
+    rows: VecCollection<'scope, Step, u64, RowSums>,
     waiting: VecCollection<'scope, Step, (PromptId, Step), isize>,
 }
 
 /// An incomplete step, with a capability for each output.
-type Open = ([Capability<Step>; 4], Gathering);
+type Open = ([Capability<Step>; 4], StepFacts);
 
 /// Sums the facts of each step and emits them once the step is complete.
-fn read(recorded: Recorded<'_>) -> Read<'_> {
+fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
     let resumable = &recorded.resumable;
     let scope = recorded.responses.scope();
     let (worker, mut operator) = (scope.index(), Operator::new("ledger", scope));
@@ -64,16 +77,15 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
     let (pairs, pair_stream) = operator.updates(&[0, 1, 2]);
     let (rows, row_stream) = operator.updates(&[0, 1, 2]);
     let (waiting, waiting_stream) = operator.updates(&[0, 1, 2]);
-    let parts = [known::LENGTHS, known_pairs::PAIRS, known::ROWS, known::WAITS];
-    let mut parts = Keeping(parts.map(|name| resumable.keep_first(name, &mut operator)));
+    let parts = [fact_totals::LENGTHS, pair_totals::PAIRS, fact_totals::ROWS, fact_totals::WAITS];
+    let mut parts = LedgerParts(parts.map(|name| resumable.keep_first(name, &mut operator)));
     let mut reader = Reader {
         outputs: Outputs { lengths, pairs, rows, waiting },
         first_counted: Step(recorded.warmup_steps),
-        waits: Waits::default(),
-        known: KnownFacts::default(),
+        waits: DeferredPrompts::default(),
+        known: FactTotals::default(),
     };
-    let mut restored =
-        resumable.resumed_first(worker).map(|resumed| (resumed.step(), resumed.facts.clone()));
+    let mut restored = resumable.read_first::<FactTotals>(worker);
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         let mut capabilities = restored.as_ref().map(|_| capabilities);
@@ -87,7 +99,7 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
                 input.for_each(|capability, batch| {
                     let held = || indices.map(|output| capability.retain(output));
                     let step = steps.entry(*capability.time());
-                    let (_, gathering) = step.or_insert_with(|| (held(), Gathering::default()));
+                    let (_, gathering) = step.or_insert_with(|| (held(), StepFacts::default()));
                     gathering.take(kind, &batch);
                 });
             }
@@ -103,7 +115,7 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
             parts.passed(frontiers, &reader.known);
         }
     });
-    Read {
+    FactCollections {
         lengths: length_stream.as_collection(),
         pairs: pair_stream.as_collection(),
         rows: row_stream.as_collection(),
@@ -112,17 +124,17 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
 }
 
 /// The snapshot parts of lengths, pairs, rows and deferred prompts.
-struct Keeping([Keeper; 4]);
+struct LedgerParts([Keeper; 4]);
 
 /// A function that makes a part from the facts.
-type Make = fn(&KnownFacts) -> Part;
+type Make = fn(&FactTotals) -> Part;
 
-impl Keeping {
+impl LedgerParts {
     const MAKE: [Make; 4] = [
-        KnownFacts::lengths_part,
-        KnownFacts::pairs_part,
-        KnownFacts::rows_part,
-        KnownFacts::waits_part,
+        FactTotals::lengths_part,
+        FactTotals::pairs_part,
+        FactTotals::rows_part,
+        FactTotals::waits_part,
     ];
 
     fn is_on(&self) -> bool {
@@ -133,12 +145,12 @@ impl Keeping {
         self.0.iter_mut().for_each(|parts| parts.start(capabilities));
     }
 
-    fn before(&mut self, step: Step, known: &KnownFacts) {
+    fn before(&mut self, step: Step, known: &FactTotals) {
         let parts = self.0.iter_mut().zip(Self::MAKE);
         parts.for_each(|(parts, make)| parts.before(step, |_| make(known)));
     }
 
-    fn passed(&mut self, frontiers: &[MutableAntichain<Step>], known: &KnownFacts) {
+    fn passed(&mut self, frontiers: &[MutableAntichain<Step>], known: &FactTotals) {
         let parts = self.0.iter_mut().zip(Self::MAKE);
         parts.for_each(|(parts, make)| parts.passed(frontiers, |_| make(known)));
     }
@@ -147,7 +159,7 @@ impl Keeping {
 struct Outputs {
     lengths: Updates<(Length, Step, Weighing)>,
     pairs: Updates<(Pair, Step, Sums)>,
-    rows: Updates<(u64, Step, Rows)>,
+    rows: Updates<(u64, Step, RowSums)>,
     waiting: Updates<((PromptId, Step), Step, isize)>,
 }
 
@@ -167,14 +179,14 @@ impl Outputs {
 struct Reader {
     outputs: Outputs,
     first_counted: Step,
-    waits: Waits,
+    waits: DeferredPrompts,
     /// The sum of all facts. Kept only if snapshots are taken.
-    known: KnownFacts,
+    known: FactTotals,
 }
 
 impl Reader {
     /// Emits the facts of a snapshot at its step. They appear in no metrics of that step.
-    fn restore(&mut self, mut capabilities: Vec<Capability<Step>>, step: Step, known: KnownFacts) {
+    fn restore(&mut self, mut capabilities: Vec<Capability<Step>>, step: Step, known: FactTotals) {
         capabilities.iter_mut().for_each(|capability| capability.downgrade(&step));
         self.outputs.give(step, &capabilities, &known.facts());
         self.waits = known.waits();
@@ -185,7 +197,7 @@ impl Reader {
         &mut self,
         step: Step,
         held: &[Capability<Step>],
-        gathering: Gathering,
+        gathering: StepFacts,
         is_kept: bool,
     ) {
         let facts = gathering.close(step, &mut self.waits);
@@ -198,7 +210,7 @@ impl Reader {
 }
 
 fn length_updates(facts: &Facts, step: Step) -> impl Iterator<Item = (Length, Step, Weighing)> {
-    facts.lengths.iter().map(move |(length, Weighed { count, weight, square })| {
+    facts.lengths.iter().map(move |(length, WeightSums { count, weight, square })| {
         (*length, step, (*count, *weight, *square))
     })
 }
@@ -210,7 +222,7 @@ fn pair_updates(facts: &Facts, step: Step) -> impl Iterator<Item = (Pair, Step, 
     })
 }
 
-fn row_updates(facts: &Facts, step: Step) -> impl Iterator<Item = (u64, Step, Rows)> {
+fn row_updates(facts: &Facts, step: Step) -> impl Iterator<Item = (u64, Step, RowSums)> {
     facts.rows.iter().map(move |(row, Launches { launched, whole: [n, s, q], scored: [t, r] })| {
         (*row, step, (*launched, (*n, *s, *q), (*t, *r)))
     })

@@ -61,60 +61,21 @@
 //! | `ledger/waiting_prompts`, `ledger/mean_wait`, `ledger/longest_wait` | deferred prompts, and the number of steps since they were deferred |
 //! | `ledger/anchored_cases`, `ledger/mean_anchor_s` | test cases with a correct execution, and the mean over cases of the longest one in seconds |
 
+mod anchor_totals;
 mod anchors;
 mod bias;
 mod by_step;
+mod fact_totals;
 mod facts;
 mod graph;
-mod known;
-mod known_anchors;
-mod known_pairs;
+mod pair_totals;
 mod pairs;
-mod told;
+mod summaries;
 
-use rollpacker_dataflow::batch::BatchStream;
-
-use crate::resume::Resumable;
-use crate::survival::Survival;
-
+pub(crate) use anchor_totals::AnchorTotals;
 pub use anchors::{Anchors, anchors};
-pub use bias::Trained;
-pub(crate) use known::KnownFacts;
-pub(crate) use known_anchors::KnownAnchors;
-
-/// The input streams of the ledger.
-pub struct Recorded<'scope> {
-    /// All responses, including aborted ones.
-    pub responses: BatchStream<'scope>,
-    /// The groups that were trained on.
-    pub groups: BatchStream<'scope>,
-    /// The decisions of the schedule.
-    pub decisions: BatchStream<'scope>,
-    /// The number of initial steps whose lengths and rows are not counted; 0 counts all. Deferred prompts are tracked from the first step
-    /// on.
-    pub warmup_steps: u64,
-    /// The access to snapshots, in which the facts are saved.
-    pub resumable: Resumable<'scope>,
-}
-
-/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS), one for each step.
-///
-/// `cap` is the maximum response length of the engine in tokens. Shares are reported at its quarters.
-#[must_use]
-pub fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
-    graph::ledger(recorded, cap)
-}
-
-/// The length distributions that are compared.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lengths {
-    /// Lengths of the policy.
-    pub policy: Survival,
-    /// Lengths of the policy if responses that were cut by their own group had ended there: a lower bound.
-    pub policy_low: Survival,
-    /// Lengths that were trained on.
-    pub trained: Trained,
-}
+pub use bias::{LengthComparison, TrainedLengths};
+pub use graph::{LedgerInputs, ledger};
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use crate::half_octave::{bucket, start};
+use crate::length_buckets::{bucket, start};
 use crate::survival::Survival;
 
 /// Products are summed in units of 2^-10 score times token. Integer sums do not depend on the order and can be retracted exactly.
@@ -123,7 +123,7 @@ pub(super) struct Member {
 }
 
 /// The responses of a prompt as they were observed in a step.
-pub(super) struct Observed {
+pub(super) struct ObservedGroup {
     pub(super) members: Vec<Member>,
     /// The largest length at which an earlier round observed the prompt. Only pairs with a longer response add information.
     pub(super) entry: Option<u32>,
@@ -131,7 +131,7 @@ pub(super) struct Observed {
     pub(super) is_admitted: bool,
 }
 
-impl Observed {
+impl ObservedGroup {
     /// Adds the pairs to `facts`.
     pub(super) fn count(mut self, facts: &mut BTreeMap<Pair, Products>) {
         self.members.sort_by_key(|member| member.tokens);

@@ -10,24 +10,23 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 
-use super::Lengths;
-use super::bias::{Weighed, buckets};
-use super::facts::{Facts, Gathering, Length, Waits};
-use super::pairs::{Member, Observed, Pair, Pairs, Products};
-use crate::columns::lists;
+use super::bias::{LengthComparison, WeightSums, buckets};
+use super::facts::{DeferredPrompts, Facts, Length, StepFacts};
+use super::pairs::{Member, ObservedGroup, Pair, Pairs, Products};
+use crate::wire::columns::lists;
 
 fn near(ours: f64, expected: f64) {
     assert!((ours - expected).abs() < 1e-6, "{ours} is not {expected}");
 }
 
-fn lengths(policy: &[u32], trained: &[(u32, f32)]) -> Lengths {
-    let mut lengths = Lengths::default();
+fn lengths(policy: &[u32], trained: &[(u32, f32)]) -> LengthComparison {
+    let mut lengths = LengthComparison::default();
     for tokens in policy {
         lengths.policy.observe(*tokens, true);
         lengths.policy_low.observe(*tokens, true);
     }
     for (tokens, weight) in trained {
-        lengths.trained.add(*tokens, Weighed::one(*weight));
+        lengths.trained.add(*tokens, WeightSums::one(*weight));
     }
     lengths
 }
@@ -131,11 +130,11 @@ fn decisions(rows: &[(&str, u64)]) -> Batch {
 
 fn close(
     step: u64,
-    waits: &mut Waits,
+    waits: &mut DeferredPrompts,
     rows: &[(u64, u32, &str)],
     decided: &[(&str, u64)],
 ) -> Facts {
-    let mut gathering = Gathering::default();
+    let mut gathering = StepFacts::default();
     gathering.responses(&responses(rows));
     gathering.decisions(&decisions(decided));
     gathering.close(Step(step), waits)
@@ -148,7 +147,7 @@ fn counts(facts: &Facts) -> Vec<(Length, i64)> {
 /// Prompt 1 is deferred at 50 tokens and drawn again; prompt 0 has a surplus response.
 #[test]
 fn a_prompt_that_is_launched_again_enters_where_it_was_cut() {
-    let mut waits = Waits::default();
+    let mut waits = DeferredPrompts::default();
     let rows =
         [(0, 10, "stop"), (0, 10, "abort"), (1, 30, "stop"), (1, 50, "abort"), (2, 7, "pause")];
     let first = close(0, &mut waits, &rows, &[("admit", 0), ("defer", 1), ("close", 0)]);
@@ -178,7 +177,7 @@ fn pairs(groups: &[(&[Row], bool)]) -> std::collections::BTreeMap<Pair, Products
         let member =
             |&(tokens, trained): &Row| Member { tokens, whole: trained.is_some(), trained };
         let members = rows.iter().map(member).collect();
-        Observed { members, entry: None, is_admitted: *is_admitted }.count(&mut facts);
+        ObservedGroup { members, entry: None, is_admitted: *is_admitted }.count(&mut facts);
     }
     facts
 }
@@ -237,7 +236,7 @@ fn new_draws_of_a_prompt_count_beyond_its_cut_alone() {
     let rows = [(100, 0.0), (200, 1.0), (400, 1.0)];
     let member = |(tokens, score)| Member { tokens, whole: true, trained: Some((score, 1.0)) };
     let members = rows.map(member).to_vec();
-    Observed { members, entry: Some(250), is_admitted: true }.count(&mut facts);
+    ObservedGroup { members, entry: Some(250), is_admitted: true }.count(&mut facts);
     let found: Vec<_> = facts.iter().map(|(pair, products)| (*pair, products.pairs)).collect();
     let expected = [
         (Pair::Entered(250), 2),

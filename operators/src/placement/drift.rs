@@ -28,7 +28,7 @@ pub struct Cell {
 /// The criteria by which a cell counts as drifted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Options {
+pub struct DriftOptions {
     /// The largest tolerated factor between measured and profiled seconds, in either direction. More than 1; default: 1.25.
     pub band: f64,
     /// The weight of the newest ratio in the moving average, in (0, 1]. Default: 0.1.
@@ -42,8 +42,8 @@ pub struct Options {
 /// A live iteration rarely has the batch size and length of a cell. It is compared with the profile's interpolated value at its own point,
 /// and attributed to the nearest cell. The mean is taken over logarithms, so that twice as slow and twice as fast have equal weight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Drift {
-    options: Options,
+pub struct DriftMonitor {
+    options: DriftOptions,
     /// Ascending by cell.
     cells: Vec<(Cell, Ratio)>,
 }
@@ -55,18 +55,18 @@ struct Ratio {
     count: u32,
 }
 
-impl Default for Options {
+impl Default for DriftOptions {
     fn default() -> Self {
         Self { band: 1.25, smoothing: 0.1, least: 8 }
     }
 }
 
-impl Drift {
+impl DriftMonitor {
     /// Creates a monitor without observations.
     ///
     /// # Errors
     /// If an option is out of range.
-    pub fn new(options: Options) -> Result<Self, PlacementError> {
+    pub fn new(options: DriftOptions) -> Result<Self, PlacementError> {
         within("band", "more than 1", 1.0 + f64::EPSILON..=f64::MAX, options.band)?;
         within("smoothing", "in (0, 1]", f64::MIN_POSITIVE..=1.0, options.smoothing)?;
         match options.least {
@@ -119,7 +119,7 @@ impl Drift {
 
     /// Returns the cells that have drifted and must be measured again, with their ratio of measured to profiled seconds.
     pub fn drifted(&self) -> impl Iterator<Item = (Cell, f64)> {
-        let Options { band, least, .. } = self.options;
+        let DriftOptions { band, least, .. } = self.options;
         self.cells
             .iter()
             .filter(move |(_, ratio)| ratio.count >= least && ratio.mean.abs() > band.ln())

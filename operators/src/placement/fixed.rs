@@ -4,7 +4,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::Placement;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Event, Place, Reason};
+use super::{Decision, Event, PlacementPolicy, Reason};
 
 /// Implements `save` and `restore` for a policy that learns nothing. The saved state is the JSON value `null`.
 macro_rules! learns_nothing {
@@ -66,7 +66,7 @@ impl Separate {
     }
 }
 
-impl Place for Shared {
+impl PlacementPolicy for Shared {
     fn on(&mut self, _now: Nanos, _event: Event) {}
 
     fn poll(&mut self) -> Option<Decision> {
@@ -81,7 +81,7 @@ impl Place for Shared {
     learns_nothing!();
 }
 
-impl Place for Separate {
+impl PlacementPolicy for Separate {
     fn on(&mut self, _now: Nanos, _event: Event) {}
 
     fn poll(&mut self) -> Option<Decision> {
@@ -96,7 +96,7 @@ impl Place for Separate {
     learns_nothing!();
 }
 
-impl Place for Colocated {
+impl PlacementPolicy for Colocated {
     fn on(&mut self, _now: Nanos, event: Event) {
         match event {
             Event::Policy { .. } => self.out = Some(Reason::Round),

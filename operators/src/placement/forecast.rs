@@ -4,7 +4,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::Placement;
 
 use super::cost::{Job, StepCost};
-use super::progress::{Cohort, Load, Progress};
+use super::round_progress::{Cohort, RoundLoad, RoundProgress};
 use crate::survival::Curve;
 
 /// A rollout placement with the number of training devices beside it.
@@ -58,17 +58,17 @@ impl Forecast {
     /// by themselves and of prompts that are admitted are taken from the last round of the kind, or 1 if there was none. The expected
     /// number of further admissions scales the tokens of the incomplete groups, because some of them will be deferred.
     pub(super) fn new(
-        progress: &Progress,
+        progress: &RoundProgress,
         now: Nanos,
         curve: &Curve,
         job: Job,
-        last: Option<Load>,
+        last: Option<RoundLoad>,
         trained: f64,
     ) -> Self {
         let rungs = ladder(curve, job, &progress.cohorts(now));
         let load = progress.load();
-        let completed = last.map_or(1.0, Load::completed_share) * f64::from(load.launched);
-        let groups = last.map_or(1.0, Load::admitted_share) * f64::from(load.prompts);
+        let completed = last.map_or(1.0, RoundLoad::completed_share) * f64::from(load.launched);
+        let groups = last.map_or(1.0, RoundLoad::admitted_share) * f64::from(load.prompts);
         let length = mean_length(&rungs);
         let incomplete = progress.incomplete();
         let open: f64 = incomplete.values().map(|some| some.groups).sum();
@@ -86,7 +86,7 @@ impl Forecast {
     }
 
     /// Forecasts a round that has not begun, with the `load` of the last round of its kind.
-    pub(super) fn of_round(load: Load, curve: &Curve, job: Job) -> Self {
+    pub(super) fn of_round(load: RoundLoad, curve: &Curve, job: Job) -> Self {
         let count = f64::from(load.launched);
         let prompt_length = load.prompt_tokens as f64 / count.max(1.0);
         let rungs = ladder(curve, job, &[Cohort { count, prompt_length, tokens: 0.0 }]);

@@ -13,7 +13,7 @@ pub(crate) mod operator;
 pub mod options;
 pub mod planner;
 pub mod profile;
-mod progress;
+mod round_progress;
 pub mod scale_down;
 mod tail;
 
@@ -23,10 +23,11 @@ mod tests;
 pub use cost::{Job, StepCost};
 pub use error::PlacementError;
 pub use fixed::{Colocated, Separate, Shared};
-pub use options::{Options, Rounds, Trigger};
+pub use operator::restore;
+pub use options::{RoundFilter, StreamTrainerOptions, Trigger};
 pub use planner::Planner;
 pub use profile::Profile;
-pub use progress::Load;
+pub use round_progress::RoundLoad;
 pub use scale_down::StreamTrainer;
 
 use std::fmt;
@@ -36,7 +37,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{FinishReason, Placement};
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Round;
+use crate::wire::decision::RoundKind;
 
 /// An event that a placement policy receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,7 +52,7 @@ pub enum Event {
         /// The step.
         step: Step,
         /// The kind of the round.
-        round: Round,
+        round: RoundKind,
     },
     /// Responses were launched.
     Launched {
@@ -168,7 +169,7 @@ impl fmt::Display for Reason {
 /// - While a round is open, or drained and not trained, some device generates or trains, so that the step ends.
 /// - The devices that generate and train never exceed those of the job, unless the policy declares that both share them.
 /// - Decisions depend only on the events.
-pub trait Place {
+pub trait PlacementPolicy {
     /// Processes an event. The caller drains [`poll`](Self::poll) afterwards.
     fn on(&mut self, now: Nanos, event: Event);
 
@@ -192,7 +193,7 @@ pub trait Place {
     }
 }
 
-impl Place for Box<dyn Place> {
+impl PlacementPolicy for Box<dyn PlacementPolicy> {
     fn on(&mut self, now: Nanos, event: Event) {
         self.as_mut().on(now, event);
     }

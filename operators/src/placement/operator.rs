@@ -1,4 +1,4 @@
-//! Connects a [placement policy](Place) to streams.
+//! Connects a [placement policy](PlacementPolicy) to streams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,21 +10,34 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
+use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
-use super::{Decision, Event, Place};
-use crate::resume::Resumable;
-use crate::schedule::Round;
-use crate::schedule::encode::{ADMIT, CLOSE, LAUNCH, OPEN};
-use crate::schedule::operator::finish_reason;
+use super::{Decision, Event, PlacementPolicy};
+use crate::resume::part::read_bytes;
+use crate::resume::{Resumable, ResumeError};
+use crate::wire::action::LAUNCH;
+use crate::wire::decision::RoundKind;
+use crate::wire::decision::{ADMIT, CLOSE, OPEN};
+use crate::wire::finish_reason::finish_reason;
 
 /// The name of the snapshot part with the learned state of a placement policy.
-pub(crate) const PART: &str = "placement";
+const PART: &str = "placement";
+
+/// Restores the state of a newly created placement policy, if the snapshot contains one.
+///
+/// # Errors
+/// If the snapshot cannot be read, or the policy rejects the state.
+pub fn restore(restored: &Restored, policy: &mut dyn PlacementPolicy) -> Result<(), ResumeError> {
+    let Some(learned) = read_bytes(restored, PART)? else { return Ok(()) };
+    let refused = |reason| ResumeError::Refused { step: restored.step(), part: PART, reason };
+    policy.restore(&learned).map_err(refused)
+}
 
 /// The input streams of a placement policy.
-pub(crate) struct Observed<'scope> {
+pub(crate) struct PlacementInputs<'scope> {
     pub(crate) policies: BatchStream<'scope>,
     pub(crate) requests: BatchStream<'scope>,
     pub(crate) responses: BatchStream<'scope>,
@@ -34,8 +47,8 @@ pub(crate) struct Observed<'scope> {
 /// Installs the operator and returns batches of [`schema::PLACEMENTS`]. In terms of progress tracking, outputs depend only on policies: the
 /// operator keeps the capability of each step until its rollout is drained, and sends the later decisions of the step with it.
 pub(crate) fn place<'scope>(
-    policy: impl Place + 'static,
-    observed: Observed<'scope>,
+    policy: impl PlacementPolicy + 'static,
+    observed: PlacementInputs<'scope>,
     clock: Arc<dyn Clock>,
     resumable: &Resumable<'scope>,
 ) -> BatchStream<'scope> {
@@ -49,7 +62,8 @@ pub(crate) fn place<'scope>(
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
-        let mut driver = Driver { policy, clock, steps: BTreeMap::new(), decided: Vec::new() };
+        let mut driver =
+            PlacementDriver { policy, clock, steps: BTreeMap::new(), decided: Vec::new() };
         move |frontiers| {
             policies.for_each(|capability, _| {
                 // Each worker announces the policy; the first announcement begins the step.
@@ -81,15 +95,15 @@ pub(crate) fn place<'scope>(
     stream
 }
 
-struct Driver<P> {
+struct PlacementDriver<P> {
     policy: P,
     clock: Arc<dyn Clock>,
-    steps: BTreeMap<Step, UnderWay>,
+    steps: BTreeMap<Step, StepProgress>,
     decided: Vec<Decision>,
 }
 
 /// A step whose rollout may still be placed.
-struct UnderWay {
+struct StepProgress {
     capability: Capability<Step>,
     launched: usize,
     ended: usize,
@@ -97,7 +111,7 @@ struct UnderWay {
     drained: bool,
 }
 
-impl<P: Place> Driver<P> {
+impl<P: PlacementPolicy> PlacementDriver<P> {
     fn tell(&mut self, event: Event) {
         self.policy.on(self.clock.now(), event);
         while let Some(decision) = self.policy.poll() {
@@ -111,7 +125,8 @@ impl<P: Place> Driver<P> {
     }
 
     fn open(&mut self, step: Step, capability: Capability<Step>) {
-        let fresh = UnderWay { capability, launched: 0, ended: 0, closed: false, drained: false };
+        let fresh =
+            StepProgress { capability, launched: 0, ended: 0, closed: false, drained: false };
         self.steps.insert(step, fresh);
         self.tell(Event::Policy { step });
     }
@@ -190,7 +205,7 @@ impl<P: Place> Driver<P> {
 
     /// Reports the steps whose rollout has drained.
     fn drain(&mut self) {
-        let ended = |under_way: &UnderWay| {
+        let ended = |under_way: &StepProgress| {
             under_way.closed && !under_way.drained && under_way.ended == under_way.launched
         };
         let drained: Vec<Step> = self
@@ -233,8 +248,8 @@ fn placement_batch(decided: &[Decision]) -> Batch {
     )
 }
 
-fn round(written: &str) -> Round {
-    [Round::Full, Round::Short, Round::Long]
+fn round(written: &str) -> RoundKind {
+    [RoundKind::Full, RoundKind::Short, RoundKind::Long]
         .into_iter()
         .find(|round| round.as_str() == written)
         .expect("invariant: the schedule writes kinds of rounds only")

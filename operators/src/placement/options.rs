@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
 use super::error::within;
-use crate::schedule::Round;
+use crate::wire::decision::RoundKind;
 
 /// The options of a [`StreamTrainer`](super::StreamTrainer).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Options {
+pub struct StreamTrainerOptions {
     /// The kinds of rounds in which devices may leave the rollout. Default: `long`.
-    pub rounds: Rounds,
+    pub rounds: RoundFilter,
     /// The condition for devices to leave the rollout. Default: `adaptive` with `from = 0.2`, `to = 0.5` and `every = 0.05`.
     pub trigger: Trigger,
     /// The minimum share of the instances that keeps generating, in (0, 1]. Default: 0.5, as in the paper.
@@ -26,7 +26,7 @@ pub struct Options {
 /// The kinds of rounds to which an option applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rounds {
+pub enum RoundFilter {
     /// Rounds that wait for each response, as in the paper.
     Long,
     /// All rounds, including speculative ones.
@@ -63,13 +63,13 @@ pub enum Trigger {
     },
 }
 
-impl Options {
+impl StreamTrainerOptions {
     /// Returns the options of the paper: long rounds, milestones from 20 to 50 % in steps of 5, half of the instances, 95 % of their
     /// caches.
     #[must_use]
     pub fn paper() -> Self {
         Self {
-            rounds: Rounds::Long,
+            rounds: RoundFilter::Long,
             trigger: Trigger::Adaptive { from: 0.2, to: 0.5, every: 0.05 },
             keep: 0.5,
             headroom: 0.95,
@@ -81,7 +81,7 @@ impl Options {
     #[must_use]
     pub fn predicted() -> Self {
         Self {
-            rounds: Rounds::All,
+            rounds: RoundFilter::All,
             trigger: Trigger::Predicted { from: 0.2, every: 0.02 },
             keep: 0.25,
             headroom: 0.95,
@@ -114,8 +114,9 @@ impl Options {
     }
 
     /// Returns `true` if devices may leave a round of the kind.
-    pub(super) fn streams(self, round: Round) -> bool {
-        self.trigger != Trigger::Never && (self.rounds == Rounds::All || round != Round::Short)
+    pub(super) fn streams(self, round: RoundKind) -> bool {
+        self.trigger != Trigger::Never
+            && (self.rounds == RoundFilter::All || round != RoundKind::Short)
     }
 
     /// Whether predictions are compared: to consolidate, or where devices may still leave by them.
@@ -124,7 +125,7 @@ impl Options {
     }
 }
 
-impl Default for Options {
+impl Default for StreamTrainerOptions {
     fn default() -> Self {
         Self::paper()
     }

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::cost::{Job, StepCost};
 use super::error::within;
 use super::forecast::{Change, Forecast, Layout};
-use super::progress::Load;
+use super::round_progress::RoundLoad;
 use super::{PlacementError, Reason};
-use crate::schedule::Round;
 use crate::survival::Curve;
+use crate::wire::decision::RoundKind;
 
 /// The rule by which the planner decides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,15 +41,15 @@ pub struct Planner {
     rule: Rule,
     job: Job,
     start: u32,
-    kinds: Kinds,
+    kinds: PlannerState,
 }
 
 /// The learned state of a planner, by kind of round.
-pub(super) type Kinds = BTreeMap<Round, Kind>;
+pub(super) type PlannerState = BTreeMap<RoundKind, KindState>;
 
 /// The state for one kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kind {
+pub(super) struct KindState {
     tensor_parallel: u32,
     /// The number of preemptions in the last round.
     preemptions: Option<u64>,
@@ -63,7 +63,7 @@ pub(super) struct Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Outlook<'a> {
     /// The load of the last round of the kind; `None` if there was none.
-    pub last: Option<Load>,
+    pub last: Option<RoundLoad>,
     /// The length distribution of the kind.
     pub lengths: &'a Curve,
     /// The last placement that generated; `None` if there was none.
@@ -113,12 +113,12 @@ impl Planner {
     }
 
     /// Returns the learned state.
-    pub(super) fn kinds(&self) -> &Kinds {
+    pub(super) fn kinds(&self) -> &PlannerState {
         &self.kinds
     }
 
     /// Restores a learned state, except for kinds whose parallelism this planner would not use.
-    pub(super) fn resume<C: StepCost>(&mut self, mut kinds: Kinds, cost: &C) {
+    pub(super) fn resume<C: StepCost>(&mut self, mut kinds: PlannerState, cost: &C) {
         kinds.retain(|_, kind| match self.rule {
             Rule::Fixed => kind.tensor_parallel == self.start,
             Rule::Paper { .. } | Rule::Predictive => runs(self.job, kind.tensor_parallel, cost),
@@ -129,7 +129,7 @@ impl Planner {
     /// Returns the parallelism of a round of the kind that opens now, and the reason.
     pub fn plan<C: StepCost>(
         &mut self,
-        round: Round,
+        round: RoundKind,
         outlook: Outlook<'_>,
         cost: &C,
     ) -> (u32, Reason) {
@@ -145,7 +145,7 @@ impl Planner {
     }
 
     /// Records a round that is over.
-    pub fn observe<C: StepCost>(&mut self, round: Round, preemptions: u64, cost: &C) {
+    pub fn observe<C: StepCost>(&mut self, round: RoundKind, preemptions: u64, cost: &C) {
         let (rule, job) = (self.rule, self.job);
         let kind = self.kind(round);
         if let Rule::Paper { excess, idle_rounds } = rule {
@@ -156,9 +156,9 @@ impl Planner {
         kind.preemptions = Some(preemptions);
     }
 
-    fn kind(&mut self, round: Round) -> &mut Kind {
+    fn kind(&mut self, round: RoundKind) -> &mut KindState {
         let start = self.start;
-        self.kinds.entry(round).or_insert(Kind {
+        self.kinds.entry(round).or_insert(KindState {
             tensor_parallel: start,
             preemptions: None,
             idle: 0,
@@ -190,7 +190,7 @@ impl Planner {
     }
 }
 
-impl Kind {
+impl KindState {
     /// Applies the reactive rule to the preemptions of a round. A parallelism that the job cannot run is not adopted.
     fn react(
         &mut self,

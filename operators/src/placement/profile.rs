@@ -25,7 +25,7 @@ type Grid = BTreeMap<u32, BTreeMap<u32, f64>>;
 /// The costs of a step from engine measurements, with a few numbers for trainer and caches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Measured {
+pub struct MeasuredCost {
     /// The measured times of the engine.
     pub profile: Profile,
     /// The number of instances of a round, which selects the measurements to use.
@@ -121,7 +121,7 @@ impl From<Profile> for Vec<Row> {
     }
 }
 
-impl Measured {
+impl MeasuredCost {
     fn placement(&self, tensor_parallel: u32) -> Placement {
         Placement { instances: self.instances, tensor_parallel }
     }
@@ -137,7 +137,7 @@ impl Measured {
     }
 }
 
-impl StepCost for Measured {
+impl StepCost for MeasuredCost {
     fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64 {
         let tokens = kv_tokens / running;
         self.profile

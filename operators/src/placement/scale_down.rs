@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 
 use super::cost::{Job, StepCost};
 use super::forecast::{Forecast, Layout, projected};
-use super::options::{Options, Trigger};
-use super::planner::{Kinds, Outlook, Planner};
-use super::progress::{Load, Progress, Response};
-use super::tail::{Due, Tail};
-use super::{Decision, Event, Place, PlacementError, Reason};
-use crate::schedule::Round;
+use super::options::{StreamTrainerOptions, Trigger};
+use super::planner::{Outlook, Planner, PlannerState};
+use super::round_progress::{Response, RoundLoad, RoundProgress};
+use super::tail::{DueDecisions, Tail};
+use super::{Decision, Event, PlacementError, PlacementPolicy, Reason};
 use crate::survival::{Curve, Survival};
+use crate::wire::decision::RoundKind;
 
 /// A placement policy after RollPacker's stream trainer, with a [`Planner`] for the rounds.
 ///
@@ -29,21 +29,21 @@ use crate::survival::{Curve, Survival};
 /// When the rollout is drained, all devices train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StreamTrainer<C> {
-    options: Options,
+    options: StreamTrainerOptions,
     planner: Planner,
     cost: C,
     /// Rounds with responses in flight.
-    rounds: BTreeMap<Step, Progress>,
+    rounds: BTreeMap<Step, RoundProgress>,
     /// The step of the round that opened last.
     latest: Option<Step>,
-    state: State,
-    history: BTreeMap<Round, History>,
+    state: RoundPlacement,
+    history: BTreeMap<RoundKind, History>,
     decisions: VecDeque<Decision>,
 }
 
 /// The placement state of the round that opened last.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
-struct State {
+struct RoundPlacement {
     layout: Option<Layout>,
     is_scaled_down: bool,
     /// The number of milestones passed.
@@ -61,12 +61,12 @@ struct History {
     rounds: VecDeque<Survival>,
     /// The lengths of all of these rounds.
     lengths: Survival,
-    last: Load,
+    last: RoundLoad,
 }
 
 /// The state that outlives a round.
 #[derive(Serialize, Deserialize)]
-struct Learned<K, H> {
+struct LearnedState<K, H> {
     kinds: K,
     history: H,
     /// The last layout that generated.
@@ -83,7 +83,11 @@ impl<C: StepCost> StreamTrainer<C> {
     ///
     /// # Errors
     /// If an option is out of range, or the planner's initial instances cannot hold a response of maximum length.
-    pub fn new(options: Options, planner: Planner, cost: C) -> Result<Self, PlacementError> {
+    pub fn new(
+        options: StreamTrainerOptions,
+        planner: Planner,
+        cost: C,
+    ) -> Result<Self, PlacementError> {
         let options = options.validated()?;
         let (tensor_parallel, response_length) = (planner.start(), planner.job().response_length);
         let capacity = cost.kv_capacity(tensor_parallel);
@@ -96,13 +100,13 @@ impl<C: StepCost> StreamTrainer<C> {
             cost,
             rounds: BTreeMap::new(),
             latest: None,
-            state: State::default(),
+            state: RoundPlacement::default(),
             history: BTreeMap::new(),
             decisions: VecDeque::new(),
         })
     }
 
-    fn update(&mut self, step: Step, with: impl FnOnce(&mut Progress)) {
+    fn update(&mut self, step: Step, with: impl FnOnce(&mut RoundProgress)) {
         if let Some(progress) = self.rounds.get_mut(&step) {
             with(progress);
         }
@@ -112,7 +116,7 @@ impl<C: StepCost> StreamTrainer<C> {
         self.planner.job()
     }
 
-    fn open(&mut self, step: Step, round: Round) {
+    fn open(&mut self, step: Step, round: RoundKind) {
         let curve = self.curve(round);
         let outlook = Outlook {
             last: self.history.get(&round).map(|history| history.last),
@@ -120,9 +124,9 @@ impl<C: StepCost> StreamTrainer<C> {
             current: self.state.layout.map(|layout| layout.rollout),
         };
         let (tensor_parallel, reason) = self.planner.plan(round, outlook, &self.cost);
-        self.rounds.insert(step, Progress::new(round));
+        self.rounds.insert(step, RoundProgress::new(round));
         self.latest = Some(step);
-        self.state = State::default();
+        self.state = RoundPlacement::default();
         let rollout = self.job().rollout(tensor_parallel);
         self.decide(Layout { rollout, training_devices: 0 }, reason);
     }
@@ -135,12 +139,12 @@ impl<C: StepCost> StreamTrainer<C> {
         if self.latest == Some(step)
             && let Some(Layout { rollout, .. }) = self.state.layout
         {
-            self.lend(Placement { instances: 0, ..rollout });
+            self.train_on_all(Placement { instances: 0, ..rollout });
         }
     }
 
     /// Lets all devices train. The recorded layout stays the last one that generated, because the next round is reconfigured from it.
-    fn lend(&mut self, rollout: Placement) {
+    fn train_on_all(&mut self, rollout: Placement) {
         let training_devices = self.job().training_beside(rollout);
         self.decisions.push_back(Decision { rollout, training_devices, reason: Reason::Drained });
     }
@@ -152,7 +156,7 @@ impl<C: StepCost> StreamTrainer<C> {
     }
 
     /// Returns the length distribution of the kind, or of all kinds if no round of it is over.
-    fn curve(&self, round: Round) -> Curve {
+    fn curve(&self, round: RoundKind) -> Curve {
         match self.history.get(&round) {
             Some(history) => history.lengths.curve(),
             None => {
@@ -179,7 +183,7 @@ impl<C: StepCost> StreamTrainer<C> {
         let leaves = streams && !self.state.is_scaled_down;
         due.milestone &= leaves;
         due.comparison &= !self.history.is_empty() && self.options.compares(leaves);
-        if due == Due::default() {
+        if due == DueDecisions::default() {
             return;
         }
         let tail = self.tail(now, progress, layout);
@@ -193,7 +197,7 @@ impl<C: StepCost> StreamTrainer<C> {
         }
     }
 
-    fn tail(&self, now: Nanos, progress: &Progress, layout: Layout) -> Tail<'_, C> {
+    fn tail(&self, now: Nanos, progress: &RoundProgress, layout: Layout) -> Tail<'_, C> {
         let (job, curve) = (self.job(), self.curve(progress.round));
         let last = self.history.get(&progress.round).map(|history| history.last);
         let trained = self.trained(now, progress);
@@ -208,7 +212,7 @@ impl<C: StepCost> StreamTrainer<C> {
     }
 
     /// Returns the number of tokens that the trainer is assumed to have processed since devices were freed for it.
-    fn trained(&self, now: Nanos, progress: &Progress) -> f64 {
+    fn trained(&self, now: Nanos, progress: &RoundProgress) -> f64 {
         let ready = progress.admitted_tokens();
         let (Some(since), Some(layout)) = (self.state.training_since, self.state.layout) else {
             return 0.0;
@@ -225,18 +229,21 @@ impl<C: StepCost> StreamTrainer<C> {
     }
 }
 
-impl State {
+impl RoundPlacement {
     /// Returns the decisions that are due, given the current `load` of the round. Advances the milestones and the time of the last
     /// comparison.
-    fn due(&mut self, trigger: Trigger, load: Load, last: Option<Load>) -> Due {
-        let expected = f64::from(load.launched) * last.map_or(1.0, Load::completed_share);
+    fn due(&mut self, trigger: Trigger, load: RoundLoad, last: Option<RoundLoad>) -> DueDecisions {
+        let expected = f64::from(load.launched) * last.map_or(1.0, RoundLoad::completed_share);
         let share = f64::from(load.completed) / expected.max(1.0);
         let reached = trigger.reached(share).max(self.reached);
         let (from, every) = trigger.cadence();
         let left = load.launched.saturating_sub(load.completed);
         let stride = ((every * expected) as u32).min(left / TAIL).max(1);
         let is_next = self.compared.is_none_or(|at| load.completed >= at + stride);
-        let due = Due { milestone: reached > self.reached, comparison: share >= from && is_next };
+        let due = DueDecisions {
+            milestone: reached > self.reached,
+            comparison: share >= from && is_next,
+        };
         self.reached = reached;
         if due.comparison {
             self.compared = Some(load.completed);
@@ -246,11 +253,11 @@ impl State {
 }
 
 impl History {
-    fn new(last: Load) -> Self {
+    fn new(last: RoundLoad) -> Self {
         Self { rounds: VecDeque::new(), lengths: Survival::default(), last }
     }
 
-    fn add(&mut self, lengths: Survival, load: Load) {
+    fn add(&mut self, lengths: Survival, load: RoundLoad) {
         self.last = load;
         self.rounds.push_back(lengths);
         if self.rounds.len() > REMEMBERED {
@@ -261,7 +268,7 @@ impl History {
     }
 }
 
-impl<C: StepCost> Place for StreamTrainer<C> {
+impl<C: StepCost> PlacementPolicy for StreamTrainer<C> {
     fn on(&mut self, now: Nanos, event: Event) {
         match event {
             Event::Policy { .. } => {}
@@ -277,7 +284,7 @@ impl<C: StepCost> Place for StreamTrainer<C> {
             Event::Admitted { step, prompt, samples } => {
                 self.update(step, |round| round.admit(prompt, samples));
             }
-            Event::Closed { step } => self.update(step, Progress::close),
+            Event::Closed { step } => self.update(step, RoundProgress::close),
             Event::Drained { step } => self.drained(step),
         }
     }
@@ -288,7 +295,7 @@ impl<C: StepCost> Place for StreamTrainer<C> {
 
     fn save(&self) -> Option<Vec<u8>> {
         let (kinds, history, layout) = (self.planner.kinds(), &self.history, self.state.layout);
-        let learned = Learned { kinds, history, layout };
+        let learned = LearnedState { kinds, history, layout };
         Some(
             serde_json::to_vec(&learned)
                 .expect("invariant: the keys of every map are numbers or text"),
@@ -296,7 +303,7 @@ impl<C: StepCost> Place for StreamTrainer<C> {
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
-        let learned: Learned<Kinds, BTreeMap<Round, History>> =
+        let learned: LearnedState<PlannerState, BTreeMap<RoundKind, History>> =
             serde_json::from_slice(saved).map_err(|error| error.to_string())?;
         self.planner.resume(learned.kinds, &self.cost);
         self.history = learned.history;

@@ -4,11 +4,11 @@ use rollpacker_stages::rollout::Placement;
 
 use super::cost::{Job, StepCost};
 use super::forecast::{Change, Forecast, Layout};
-use super::options::{Options, Trigger};
+use super::options::{StreamTrainerOptions, Trigger};
 
 /// The decisions that are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct DueDecisions {
     /// `true` if a milestone of the trigger was passed.
     pub(super) milestone: bool,
     /// `true` if enough responses have ended since predictions were last compared.
@@ -19,7 +19,7 @@ pub(super) struct Due {
 #[derive(Clone, Debug)]
 pub(super) struct Tail<'a, C> {
     pub(super) job: Job,
-    pub(super) options: Options,
+    pub(super) options: StreamTrainerOptions,
     pub(super) cost: &'a C,
     /// The projected number of cached tokens of the running responses.
     pub(super) projected: f64,
@@ -36,7 +36,7 @@ const LATER: usize = 6;
 
 impl<C: StepCost> Tail<'_, C> {
     /// Returns the layout after a scale-down now, or `None` if devices should not leave yet.
-    pub(super) fn scale_down(&self, due: Due) -> Option<Layout> {
+    pub(super) fn scale_down(&self, due: DueDecisions) -> Option<Layout> {
         match self.options.trigger {
             Trigger::Fixed { .. } if due.milestone => self.leaving().next(),
             Trigger::Adaptive { .. } if due.milestone => {

@@ -11,27 +11,21 @@
 //!
 //! On a single worker, nothing is reduced.
 
-mod put;
+mod costs;
+mod deliver;
 mod share;
 mod sum;
 mod take;
 mod wire;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{route, schema};
-use rollpacker_stages::train::Metrics;
 
+use self::costs::Costs;
 use crate::gradient::Gradients;
-
-/// The name of the operators in faults.
-const NAME: &str = "reduce";
 
 /// Sums gradients over workers.
 pub trait ReduceExt {
@@ -49,9 +43,9 @@ impl ReduceExt for Gradients<'_> {
         let costs = Costs::new(clock);
         let taken = take::take(
             self.accumulated,
-            self.decisions.clone(),
+            self.streams.decisions.clone(),
             self.trainer.clone(),
-            self.generating.clone(),
+            self.streams.in_flight.clone(),
             costs.clone(),
         );
         let chunks = route::exchanged(
@@ -63,56 +57,9 @@ impl ReduceExt for Gradients<'_> {
         let summed = sum::sum(chunks, costs.clone());
         let sums = route::all("gradients_to_all", summed.sums, &schema::GRADIENTS);
         let totals = route::all("totals_to_all", taken.totals, &schema::TOTALS);
-        let put = put::put(sums, totals, self.trainer.clone(), costs);
-        let errors = self.errors.concat(taken.errors).concat(summed.errors).concat(put.errors);
-        let metrics = self.metrics.concat(put.metrics);
-        Self { accumulated: put.done, metrics, errors, ..self }
-    }
-}
-
-/// The cost of the reductions in progress on this worker. Shared by the three operators.
-#[derive(Clone)]
-struct Costs {
-    clock: Arc<dyn Clock>,
-    steps: Rc<RefCell<BTreeMap<Step, Cost>>>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    /// Bytes sent to other workers.
-    bytes: u64,
-    /// The number of parts in which this worker sent its gradient.
-    takes: u64,
-    /// The time at which all workers had accumulated their groups of the step. From then on, the reduction delays the update.
-    due: Option<Nanos>,
-}
-
-impl Costs {
-    fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, steps: Rc::default() }
-    }
-
-    /// Changes the cost of a step.
-    fn change(&self, step: Step, change: impl FnOnce(&mut Cost)) {
-        change(self.steps.borrow_mut().entry(step).or_default());
-    }
-
-    /// Records that all groups of the step are accumulated, at the first call.
-    fn due(&self, step: Step) {
-        let now = self.clock.now();
-        self.change(step, |cost| cost.due = cost.due.or(Some(now)));
-    }
-
-    /// Removes the cost of a step and returns its metrics. Called when this worker has the sums of the step.
-    fn metrics(&self, step: Step) -> Metrics {
-        let cost = self.steps.borrow_mut().remove(&step).unwrap_or_default();
-        let exposed = cost.due.map_or(Nanos(0), |due| self.clock.now().since(due));
-        [
-            ("reduce/bytes", cost.bytes as f64),
-            ("reduce/takes", cost.takes as f64),
-            ("timing_s/reduce", exposed.as_secs_f64()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
+        let delivered = deliver::deliver(sums, totals, self.trainer.clone(), costs);
+        let errors = taken.errors.concat(summed.errors).concat(delivered.errors);
+        let streams = self.streams.with_errors(errors).with_metrics(delivered.metrics);
+        Self { accumulated: delivered.done, streams, ..self }
     }
 }

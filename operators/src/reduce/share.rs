@@ -2,7 +2,7 @@
 
 /// The progress of a worker in a step, in groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct GradientProgress {
     /// Groups admitted on this worker so far.
     pub(super) admitted: usize,
     /// Groups that the trainer has accumulated.
@@ -11,7 +11,7 @@ pub(super) struct Share {
     pub(super) taken: usize,
 }
 
-impl Share {
+impl GradientProgress {
     /// Returns `true` if there is a gradient to send.
     pub(super) fn is_pending(self) -> bool {
         self.accumulated > self.taken
@@ -31,13 +31,13 @@ mod tests {
 
     #[test]
     fn a_share_is_given_early_once_nothing_is_left_to_do_here() {
-        let share = Share { admitted: 4, accumulated: 3, taken: 0 };
+        let share = GradientProgress { admitted: 4, accumulated: 3, taken: 0 };
         assert!(share.is_pending() && !share.is_due(true), "a group is being trained on");
-        let done = Share { accumulated: 4, ..share };
+        let done = GradientProgress { accumulated: 4, ..share };
         assert!(!done.is_due(false), "responses are under way");
         assert!(done.is_due(true));
-        let given = Share { taken: 4, ..done };
+        let given = GradientProgress { taken: 4, ..done };
         assert!(!given.is_due(true) && !given.is_pending());
-        assert!(!Share::default().is_due(true));
+        assert!(!GradientProgress::default().is_due(true));
     }
 }

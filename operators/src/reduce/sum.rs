@@ -11,14 +11,20 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::train::{Numbers, PartialError};
 
+use super::costs::{Costs, NAME};
 use super::wire::{self, Chunk};
-use super::{Costs, NAME};
 
 /// The output streams of the operator.
 pub(super) struct Summed<'scope> {
     /// Batches of [`schema::GRADIENTS`] for all workers.
     pub(super) sums: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,
+}
+
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    sums: Capability<Step>,
+    errors: Capability<Step>,
 }
 
 /// Builds the operator. The sums of a step are sent once all workers have sent all of their chunks.
@@ -31,13 +37,16 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
     let (mut sums, sum_stream) = operator.output(&schema::GRADIENTS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     operator.build(move |_capabilities| {
-        let mut open: BTreeMap<Step, ([Capability<Step>; 2], Sums)> = BTreeMap::new();
+        let mut open: BTreeMap<Step, (Capabilities, Sums)> = BTreeMap::new();
         let mut failed = Vec::new();
         move |frontiers| {
             chunks.for_each(|capability, batch| {
                 let held = || {
-                    let ports = [sums.index(), errors.index()];
-                    (ports.map(|port| capability.retain(port)), Sums::default())
+                    let capabilities = Capabilities {
+                        sums: capability.retain(sums.index()),
+                        errors: capability.retain(errors.index()),
+                    };
+                    (capabilities, Sums::default())
                 };
                 open.entry(*capability.time()).or_insert_with(held).1.take(&batch);
             });
@@ -49,12 +58,12 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
                             let bytes = 8 * numbers.len() as u64 * others;
                             costs.change(step, |cost| cost.bytes += bytes);
                             let chunk = Chunk { index, source: worker, numbers };
-                            sums.give(&capabilities[0], wire::chunk(chunk));
+                            sums.give(&capabilities.sums, wire::chunk(chunk));
                         }
                     }
                     Err(error) => {
                         let fault = Fault::new(NAME, error.to_string());
-                        errors.give(&capabilities[1], faults_batch(&[fault]));
+                        errors.give(&capabilities.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);
                     }

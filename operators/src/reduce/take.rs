@@ -14,11 +14,12 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
 use rollpacker_stages::train::Partial;
 
-use super::share::Share;
-use super::{Costs, NAME, wire};
-use crate::rollout::Generating;
-use crate::schedule::encode::ADMIT;
+use super::costs::{Costs, NAME};
+use super::share::GradientProgress;
+use super::wire;
+use crate::in_flight::InFlightResponses;
 use crate::trainer::TrainerThread;
+use crate::wire::decision::ADMIT;
 
 /// The output streams of the operator.
 pub(super) struct Taken<'scope> {
@@ -29,15 +30,19 @@ pub(super) struct Taken<'scope> {
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// The capabilities for chunks, totals and errors.
-type Capabilities = [Capability<Step>; 3];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    chunks: Capability<Step>,
+    totals: Capability<Step>,
+    errors: Capability<Step>,
+}
 
 /// Builds the operator. Steps are processed in order, each after the update of its predecessor: a replica accumulates one step at a time.
 pub(super) fn take<'scope>(
     accumulated: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
     trainer: Rc<TrainerThread>,
-    generating: Generating,
+    in_flight: InFlightResponses,
     costs: Costs,
 ) -> Taken<'scope> {
     let scope = accumulated.scope();
@@ -52,10 +57,12 @@ pub(super) fn take<'scope>(
     let wake = operator.waker();
     trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
-        let mut taker = Taker { open: BTreeMap::new(), taking: None, failed: None, costs };
+        let mut taker = TakeState { open: BTreeMap::new(), taking: None, failed: None, costs };
         move |frontiers| {
-            let retain = |capability: &InputCapability<Step>| {
-                [chunks.index(), totals.index(), errors.index()].map(|port| capability.retain(port))
+            let retain = |capability: &InputCapability<Step>| Capabilities {
+                chunks: capability.retain(chunks.index()),
+                totals: capability.retain(totals.index()),
+                errors: capability.retain(errors.index()),
             };
             accumulated.for_each(|capability, batch| {
                 taker.share(&capability, retain).accumulated += groups(&batch);
@@ -72,23 +79,23 @@ pub(super) fn take<'scope>(
                 }
                 Some((open, _, Err(message))) => {
                     let fault = Fault::new(NAME, message);
-                    errors.give(&open.capabilities[2], faults_batch(&[fault]));
+                    errors.give(&open.capabilities.errors, faults_batch(&[fault]));
                     // Keep the capabilities: the step must not complete.
                     taker.failed = Some(open);
                 }
                 None => {}
             }
             let passed = |step: Step| !frontiers.iter().any(|frontier| frontier.less_equal(&step));
-            taker.advance(passed, generating.is_none(), &trainer, &wake);
+            taker.advance(passed, in_flight.is_none(), &trainer, &wake);
         }
     });
     Taken { chunks: chunk_stream, totals: total_stream, errors: error_stream }
 }
 
 /// A step whose gradient is not sent completely.
-struct Open {
+struct OpenStep {
     capabilities: Capabilities,
-    share: Share,
+    share: GradientProgress,
 }
 
 /// A request to the trainer for the gradient of a step.
@@ -97,37 +104,38 @@ struct Taking {
     reply: Reply<Result<Partial, String>>,
 }
 
-struct Taker {
-    open: BTreeMap<Step, Open>,
+struct TakeState {
+    open: BTreeMap<Step, OpenStep>,
     taking: Option<Taking>,
-    failed: Option<Open>,
+    failed: Option<OpenStep>,
     costs: Costs,
 }
 
-impl Taker {
+impl TakeState {
     fn share(
         &mut self,
         capability: &InputCapability<Step>,
         retain: impl FnOnce(&InputCapability<Step>) -> Capabilities,
-    ) -> &mut Share {
-        let open = || Open { capabilities: retain(capability), share: Share::default() };
+    ) -> &mut GradientProgress {
+        let open =
+            || OpenStep { capabilities: retain(capability), share: GradientProgress::default() };
         &mut self.open.entry(*capability.time()).or_insert_with(open).share
     }
 
-    fn take_reply(&mut self) -> Option<(Open, Step, Result<Partial, String>)> {
+    fn take_reply(&mut self) -> Option<(OpenStep, Step, Result<Partial, String>)> {
         let outcome = self.taking.as_ref()?.reply.poll_outcome()?;
         let step = self.taking.take()?.step;
         let open = self.open.remove(&step).expect("invariant: what is taken from is open");
         Some((open, step, outcome))
     }
 
-    fn keep(&mut self, step: Step, open: Open) {
+    fn keep(&mut self, step: Step, open: OpenStep) {
         self.open.insert(step, open);
     }
 
     /// Drops the steps that are complete and sent, and requests the gradient of the first remaining step if it is due.
     ///
-    /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`Share::is_due`]). The step must also be
+    /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`GradientProgress::is_due`]). The step must also be
     /// the next one that the trainer updates. At most one request is in flight, and `taken` is set when it is made: groups that are
     /// accumulated meanwhile belong to the next part. Dropping the capabilities of a step tells all workers that no part of this worker
     /// follows.
@@ -165,7 +173,7 @@ impl Taker {
 /// Sends a partial gradient. Returns the number of bytes that go to other workers.
 fn give(
     [chunks, totals]: [&mut Output; 2],
-    [to_owners, to_all, _]: &Capabilities,
+    capabilities: &Capabilities,
     partial: Partial,
     [worker, workers]: [u32; 2],
 ) -> u64 {
@@ -175,9 +183,9 @@ fn give(
     let count = all.len().max(1) as u64;
     for (owner, chunk) in all {
         sent += if owner == worker { 0 } else { bytes / count };
-        chunks.give(to_owners, chunk);
+        chunks.give(&capabilities.chunks, chunk);
     }
-    totals.give(to_all, wire::totals(&partial.totals, worker));
+    totals.give(&capabilities.totals, wire::totals(&partial.totals, worker));
     sent
 }
 

@@ -10,11 +10,11 @@ use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
 use super::lag::lag;
-use super::stages::{Instants, Stages, ran};
+use super::stages::{StageInstants, StageTimes, ran};
 use super::statistics::{ratio, spread};
 use super::values::values;
 use crate::schedule::Reason;
-use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
+use crate::wire::decision::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
 /// Lengths of responses, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub fn measure(report: &StepReport) -> Metrics {
     let mut metrics = report.metrics.clone();
     let launched = Lengths::of(&report.responses);
     let trained = Lengths::of(&report.groups);
-    let instants = Instants::of(report);
+    let instants = StageInstants::of(report);
     // With staleness, consecutive steps overlap. Rates use only the time that a step did not share with the previous one.
     let own_seconds = instants.own_seconds();
     lengths(&mut metrics, &trained, &launched);
@@ -79,7 +79,7 @@ pub fn measure(report: &StepReport) -> Metrics {
     schedule(&mut metrics, &report.decisions);
     let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
     let rollout = span(&report.responses);
-    metrics.extend(stages(&Stages::of(&instants)));
+    metrics.extend(stages(&StageTimes::of(&instants)));
     rewards(&mut metrics, &report.groups);
     metrics.extend(
         [
@@ -297,7 +297,7 @@ fn mean_reward_time(groups: &[Batch]) -> f64 {
 }
 
 /// Returns the own time of a step as metrics, by stage.
-fn stages(stages: &Stages) -> Metrics {
+fn stages(stages: &StageTimes) -> Metrics {
     [
         ("timing_s/weight_sync", stages.sync),
         ("timing_s/rollout", stages.rollout),

@@ -2,11 +2,11 @@
 
 mod lag;
 mod measure;
+mod nondeterministic_metrics;
 mod order;
 mod saved;
 mod stages;
 mod statistics;
-mod timed;
 mod values;
 
 use std::cell::RefCell;
@@ -20,6 +20,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::telemetry::{self, Reading};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -28,13 +29,13 @@ use rollpacker_stages::train::Metrics;
 use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
+pub use nondeterministic_metrics::depends_on_time;
 pub use order::by_id;
-pub use saved::Saved;
-pub use stages::{Instants, Stages};
-pub use timed::hangs_on_time;
+pub use saved::ObserverState;
+pub use stages::{StageInstants, StageTimes};
 
 /// The streams that a report is assembled from.
-pub struct Observed<'scope> {
+pub struct ReportInputs<'scope> {
     /// All responses, including aborted ones.
     pub responses: BatchStream<'scope>,
     /// The groups that were trained on.
@@ -67,12 +68,12 @@ pub struct StepReport {
     pub decisions: Vec<Batch>,
     /// The metrics of operators. [`measure`] adds those that are computed from the rows.
     pub metrics: Metrics,
-    progress: Progress,
+    progress: StepProgress,
 }
 
 /// Progress of a step that is not complete, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct StepProgress {
     /// The step.
     pub step: Step,
     /// The number of responses that ended by themselves.
@@ -90,7 +91,7 @@ pub struct Progress {
 /// Receives the reports of a run.
 pub trait Observer {
     /// Called when data arrives for a step that is not complete.
-    fn progress(&mut self, progress: &Progress) {
+    fn progress(&mut self, progress: &StepProgress) {
         let _ = progress;
     }
 
@@ -108,7 +109,7 @@ pub trait Observer {
     fn step(&mut self, report: StepReport);
 
     /// Adds the state that the observer needs if the run is resumed after the last reported step.
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         let _ = saved;
     }
 
@@ -121,7 +122,7 @@ pub trait Observer {
 
 /// Shares an observer, so that it outlives the graph that reports to it.
 impl<O: Observer> Observer for Rc<RefCell<O>> {
-    fn progress(&mut self, progress: &Progress) {
+    fn progress(&mut self, progress: &StepProgress) {
         self.borrow_mut().progress(progress);
     }
 
@@ -137,7 +138,7 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
         self.borrow_mut().step(report);
     }
 
-    fn save(&self, saved: &mut Saved) {
+    fn save(&self, saved: &mut ObserverState) {
         self.borrow().save(saved);
     }
 
@@ -151,7 +152,7 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
 /// With several workers, the streams must be routed to the first worker ([`route::first`](rollpacker_dataflow::route::first),
 /// [`merged`](crate::merge::merged)). The observers of the other workers receive nothing.
 pub fn observe(
-    streams: Observed<'_>,
+    streams: ReportInputs<'_>,
     clock: Arc<dyn Clock>,
     mut observer: impl Observer + 'static,
 ) {
@@ -196,14 +197,14 @@ pub fn observe(
                 report.metrics.extend(since(&before, &now));
                 before = now;
                 telemetry::close_step(report.step);
-                parts.before(report.step, |_| saved::part(&observer));
+                parts.before(report.step, |_| saved_part(&observer));
                 observer.step(report);
             }
             if !leads {
                 let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
                 telemetry::close_steps_before(open.min().unwrap_or(Step::END));
             }
-            parts.passed(frontiers, |_| saved::part(&observer));
+            parts.passed(frontiers, |_| saved_part(&observer));
         }
     });
 }
@@ -249,7 +250,12 @@ fn since(before: &[Reading], now: &[Reading]) -> Metrics {
 
 impl StepReport {
     fn open(step: Step, opened: Nanos) -> Self {
-        Self { step, opened, progress: Progress { step, ..Progress::default() }, ..Self::default() }
+        Self {
+            step,
+            opened,
+            progress: StepProgress { step, ..StepProgress::default() },
+            ..Self::default()
+        }
     }
 
     fn take(&mut self, kind: usize, batch: Batch) {
@@ -271,4 +277,11 @@ impl StepReport {
             _ => self.metrics.extend(named(&batch)),
         }
     }
+}
+
+/// Returns the state of an observer as a part.
+fn saved_part(observer: &impl Observer) -> Part {
+    let mut saved = ObserverState::default();
+    observer.save(&mut saved);
+    saved.part()
 }

@@ -5,7 +5,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
-use crate::rows::{Row, gather_first};
+use crate::wire::rows::{Row, gather_first};
 
 /// The number of rows per copied batch.
 const ROWS: usize = 256;

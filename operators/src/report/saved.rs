@@ -8,7 +8,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::Observer;
 use crate::resume::ResumeError;
 use crate::resume::part::read_json;
 
@@ -17,13 +16,13 @@ pub(super) const PART: &str = "report";
 
 /// The state that observers save in a snapshot, as named values, and the output files that the state refers to.
 #[derive(Default)]
-pub struct Saved {
+pub struct ObserverState {
     values: Map<String, Value>,
     files: Vec<File>,
     refused: Option<String>,
 }
 
-impl Saved {
+impl ObserverState {
     /// Saves `value` under `name`.
     ///
     /// # Panics
@@ -34,7 +33,7 @@ impl Saved {
     }
 
     /// Makes the snapshot wait until the data written to `file` so far is on disk.
-    pub fn count_on(&mut self, file: File) {
+    pub fn sync_file(&mut self, file: File) {
         self.files.push(file);
     }
 
@@ -61,6 +60,11 @@ impl Saved {
         })
     }
 
+    /// Returns the state as a part.
+    pub(super) fn part(self) -> Part {
+        Part::written("json", move |out| self.write(out))
+    }
+
     fn write(self, out: &mut dyn Write) -> io::Result<()> {
         if let Some(reason) = self.refused {
             return Err(io::Error::other(reason));
@@ -68,11 +72,4 @@ impl Saved {
         self.files.iter().try_for_each(File::sync_all)?;
         serde_json::to_writer(out, &self.values).map_err(io::Error::from)
     }
-}
-
-/// Returns the state of an observer as a part.
-pub(super) fn part(observer: &impl Observer) -> Part {
-    let mut saved = Saved::default();
-    observer.save(&mut saved);
-    Part::written("json", move |out| saved.write(out))
 }

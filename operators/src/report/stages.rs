@@ -7,11 +7,11 @@ use rollpacker_dataflow::schema::column;
 use serde::{Deserialize, Serialize};
 
 use super::StepReport;
-use crate::rollout::LOAD;
+use crate::wire::metric::LOAD;
 
 /// The times at which a step moved from one stage to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Instants {
+pub struct StageInstants {
     /// The time at which the previous step closed. Time before it, during which both steps ran, is not counted as this step's own. For the
     /// first step, the time at which it opened.
     pub before: Nanos,
@@ -30,7 +30,7 @@ pub struct Instants {
 /// The own seconds of a step, by stage. They add up to the time since the previous step closed, or since the round opened if that was
 /// later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stages {
+pub struct StageTimes {
     /// Transfer of the new weights to the engine.
     pub sync: f64,
     /// From the end of the transfer until the last response ended: distributing requests, prefill and decoding.
@@ -41,7 +41,7 @@ pub struct Stages {
     pub training: f64,
 }
 
-impl Instants {
+impl StageInstants {
     /// Returns the times of a step.
     #[must_use]
     pub fn of(report: &StepReport) -> Self {
@@ -82,11 +82,11 @@ impl Instants {
     }
 }
 
-impl Stages {
+impl StageTimes {
     /// Returns the own time of a step by stage. The part of a stage that overlaps with the previous step is left out.
     #[must_use]
-    pub fn of(instants: &Instants) -> Self {
-        let Instants { before, opened, synced, generated, scored, closed } = *instants;
+    pub fn of(instants: &StageInstants) -> Self {
+        let StageInstants { before, opened, synced, generated, scored, closed } = *instants;
         let own = |from: Nanos, to: Nanos| to.since(from.max(before)).as_secs_f64();
         Self {
             sync: own(opened, synced),
@@ -133,8 +133,8 @@ mod tests {
     fn stages(before: u64) -> [u64; 4] {
         let [before, opened, synced, generated, scored, closed] =
             [before, 10, 14, 75, 78, 98].map(|second| Nanos(second * 1_000_000_000));
-        let instants = Instants { before, opened, synced, generated, scored, closed };
-        let stages = Stages::of(&instants).named().map(|(_, seconds)| seconds);
+        let instants = StageInstants { before, opened, synced, generated, scored, closed };
+        let stages = StageTimes::of(&instants).named().map(|(_, seconds)| seconds);
         assert!((stages.iter().sum::<f64>() - instants.own_seconds()).abs() < 1e-9);
         stages.map(|seconds| seconds.round() as u64)
     }

@@ -24,31 +24,51 @@
 mod error;
 mod keeper;
 pub(crate) mod part;
-mod resumed;
 
 pub use error::ResumeError;
 pub(crate) use keeper::Keeper;
-pub use resumed::{LastPrompt, Resumed};
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
+use rollpacker_dataflow::batch::BatchStream;
+use rollpacker_dataflow::fault::{Fault, refuse};
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::snapshot::{Commits, Snapshots};
+use rollpacker_dataflow::snapshot::{Commits, Restored, Snapshots};
 use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::dataflow::Scope;
+use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 
-/// Access of a graph's operators to snapshots, and the state that they resume from. By default, no snapshots are taken and the run starts
-/// from the beginning.
+/// The state of an operator in a snapshot.
+pub(crate) trait SavedState: Sized {
+    /// Reads the state from the parts that the operator wrote; `None` if it wrote none.
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError>;
+}
+
+/// Access of a graph's operators to snapshots: they register their parts and read the state that they resume from. By default, no
+/// snapshots are taken and the run starts from the beginning.
 #[derive(Clone, Default)]
 pub struct Resumable<'scope> {
     snapshots: Option<Snapshots<'scope>>,
-    resumed: Option<Rc<Resumed>>,
+    restored: Option<Restored>,
+    /// The first part that could not be read.
+    unreadable: Rc<RefCell<Option<ResumeError>>>,
 }
 
 impl<'scope> Resumable<'scope> {
-    /// Creates the access to `snapshots`, resuming from `resumed`.
+    /// Creates the access to `snapshots`, resuming from `restored`.
     #[must_use]
-    pub fn new(snapshots: Option<Snapshots<'scope>>, resumed: Option<Rc<Resumed>>) -> Self {
-        Self { snapshots, resumed }
+    pub fn new(snapshots: Option<Snapshots<'scope>>, restored: Option<Restored>) -> Self {
+        Self { snapshots, restored, unreadable: Rc::default() }
+    }
+
+    /// Returns a stream with the error of the first part that an operator could not read. Must be called once all operators are built.
+    #[must_use]
+    pub fn errors(&self, scope: Scope<'scope, Step>) -> BatchStream<'scope> {
+        match self.unreadable.borrow().as_ref() {
+            Some(error) => refuse(scope, Fault::new("resume", error.to_string())),
+            None => empty(scope),
+        }
     }
 
     /// Commits the snapshots once all operators are built. Returns `None` if no snapshots are taken.
@@ -62,20 +82,28 @@ impl<'scope> Resumable<'scope> {
         self.snapshots.is_some()
     }
 
-    /// Returns the state that the run resumes from.
-    pub(crate) fn resumed(&self) -> Option<&Resumed> {
-        self.resumed.as_deref()
+    /// Reads the state that an operator resumes from. Returns `None` if the run starts from the beginning, or if the operator wrote no part.
+    /// Also returns `None` if a part cannot be read; [`errors`](Self::errors) then ends the run.
+    pub(crate) fn read<T: SavedState>(&self) -> Option<T> {
+        match T::read(self.restored.as_ref()?) {
+            Ok(state) => state,
+            Err(error) => {
+                self.unreadable.borrow_mut().get_or_insert(error);
+                None
+            }
+        }
     }
 
-    /// Returns the state that the run resumes from on the first worker, and `None` on all others. For operators whose whole state is on the
-    /// first worker.
-    pub(crate) fn resumed_first(&self, worker: usize) -> Option<&Resumed> {
-        self.resumed().filter(|_| worker == 0)
+    /// Like [`read`](Self::read) on the first worker, and `None` on all others. For operators whose whole state is on the first worker.
+    /// Also returns the step of the snapshot.
+    pub(crate) fn read_first<T: SavedState>(&self, worker: usize) -> Option<(Step, T)> {
+        let step = self.step().filter(|_| worker == 0)?;
+        Some((step, self.read()?))
     }
 
     /// Returns the last completed step.
     pub(crate) fn step(&self) -> Option<Step> {
-        self.resumed().map(Resumed::step)
+        self.restored.as_ref().map(Restored::step)
     }
 
     /// Registers a part that every worker has for itself.

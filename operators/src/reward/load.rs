@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of responses of a step whose scoring has not begun, and of those that are being scored. Shared with the tasks that score.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct ScoringLoad {
     queued: Level,
     running: Level,
 }
@@ -32,11 +32,11 @@ impl Level {
     }
 }
 
-impl Load {
+impl ScoringLoad {
     /// Adds a response to the queue. It is removed when the returned value is dropped.
-    pub(crate) fn queue(self: &Arc<Self>) -> Turn {
+    pub(crate) fn queue(self: &Arc<Self>) -> ScoringSlot {
         self.queued.rise();
-        Turn { load: self.clone(), begun: false }
+        ScoringSlot { load: self.clone(), begun: false }
     }
 
     /// Returns the maximum number of queued responses and of responses being scored.
@@ -47,12 +47,12 @@ impl Load {
 
 /// The entry of one response in the counters. Dropping it removes the response.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    load: Arc<Load>,
+pub(crate) struct ScoringSlot {
+    load: Arc<ScoringLoad>,
     begun: bool,
 }
 
-impl Turn {
+impl ScoringSlot {
     /// Moves the response from the queue to those being scored. Later calls have no effect.
     pub(crate) fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
@@ -62,7 +62,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ScoringSlot {
     fn drop(&mut self) {
         if self.begun { &self.load.running } else { &self.load.queued }.fall();
     }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn the_most_at_once_is_kept() {
-        let load = Arc::new(Load::default());
+        let load = Arc::new(ScoringLoad::default());
         let (mut a, mut b, c) = (load.queue(), load.queue(), load.queue());
         a.begin();
         b.begin();

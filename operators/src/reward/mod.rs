@@ -4,14 +4,13 @@
 //! group without the response, or closes the round. A scoring in flight is then cancelled, and a response that arrives later is not scored.
 //! The step ends with the last score of a response that is trained on.
 
-mod excuse;
-mod limit;
 mod load;
+mod needed_scores;
+mod reward_errors;
 mod score_row;
 mod scorer;
 mod tally;
 mod timeouts;
-mod wanted;
 
 use std::sync::Arc;
 
@@ -28,45 +27,33 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
 use rollpacker_stages::reward::{Execution, Router};
 
-use crate::ledger::{Anchors, anchors};
+use crate::ledger::{AnchorTotals, Anchors, anchors};
 use crate::overlap::Scoring;
-use crate::resume::Resumable;
-use crate::rollout::{Generating, Rollouts};
-use crate::rows::Row;
+use crate::rollout::Rollouts;
+use crate::streams::StepStreams;
+use crate::wire::rows::Row;
 
-use self::scorer::{Arrived, Capabilities, Rules, Scorer};
+use self::scorer::{Capabilities, FinishedScore, NAME, Scorer, ScorerConfig};
 
-pub(crate) use self::excuse::{Excused, describe, describe_last, excuse};
+use self::needed_scores::ScoringScope;
+pub(crate) use self::reward_errors::{ErrorEffect, describe, describe_last, error_effect};
 pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
 pub(crate) use self::scorer::{name_of, sample};
 pub(crate) use self::tally::Tallies;
-use self::wanted::Owed;
 
-pub use self::limit::Limit;
-pub use self::timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
-
-/// The name of the operator in metrics and faults.
-const NAME: &str = "reward";
+pub use self::timeouts::{AdaptiveLimits, LimitError, LimitMode, LimitOptions};
+pub use crate::time_limit::TimeLimit;
 
 /// Scored responses, with the streams of the operators before.
 pub struct Scored<'scope> {
     /// Batches of [`schema::SCORED`], emitted as scores arrive.
     pub samples: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
-    pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
-    pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`schema::EXECUTIONS`], emitted with the scores that they led to.
     pub executions: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`]: those of the rollout, and those of executions and time limits.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that do not end the run: the first error of each reward and kind per step.
-    pub warnings: BatchStream<'scope>,
+    /// The streams that the next operators pass on. Metrics include those of executions and time limits; warnings are the first error of
+    /// each reward and kind per step.
+    pub streams: StepStreams<'scope>,
     pub(crate) scoring: GroupScoring,
-    pub(crate) generating: Generating,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// The settings with which groups are scored.
@@ -94,7 +81,7 @@ pub trait RewardExt<'scope> {
     fn reward(
         self,
         router: Router,
-        limit: impl Limit + 'static,
+        limit: impl TimeLimit + 'static,
         executor: Executor,
         clock: Arc<dyn Clock>,
     ) -> Scored<'scope>;
@@ -104,24 +91,28 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
     fn reward(
         self,
         router: Router,
-        mut limit: impl Limit + 'static,
+        mut limit: impl TimeLimit + 'static,
         executor: Executor,
         clock: Arc<dyn Clock>,
     ) -> Scored<'scope> {
-        let known_anchors = self.resumable.resumed().map(|resumed| &resumed.anchors);
-        known_anchors.into_iter().for_each(|known| known.tell(&mut limit));
+        let streams = self.streams;
+        if let Some(known) = streams.resumable.read::<AnchorTotals>() {
+            known.tell(&mut limit);
+        }
         let tallies = Tallies::default();
         let (scoring, wants_scores) = (self.scoring, self.wants_scores);
         let owed = match (self.cancels, wants_scores) {
-            (false, _) => Owed::All,
-            (true, true) => Owed::UntilClosed,
-            (true, false) => Owed::Undecided,
+            (false, _) => ScoringScope::All,
+            (true, true) => ScoringScope::UntilClosed,
+            (true, false) => ScoringScope::Undecided,
         };
-        let rules = Rules { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
+        let rules =
+            ScorerConfig { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
         // The path summary may be 0: no output is derived from anchors, so the loop contains no cycle of timestamps.
         let scope = self.responses.scope();
         let (edge, known) = scope.feedback(Steps(0));
-        let told = Told { responses: self.responses, decisions: self.own_decisions.clone(), known };
+        let told =
+            RewardInputs { responses: self.responses, decisions: streams.decisions.clone(), known };
         let mut given = score(told, rules, executor.clone(), tallies.clone());
         if wants_scores && scoring == Scoring::AfterRollout {
             given.errors = given.errors.concat(refuse(scope, too_late()));
@@ -131,21 +122,16 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         }
         let executions =
             route::first("executions_to_first", given.executions.clone(), &schema::EXECUTIONS);
-        let Anchors { changes, metrics } = anchors(executions, &self.resumable);
+        let Anchors { changes, metrics } = anchors(executions, &streams.resumable);
         // The ledger keeps each case on the worker of its key, but any worker may score a response that needs it.
         let changes = route::all("anchors_to_all", changes, &schema::ANCHORS);
         changes.connect_loop(edge);
+        let streams = streams.with_metrics(metrics).with_errors(given.errors);
         Scored {
             samples: given.samples,
-            decisions: self.own_decisions,
-            generating: self.generating,
-            placements: self.placements,
             executions: given.executions,
-            metrics: self.metrics.concat(metrics),
-            errors: self.errors.concat(given.errors),
-            warnings: given.warnings,
+            streams: StepStreams { warnings: given.warnings, ..streams },
             scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
-            resumable: self.resumable,
         }
     }
 }
@@ -159,7 +145,7 @@ fn too_late() -> Fault {
 }
 
 /// The input streams of the operator.
-struct Told<'scope> {
+struct RewardInputs<'scope> {
     responses: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
     /// Batches of [`schema::ANCHORS`]: the anchors of test cases from the ledger.
@@ -167,7 +153,7 @@ struct Told<'scope> {
 }
 
 /// The output streams of the operator.
-struct Given<'scope> {
+struct RewardOutputs<'scope> {
     samples: BatchStream<'scope>,
     executions: BatchStream<'scope>,
     errors: BatchStream<'scope>,
@@ -175,11 +161,11 @@ struct Given<'scope> {
 }
 
 fn score<'scope>(
-    told: Told<'scope>,
-    rules: Rules<impl Limit + 'static>,
+    told: RewardInputs<'scope>,
+    rules: ScorerConfig<impl TimeLimit + 'static>,
     executor: Executor,
     tallies: Tallies,
-) -> Given<'scope> {
+) -> RewardOutputs<'scope> {
     let mut operator = Operator::new(NAME, told.responses.scope());
     let mut responses = operator.input(told.responses, Pipeline, &schema::RESPONSES);
     let mut decisions = operator.input(told.decisions, Pipeline, &schema::DECISIONS);
@@ -197,7 +183,7 @@ fn score<'scope>(
         move |frontiers| {
             // Decisions come first, so that no scoring starts for a response that they drop.
             decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));
-            known.for_each(|_, batch| scorer.know(&batch));
+            known.for_each(|_, batch| scorer.set_anchors(&batch));
             responses.for_each(|capability, batch| {
                 scorer.arrive(*capability.time(), &batch, || Capabilities {
                     scored: capability.retain(scored.index()),
@@ -220,24 +206,24 @@ fn score<'scope>(
             scorer.forget(&frontiers[..2]);
         }
     });
-    Given { samples, executions, errors, warnings }
+    RewardOutputs { samples, executions, errors, warnings }
 }
 
-fn samples_batch(run: &[Arrived]) -> Batch {
+fn samples_batch(run: &[FinishedScore]) -> Batch {
     let (rows, scores): (Vec<Row>, Vec<ScoreRow>) =
         run.iter().map(|arrived| (arrived.pending.row.clone(), arrived.score.clone())).unzip();
     scored_batch(&rows, &scores)
 }
 
-fn warnings_batch(run: &[Arrived]) -> Batch {
+fn warnings_batch(run: &[FinishedScore]) -> Batch {
     let warnings: Vec<Fault> = run.iter().filter_map(|arrived| arrived.warning.clone()).collect();
     faults_batch(&warnings)
 }
 
-fn executions_batch(run: &[Arrived]) -> Batch {
+fn executions_batch(run: &[FinishedScore]) -> Batch {
     let all: Vec<(u64, Execution)> = run
         .iter()
-        .flat_map(|Arrived { pending, executions, .. }| {
+        .flat_map(|FinishedScore { pending, executions, .. }| {
             executions.iter().map(|execution| (pending.dataset_row, *execution))
         })
         .collect();

@@ -12,8 +12,8 @@ use rollpacker_stages::reward::{RewardError, Score};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::columns::{lists, texts};
-use crate::rows::{Row, gather_first};
+use crate::wire::columns::{lists, texts};
+use crate::wire::rows::{Row, gather_first};
 
 /// The duration of a scoring, and the time at which it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

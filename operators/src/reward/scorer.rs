@@ -16,15 +16,18 @@ use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
 
-use super::excuse::{describe_last, excuse};
-use super::load::Turn;
+use super::load::ScoringSlot;
+use super::needed_scores::{NeededScores, ScoringScope};
+use super::reward_errors::{describe_last, error_effect};
 use super::score_row::{ScoreRow, Timing};
 use super::tally::{Tallies, Tally};
-use super::wanted::{Owed, Wanted};
-use super::{Limit, NAME};
 use crate::overlap::Scoring;
-use crate::rows::Row;
-use crate::schedule::operator::finish_reason;
+use crate::time_limit::TimeLimit;
+use crate::wire::finish_reason::finish_reason;
+use crate::wire::rows::Row;
+
+/// The name of the operator in metrics and faults.
+pub(super) const NAME: &str = "reward";
 
 /// The capabilities for the outputs that follow from a response.
 pub(super) struct Capabilities {
@@ -52,7 +55,7 @@ impl Drop for Pending {
 }
 
 /// A response with its score, or with the value that replaces it after an error.
-pub(super) struct Arrived {
+pub(super) struct FinishedScore {
     pub(super) pending: Pending,
     pub(super) score: ScoreRow,
     pub(super) executions: Vec<Execution>,
@@ -63,21 +66,21 @@ pub(super) struct Arrived {
 pub(super) type Outcome = (Result<Score, RewardError>, Timing);
 
 /// The configuration of the scorer.
-pub(super) struct Rules<L> {
+pub(super) struct ScorerConfig<L> {
     pub(super) router: Router,
     pub(super) limit: L,
     pub(super) scoring: Scoring,
-    pub(super) owed: Owed,
+    pub(super) owed: ScoringScope,
     pub(super) clock: Arc<dyn Clock>,
 }
 
 /// Scores responses whose scores are needed, and cancels those that are no longer needed.
 pub(super) struct Scorer<L> {
-    rules: Rules<L>,
+    rules: ScorerConfig<L>,
     tallies: Tallies,
     tasks: Tasks<SampleId, Outcome>,
     waiting: Waiting,
-    rounds: BTreeMap<Step, Wanted>,
+    rounds: BTreeMap<Step, NeededScores>,
     /// Responses that are not being scored yet.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
     pending: BTreeMap<SampleId, Pending>,
@@ -85,9 +88,9 @@ pub(super) struct Scorer<L> {
     failed: Vec<Pending>,
 }
 
-impl<L: Limit> Scorer<L> {
+impl<L: TimeLimit> Scorer<L> {
     pub(super) fn new(
-        rules: Rules<L>,
+        rules: ScorerConfig<L>,
         tallies: Tallies,
         tasks: Tasks<SampleId, Outcome>,
         waiting: Waiting,
@@ -105,18 +108,18 @@ impl<L: Limit> Scorer<L> {
     }
 
     /// Returns the state of the round of a step.
-    fn round(&mut self, step: Step) -> &mut Wanted {
+    fn round(&mut self, step: Step) -> &mut NeededScores {
         let owed = self.rules.owed;
-        self.rounds.entry(step).or_insert_with(|| Wanted::new(owed))
+        self.rounds.entry(step).or_insert_with(|| NeededScores::new(owed))
     }
 
     /// Records the anchors of test cases from the ledger.
-    pub(super) fn know(&mut self, batch: &Batch) {
+    pub(super) fn set_anchors(&mut self, batch: &Batch) {
         let rows = batch.values::<UInt64Type>(column::ROW).values();
         let cases = batch.values::<UInt32Type>(column::CASE).values();
         let longest = batch.values::<UInt64Type>(column::TOOK).values();
         for ((row, case), longest) in rows.iter().zip(cases).zip(longest) {
-            self.rules.limit.anchored(*row, *case, Nanos(*longest));
+            self.rules.limit.set_anchor(*row, *case, Nanos(*longest));
         }
     }
 
@@ -188,7 +191,7 @@ impl<L: Limit> Scorer<L> {
     fn start(&mut self, step: Step, capabilities: Rc<Capabilities>, row: Row) {
         let sample = sample(step, &row);
         let (id, dataset_row) = (sample.id, sample.row);
-        let Rules { router, limit, clock, .. } = &mut self.rules;
+        let ScorerConfig { router, limit, clock, .. } = &mut self.rules;
         let context = Context::new(clock.clone()).with_limits(limit.limits(id, dataset_row));
         let turn = self.tallies.with(step, |tally| tally.load.queue());
         let name = || format!("a score by `{}`", name_of(router.reward_of(&sample.data_source)));
@@ -199,7 +202,7 @@ impl<L: Limit> Scorer<L> {
     }
 
     /// Returns the responses whose scoring has ended, and the faults that end the run.
-    pub(super) fn arrived(&mut self) -> (Vec<Arrived>, Vec<(&Capability<Step>, Fault)>) {
+    pub(super) fn arrived(&mut self) -> (Vec<FinishedScore>, Vec<(&Capability<Step>, Fault)>) {
         let mut arrived = Vec::new();
         let (mut messages, known) = (Vec::new(), self.failed.len());
         while let Some((id, outcome)) = self.tasks.try_next() {
@@ -207,7 +210,7 @@ impl<L: Limit> Scorer<L> {
                 self.pending.remove(&id).expect("invariant: what answers was not cancelled");
             match self.settle(&pending, outcome) {
                 Ok((score, executions, warning)) => {
-                    arrived.push(Arrived { pending, score, executions, warning });
+                    arrived.push(FinishedScore { pending, score, executions, warning });
                 }
                 Err(message) => {
                     messages.push(message);
@@ -228,7 +231,7 @@ impl<L: Limit> Scorer<L> {
         pending: &Pending,
         outcome: Result<Outcome, Lost>,
     ) -> Result<(ScoreRow, Vec<Execution>, Option<Fault>), String> {
-        let Rules { router, limit, .. } = &mut self.rules;
+        let ScorerConfig { router, limit, .. } = &mut self.rules;
         let (result, timing) = outcome.map_err(|lost| lost.to_string())?;
         let told = pending.context.take_metrics();
         self.tallies.with(pending.id.step, |tally| tally.tell(told));
@@ -245,14 +248,15 @@ impl<L: Limit> Scorer<L> {
             Err(error) => {
                 let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
                 let reward = name_of(router.reward_of(source));
-                let on_error = self.tallies.judge(router.on_error_of(source), reward);
-                let excuse = |tally: &mut Tally| excuse((&error, source), on_error, NAME, tally);
-                let excused = self.tallies.with(pending.id.step, excuse);
-                let excused = excused
+                let on_error = self.tallies.effective_on_error(router.on_error_of(source), reward);
+                let count =
+                    |tally: &mut Tally| error_effect((&error, source), on_error, NAME, tally);
+                let effect = self.tallies.with(pending.id.step, count);
+                let effect = effect
                     .ok_or_else(|| describe_last(&error, source, router.on_error_of(source)))?;
                 let about = |fault: Fault| fault.about(pending.id.prompt, pending.id.sample);
-                let row = row.with_error(&error, excused.value, timing);
-                Ok((row, Vec::new(), excused.warning.map(about)))
+                let row = row.with_error(&error, effect.value, timing);
+                Ok((row, Vec::new(), effect.warning.map(about)))
             }
         }
     }
@@ -269,7 +273,7 @@ pub(crate) fn name_of<E>(named: Result<Option<&str>, E>) -> &str {
     named.ok().flatten().unwrap_or("no reward")
 }
 
-async fn timed(router: Router, sample: Sample, context: Context, mut turn: Turn) -> Outcome {
+async fn timed(router: Router, sample: Sample, context: Context, mut turn: ScoringSlot) -> Outcome {
     turn.begin();
     let begun = context.clock().now();
     let score = router.score(&sample, &context).await;

@@ -14,14 +14,14 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::reward::{ErrorKind, MOST_TOLERATED, OnError, RewardError};
 use rollpacker_stages::train::Metrics;
 
-use super::load::Load;
+use super::load::ScoringLoad;
 use crate::policy::metrics_batch;
 
 /// The counts of the scoring of one step.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// The number of responses that are queued and being scored.
-    pub(crate) load: Arc<Load>,
+    pub(crate) load: Arc<ScoringLoad>,
     /// Scorings in flight that were cancelled.
     pub(crate) cancelled: u64,
     /// Responses that ended by themselves but were never scored, because they were dropped before.
@@ -30,7 +30,7 @@ pub(crate) struct Tally {
     pub(crate) dropped_groups: u64,
     errors: BTreeMap<(ErrorKind, String), u64>,
     /// The metrics that rewards reported, by name.
-    told: BTreeMap<String, Vec<f64>>,
+    reported: BTreeMap<String, Vec<f64>>,
 }
 
 impl Tally {
@@ -44,12 +44,13 @@ impl Tally {
     /// Records metrics that a reward reported.
     pub(crate) fn tell(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
-            self.told.entry(name).or_default().push(value);
+            self.reported.entry(name).or_default().push(value);
         }
     }
 
     fn metrics(&self) -> Metrics {
-        let told = self.told.iter().map(|(name, values)| (name.clone(), mean(values.clone())));
+        let reported =
+            self.reported.iter().map(|(name, values)| (name.clone(), mean(values.clone())));
         let of_kind = |kind| {
             let errors = self.errors.iter().filter(move |((of, _), _)| *of == kind);
             errors.map(|(_, count)| *count).sum::<u64>() as f64
@@ -68,7 +69,7 @@ impl Tally {
             ("dropped_groups", self.dropped_groups as f64),
         ];
         let counts = counts.map(|(name, value)| (name.to_owned(), value));
-        let all = told.chain(kinds).chain(by_reward).chain(counts);
+        let all = reported.chain(kinds).chain(by_reward).chain(counts);
         all.map(|(name, value)| (format!("reward/{name}"), value)).collect()
     }
 }
@@ -100,7 +101,7 @@ impl Tallies {
 
     /// Returns the effect of an error, given the setting `on_error` of its route. A tolerated error becomes fatal after [`MOST_TOLERATED`]
     /// consecutive errors of the reward.
-    pub(crate) fn judge(&self, on_error: OnError, reward: &str) -> OnError {
+    pub(crate) fn effective_on_error(&self, on_error: OnError, reward: &str) -> OnError {
         let mut streaks = self.streaks.borrow_mut();
         let streak = streaks.entry(reward.to_owned()).or_default();
         *streak += 1;
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn errors_in_a_row_are_tolerated_up_to_a_bound() {
         let tallies = Tallies::default();
-        let judge = |reward| tallies.judge(OnError::Tolerate, reward);
+        let judge = |reward| tallies.effective_on_error(OnError::Tolerate, reward);
         for _ in 1..MOST_TOLERATED {
             assert_eq!(judge("a"), OnError::Tolerate);
         }
@@ -158,7 +159,8 @@ mod tests {
         tallies.scored("a");
         assert_eq!(judge("a"), OnError::Tolerate);
         for on_error in [OnError::Fail, OnError::Zero, OnError::DropGroup] {
-            let judged: Vec<_> = (0..100).map(|_| tallies.judge(on_error, "c")).collect();
+            let judged: Vec<_> =
+                (0..100).map(|_| tallies.effective_on_error(on_error, "c")).collect();
             assert!(judged.iter().all(|it| *it == on_error));
         }
     }

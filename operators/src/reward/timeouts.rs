@@ -31,7 +31,7 @@ use rollpacker_stages::draw::Draw;
 use rollpacker_stages::reward::{Execution, LimitRule, Limits};
 use serde::{Deserialize, Serialize};
 
-use super::Limit;
+use super::TimeLimit;
 
 /// The settings for time limits of test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ use super::Limit;
 )]
 pub struct LimitOptions {
     /// `fixed` for constant limits, `adaptive` for limits that follow the longest correct execution. Default: `adaptive`.
-    pub mode: Timeout,
+    pub mode: LimitMode,
     /// The smallest adaptive limit, in seconds. Above 0, at most `max_s`. Default: 2.
     pub min_s: f64,
     /// The fixed limit, in seconds. In adaptive mode, the largest limit, and the limit of a case without a known execution. Above 0, at
@@ -57,7 +57,7 @@ pub struct LimitOptions {
 /// The rule for the time limit of a test case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Timeout {
+pub enum LimitMode {
     /// The limit is constant.
     Fixed,
     /// The limit follows the longest correct execution known.
@@ -87,7 +87,7 @@ impl Default for LimitOptions {
     fn default() -> Self {
         let LimitRule { min, max, slack } = LimitRule::default();
         Self {
-            mode: Timeout::Adaptive,
+            mode: LimitMode::Adaptive,
             min_s: min.as_secs_f64(),
             max_s: max.as_secs_f64(),
             slack,
@@ -107,7 +107,7 @@ impl LimitOptions {
             false => Err(LimitError { key, found, expected }),
         };
         let Self { min_s: min, max_s: max, slack, audit_share: share, .. } = self;
-        let adapts = self.mode == Timeout::Adaptive;
+        let adapts = self.mode == LimitMode::Adaptive;
         let max_is_in = max > 0.0 && max <= LONGEST_S;
         within("max_s", max, max_is_in, "seconds above 0, at most 86400")?;
         let min_is_in = min > 0.0 && (min <= max || !adapts);
@@ -128,8 +128,8 @@ impl LimitOptions {
     fn rule(&self) -> LimitRule {
         let max = Nanos::from_secs_f64(self.max_s);
         match self.mode {
-            Timeout::Fixed => LimitRule { min: max, max, slack: self.slack },
-            Timeout::Adaptive => {
+            LimitMode::Fixed => LimitRule { min: max, max, slack: self.slack },
+            LimitMode::Adaptive => {
                 let min = Nanos::from_secs_f64(self.min_s);
                 LimitRule { min, max, slack: self.slack }
             }
@@ -139,7 +139,7 @@ impl LimitOptions {
 
 /// The time limits of the test cases of each dataset row, with the executions that they are derived from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Timeouts {
+pub struct AdaptiveLimits {
     rule: LimitRule,
     audit_share: f64,
     seed: u64,
@@ -147,7 +147,7 @@ pub struct Timeouts {
     anchors: BTreeMap<u64, Arc<[Option<Nanos>]>>,
 }
 
-impl Timeouts {
+impl AdaptiveLimits {
     /// Creates limits without known executions. `seed` selects the responses that are audited.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Timeouts {
     }
 }
 
-impl Limit for Timeouts {
+impl TimeLimit for AdaptiveLimits {
     fn limits(&mut self, id: SampleId, row: u64) -> Limits {
         Limits {
             rule: self.rule,
@@ -197,7 +197,7 @@ impl Limit for Timeouts {
         }
     }
 
-    fn anchored(&mut self, row: u64, case: u32, longest: Nanos) {
+    fn set_anchor(&mut self, row: u64, case: u32, longest: Nanos) {
         self.learn(row, case, longest);
     }
 }

@@ -18,100 +18,94 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::Metrics;
 
-use super::LOAD;
-use super::generating::Generating;
-use super::kept::{Ended, Kept, Launch, Samples};
+use super::kept_responses::{EndedResponse, KeptById, KeptResponses, LaunchPlan};
 use super::notices::Notices;
-use super::port::{Capabilities, Port};
-use super::responses::response_batch;
+use super::port::{Port, RolloutCapabilities};
+use super::responses::{LaunchedPrompt, response_batch};
+use crate::in_flight::InFlightResponses;
 use crate::policy::{metrics_batch, policy_of};
-use crate::rows::Row;
-use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
+use crate::wire::action::{ADVANCE, LAUNCH, PAUSE};
+use crate::wire::metric::LOAD;
+use crate::wire::rows::Row;
 
 const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
 
 /// The requests of one step that are in flight.
-struct UnderWay {
-    capabilities: Capabilities,
+struct StepInFlight {
+    capabilities: RolloutCapabilities,
     /// The version of the weights that the engine was given for the step and the time of that call, until the engine reports when it had
     /// them.
     loading: Option<(PolicyVersion, Nanos)>,
-    prompts: BTreeMap<PromptId, Launched>,
+    prompts: BTreeMap<PromptId, LaunchedPrompt>,
     /// The number of responses that were requested and not returned yet.
-    owed: usize,
+    outstanding: usize,
 }
 
-impl UnderWay {
+impl StepInFlight {
     fn capability(&self, port: Port) -> &Capability<Step> {
         &self.capabilities[port as usize]
     }
 }
 
-/// A prompt for which the engine was asked to generate responses.
-pub(super) struct Launched {
-    pub(super) row: Row,
-    version: PolicyVersion,
-}
-
 /// The requests of a step, with the capabilities for the outputs that follow from them.
-pub(crate) type HeldRequests = (Step, Capabilities, Batch);
+pub(crate) type HeldRequests = (Step, RolloutCapabilities, Batch);
 
 /// The state of the rollout operator.
-pub(crate) struct Driver {
+pub(crate) struct RolloutDriver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
     waiting: Waiting,
-    steps: BTreeMap<Step, UnderWay>,
+    steps: BTreeMap<Step, StepInFlight>,
     /// The policies of steps without a request so far.
     policies: BTreeMap<Step, Policy>,
     /// The last step whose policy was received.
     published: Option<Step>,
     /// Requests from another worker that arrived before this worker received the policy of their step.
     held: Vec<HeldRequests>,
-    generating: Generating,
-    kept: Kept,
+    in_flight: InFlightResponses,
+    kept: KeptResponses,
     /// In lockstep: the progress that is reported to the schedule.
     notices: Option<Notices>,
     /// Responses that ended and were not passed on yet.
-    ended: BTreeMap<Step, Vec<Ended>>,
+    ended: BTreeMap<Step, Vec<EndedResponse>>,
     /// `true` after a failure. The capabilities of all open steps are then kept.
     failed: bool,
     /// A failure that was not reported yet because no step was open.
-    untold: Option<String>,
+    unreported_failure: Option<String>,
 }
 
-impl Driver {
+impl RolloutDriver {
     /// Creates a driver of an engine without requests. `pauses` states if the schedule may pause responses.
     pub(crate) fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
         Self {
             published: None,
             held: Vec::new(),
-            generating: Generating::default(),
+            in_flight: InFlightResponses::default(),
             engine,
             clock,
             waiting: Waiting::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
-            kept: Kept::new(pauses),
+            kept: KeptResponses::new(pauses),
             notices: None,
             ended: BTreeMap::new(),
             failed: false,
-            untold: None,
+            unreported_failure: None,
         }
     }
 
     /// Restores paused responses from a snapshot; later requests continue them.
-    pub(super) fn resumes(self, samples: Samples) -> Self {
+    pub(super) fn with_kept(self, samples: KeptById) -> Self {
         Self { kept: self.kept.with(samples), ..self }
     }
 
-    /// Counts the responses in flight in `generating`.
-    pub(super) fn counts(self, generating: Generating) -> Self {
-        Self { generating, ..self }
+    /// Counts the responses in flight in `in_flight`.
+    pub(super) fn with_counter(self, in_flight: InFlightResponses) -> Self {
+        Self { in_flight, ..self }
     }
 
     /// Reports the responses in flight to `waiting`.
-    pub(super) fn tells(self, waiting: Waiting) -> Self {
+    pub(super) fn with_watchdog(self, waiting: Waiting) -> Self {
         Self { waiting, ..self }
     }
 
@@ -120,7 +114,7 @@ impl Driver {
     }
 
     /// Returns the paused responses that are kept.
-    pub(super) fn samples(&self) -> &Samples {
+    pub(super) fn samples(&self) -> &KeptById {
         self.kept.samples()
     }
 
@@ -131,7 +125,7 @@ impl Driver {
     }
 
     /// Switches to lockstep, as the rollout of `worker`. Fails if the engine does not support it.
-    pub(crate) fn race(&mut self, worker: usize) {
+    pub(crate) fn race_in_lockstep(&mut self, worker: usize) {
         match self.engine.lockstep() {
             Some(_) => self.notices = Some(Notices::new(worker)),
             None => self.fail(NO_LOCKSTEP.to_owned()),
@@ -155,7 +149,7 @@ impl Driver {
     }
 
     /// Removes and returns the held requests whose policy has arrived.
-    pub(crate) fn take_due(&mut self) -> Vec<HeldRequests> {
+    pub(crate) fn take_ready(&mut self) -> Vec<HeldRequests> {
         let (due, held) =
             std::mem::take(&mut self.held).into_iter().partition(|held| self.published(held.0));
         self.held = held;
@@ -182,7 +176,7 @@ impl Driver {
     pub(crate) fn request(
         &mut self,
         step: Step,
-        capabilities: impl FnOnce() -> Capabilities,
+        capabilities: impl FnOnce() -> RolloutCapabilities,
         batch: &Batch,
     ) {
         let loading = self.policies.remove(&step).map(|policy| {
@@ -192,11 +186,11 @@ impl Driver {
         });
         // Rounds come in the order of steps. Policies of earlier steps are left over from rounds in which other workers got all requests.
         self.policies = self.policies.split_off(&step);
-        self.steps.entry(step).or_insert_with(|| UnderWay {
+        self.steps.entry(step).or_insert_with(|| StepInFlight {
             capabilities: capabilities(),
             loading,
             prompts: BTreeMap::new(),
-            owed: 0,
+            outstanding: 0,
         });
         let actions = batch.values::<UInt8Type>(column::ACTION);
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
@@ -227,12 +221,12 @@ impl Driver {
         let version =
             PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(index));
         if let Some(under_way) = self.steps.get_mut(&step) {
-            under_way.owed += samples.len();
-            self.generating.begin(samples.len());
-            under_way.prompts.insert(prompt, Launched { row, version });
+            under_way.outstanding += samples.len();
+            self.in_flight.begin(samples.len());
+            under_way.prompts.insert(prompt, LaunchedPrompt { row, version });
         }
         self.kept.open(step);
-        let Launch { runs, again } = self.kept.launch(step, prompt, samples);
+        let LaunchPlan { runs, returned } = self.kept.launch(step, prompt, samples);
         for (samples, resumed) in runs {
             let ids = samples.clone().map(|sample| SampleId { step, prompt, sample });
             ids.for_each(|id| self.waiting.begin(id, "the engine's response"));
@@ -240,9 +234,9 @@ impl Driver {
             self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
         }
         if let Some(notices) = &mut self.notices {
-            again.iter().for_each(|ended| notices.end(&ended.completion));
+            returned.iter().for_each(|ended| notices.end(&ended.completion));
         }
-        self.ended.entry(step).or_default().extend(again);
+        self.ended.entry(step).or_default().extend(returned);
     }
 
     /// Stops a response. If it is `paused`, its tokens are kept so that a later round can continue it.
@@ -276,7 +270,7 @@ impl Driver {
         if self.steps.is_empty() {
             return;
         }
-        let owes_nothing = self.steps.values().all(|under_way| under_way.owed == 0);
+        let owes_nothing = self.steps.values().all(|under_way| under_way.outstanding == 0);
         let Some((notices, side)) = self.race_side() else { return };
         let reached = side.reached();
         let floor = if owes_nothing { Tick::MAX } else { reached.floor };
@@ -299,15 +293,15 @@ impl Driver {
     /// responses, so they are sent after the responses.
     pub(crate) fn report(&mut self, mut give: impl FnMut(Port, &Capability<Step>, Batch)) {
         self.listen();
-        self.tell_loads(&mut give);
-        self.tell_failure(&mut give);
+        self.report_loads(&mut give);
+        self.report_failure(&mut give);
         self.pass_on(&mut give);
         self.notice(&mut give);
         self.settle();
     }
 
     /// Reports how long the weights of each step took to load, once the engine knows it.
-    fn tell_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
+    fn report_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for under_way in self.steps.values_mut() {
             let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));
             if let Some(took) = under_way.loading.and_then(loading) {
@@ -341,14 +335,14 @@ impl Driver {
 
     fn fail(&mut self, message: String) {
         if !std::mem::replace(&mut self.failed, true) {
-            self.untold = Some(message);
+            self.unreported_failure = Some(message);
         }
     }
 
     /// Reports a failure at the first open step. The capabilities are kept, so that no frontier passes the failed step.
-    fn tell_failure(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
+    fn report_failure(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if let Some(under_way) = self.steps.values().next()
-            && let Some(message) = self.untold.take()
+            && let Some(message) = self.unreported_failure.take()
         {
             let faults = faults_batch(&[Fault::new("rollout", message)]);
             give(Port::Errors, under_way.capability(Port::Errors), faults);
@@ -367,8 +361,8 @@ impl Driver {
                 .expect("invariant: an engine reports what it was asked for");
             let responses = response_batch(&completions, &under_way.prompts);
             give(Port::Responses, under_way.capability(Port::Responses), responses);
-            under_way.owed -= completions.len();
-            self.generating.end(completions.len());
+            under_way.outstanding -= completions.len();
+            self.in_flight.end(completions.len());
         }
     }
 
@@ -382,7 +376,7 @@ impl Driver {
     /// Drops the capabilities of steps without outstanding responses. After a failure, all are kept.
     fn settle(&mut self) {
         if !self.failed {
-            self.steps.retain(|_, under_way| under_way.owed > 0);
+            self.steps.retain(|_, under_way| under_way.outstanding > 0);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Responses that are kept for a later round, as rows of a snapshot.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
@@ -14,11 +13,11 @@ use rollpacker_dataflow::snapshot::{Part, Restored};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
-use super::kept::{Ended, Sample, Samples};
-use crate::columns::lists;
-use crate::resume::ResumeError;
+use super::kept_responses::{EndedResponse, KeptById, KeptResponse};
 use crate::resume::part::{read_rows, rows};
-use crate::schedule::operator::finish_reason;
+use crate::resume::{ResumeError, SavedState};
+use crate::wire::columns::lists;
+use crate::wire::finish_reason::finish_reason;
 
 /// The name of the part.
 pub(super) const PART: &str = "rollout";
@@ -50,25 +49,18 @@ static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// The kept responses of a snapshot.
-#[derive(Clone, Default)]
-pub(crate) struct KeptRows(Option<Batch>);
+pub(super) struct KeptRows(Batch);
+
+impl SavedState for KeptRows {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+        Ok(read_rows(restored, PART, &KEPT)?.map(Self))
+    }
+}
 
 impl KeptRows {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
-        read_rows(restored, PART, &KEPT).map(Self)
-    }
-
-    /// Returns the prompts of the kept responses.
-    pub(crate) fn prompts(&self) -> BTreeSet<PromptId> {
-        self.samples().into_keys().map(|(prompt, _)| prompt).collect()
-    }
-
     /// Returns the kept responses.
-    pub(super) fn samples(&self) -> Samples {
-        let Some(batch) = self.0.as_ref().filter(|batch| batch.num_rows() > 0) else {
-            return Samples::new();
-        };
-        (0..batch.num_rows()).map(|row| read(batch, row)).collect()
+    pub(super) fn samples(&self) -> KeptById {
+        (0..self.0.num_rows()).map(|row| read(&self.0, row)).collect()
     }
 }
 
@@ -80,14 +72,14 @@ struct Entry<'a> {
     completion: std::borrow::Cow<'a, Completion>,
 }
 
-fn entry<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a Sample) -> Entry<'a> {
+fn entry<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a KeptResponse) -> Entry<'a> {
     match kept {
-        Sample::Whole(Ended { completion, resumed, version }) => {
+        KeptResponse::Whole(EndedResponse { completion, resumed, version }) => {
             let id = SampleId { step: completion.id.step, prompt, sample };
             let completion = std::borrow::Cow::Borrowed(completion);
             Entry { id, version: *version, resumed: *resumed, completion }
         }
-        Sample::Partial(partial, version) => {
+        KeptResponse::Partial(partial, version) => {
             let id = SampleId { step: partial.launched, prompt, sample };
             let completion = Completion {
                 id,
@@ -109,7 +101,7 @@ fn entry<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a Sample) -> Entry<'a>
 }
 
 /// Returns the kept responses as a part.
-pub(super) fn part(samples: &Samples) -> Part {
+pub(super) fn part(samples: &KeptById) -> Part {
     let entries: Vec<Entry<'_>> = samples.iter().map(|(id, kept)| entry(id, kept)).collect();
     let wide = |of: fn(&Entry<'_>) -> u64| -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(entries.iter().map(of)))
@@ -144,7 +136,7 @@ pub(super) fn part(samples: &Samples) -> Part {
 }
 
 /// Reads a row. The times are set to 0: they came from the clock of another process, which had another origin.
-fn read(batch: &Batch, row: usize) -> ((PromptId, u32), Sample) {
+fn read(batch: &Batch, row: usize) -> ((PromptId, u32), KeptResponse) {
     let wide = |name| batch.values::<UInt64Type>(name).value(row);
     let narrow = |name| batch.values::<UInt32Type>(name).value(row);
     let (prompt, sample) = (PromptId(wide(column::PROMPT_ID)), narrow(column::SAMPLE));
@@ -165,9 +157,13 @@ fn read(batch: &Batch, row: usize) -> ((PromptId, u32), Sample) {
         instance: narrow(column::INSTANCE),
     };
     let kept = if finish_reason.is_whole() {
-        Sample::Whole(Ended { completion, resumed: narrow(column::RESUMED_LENGTH), version })
+        KeptResponse::Whole(EndedResponse {
+            completion,
+            resumed: narrow(column::RESUMED_LENGTH),
+            version,
+        })
     } else {
-        Sample::Partial(partial(completion), version)
+        KeptResponse::Partial(partial(completion), version)
     };
     ((prompt, sample), kept)
 }

@@ -1,8 +1,7 @@
 //! The rollout operator: drives an engine with the requests of the schedule, and streams responses as they end.
 
 pub(crate) mod driver;
-mod generating;
-mod kept;
+mod kept_responses;
 mod kept_rows;
 pub(crate) mod notices;
 pub(crate) mod port;
@@ -23,23 +22,20 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
 use rollpacker_stages::rollout::RolloutEngine;
 
-pub(crate) use self::generating::Generating;
-pub use self::kept::is_given_again;
-pub(crate) use self::kept_rows::KeptRows;
+use self::kept_rows::KeptRows;
+pub use crate::wire::finish_reason::is_returned_whole;
 
-use self::driver::Driver;
-use self::kept::Samples;
+use self::driver::RolloutDriver;
+use self::kept_responses::KeptById;
 use self::port::Port;
-use crate::exchange;
+use crate::in_flight::InFlightResponses;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::resume::Resumable;
-use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
-use crate::spread::kept_on;
-
-/// The metric with the load time of a step's weights, in seconds: from when the engine was given them until all of the engine had them. It
-/// is missing for an engine that [does not report it](RolloutEngine::loaded_at).
-pub(crate) const LOAD: &str = "rollout/load_s";
+use crate::schedule::operator::{FeedbackStreams, RoundStreams, Scheduled, schedule};
+use crate::schedule::prompt_affinity::worker_of_kept;
+use crate::schedule_feed;
+use crate::streams::StepStreams;
 
 /// The output streams of a rollout.
 pub struct Rollouts<'scope> {
@@ -47,29 +43,22 @@ pub struct Rollouts<'scope> {
     pub responses: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`]: all decisions, on the first worker.
     pub decisions: BatchStream<'scope>,
-    /// The decisions that concern this worker.
-    pub(crate) own_decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
-    pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::METRICS`]: `rollout/load_s` of each step, if the engine reports when it has the weights.
-    pub metrics: BatchStream<'scope>,
-    /// Errors so far.
-    pub errors: BatchStream<'scope>,
+    /// The streams that the next operators pass on. Metrics are `rollout/load_s` of each step, if the engine reports when it has the
+    /// weights.
+    pub streams: StepStreams<'scope>,
     /// The feedback handle for scores, if the schedule decides by them.
     pub(crate) scores: Option<Handle<'scope, Step, Batch>>,
     pub(crate) scoring: Scoring,
-    pub(crate) generating: Generating,
     /// `true` if the schedule decides by scores.
     pub(crate) wants_scores: bool,
     /// `true` if scoring is cancelled for dropped responses.
     pub(crate) cancels: bool,
-    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Rollouts<'_> {
     /// Sets when responses are scored. By default, each response is scored as it ends.
     #[must_use]
-    pub fn scored(self, scoring: Scoring) -> Self {
+    pub fn score_when(self, scoring: Scoring) -> Self {
         Self { scoring, ..self }
     }
 
@@ -108,6 +97,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let resumable = scheduled.resumable.clone();
         let unsaved =
             resumable.is_kept() && placement.as_ref().is_some_and(|policy| policy.save().is_none());
+        let kept = resumable.read::<KeptRows>().map(|kept| kept.samples()).unwrap_or_default();
+        let kept_prompts = kept.keys().map(|(prompt, _)| *prompt).collect();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         let in_lockstep = scheduled.in_lockstep;
@@ -118,22 +109,22 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let (scores, scored) = match wants_scores {
             true => {
                 let (handle, scored) = scope.feedback(Steps(0));
-                (Some(handle), exchange::scores(scored))
+                (Some(handle), schedule_feed::scores(scored))
             }
             false => (None, empty(scope)),
         };
         // A single schedule, on the first worker, decides for all workers. It receives all events, and its requests go to the workers that
         // hold the prompts.
         let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
-        let heard = exchange::ends(heard);
-        let told = Heard {
+        let heard = schedule_feed::ends(heard);
+        let told = FeedbackStreams {
             responses: heard.clone(),
             notices: route::first("notices_to_first", notices, &schema::NOTICES),
             scores: scored,
         };
-        let Rounds { requests, decisions, errors: failed } =
-            schedule(scheduled, published.clone(), told, clock.clone());
-        let rounds = placement::operator::Observed {
+        let RoundStreams { requests, decisions, errors: failed } =
+            schedule(scheduled, kept_prompts, published.clone(), told, clock.clone());
+        let rounds = placement::operator::PlacementInputs {
             policies: published,
             requests: requests.clone(),
             responses: heard,
@@ -157,34 +148,30 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             column::WORKER,
         );
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
-        let generating = Generating::default();
-        let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
+        let in_flight = InFlightResponses::default();
         let kept = of_worker(kept, scope.index(), scope.peers());
-        let driver = Driver::new(Box::new(engine), pauses, clock);
-        let mut driver = driver.resumes(kept).counts(generating.clone());
+        let driver = RolloutDriver::new(Box::new(engine), pauses, clock);
+        let mut driver = driver.with_kept(kept).with_counter(in_flight.clone());
         if in_lockstep {
-            driver.race(scope.index());
+            driver.race_in_lockstep(scope.index());
         }
-        let Generated { responses, notices, metrics, errors } =
+        let RolloutOutputs { responses, notices, metrics, errors } =
             generate(requests, policies.clone(), placed, driver, &resumable);
         responses.clone().connect_loop(loop_end);
         notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
         let errors = if unsaved { errors.concat(refuse(scope, unsaved_fault())) } else { errors };
-        Rollouts {
-            responses,
-            decisions,
-            own_decisions,
-            generating,
+        let streams = StepStreams {
+            decisions: own_decisions,
             placements,
             metrics,
             errors,
-            scores,
-            scoring: Scoring::default(),
-            wants_scores,
-            cancels: true,
+            warnings: empty(scope),
+            in_flight,
             resumable,
-        }
+        };
+        let scoring = Scoring::default();
+        Rollouts { responses, decisions, streams, scores, scoring, wants_scores, cancels: true }
     }
 }
 
@@ -196,13 +183,13 @@ fn unsaved_fault() -> Fault {
 }
 
 /// Returns the kept responses of one worker. The snapshot may have been written by a different number of workers.
-fn of_worker(kept: Samples, index: usize, peers: usize) -> Samples {
-    let home = |prompt: PromptId| kept_on(prompt, peers) as usize == index;
+fn of_worker(kept: KeptById, index: usize, peers: usize) -> KeptById {
+    let home = |prompt: PromptId| worker_of_kept(prompt, peers) as usize == index;
     kept.into_iter().filter(|((prompt, _), _)| home(*prompt)).collect()
 }
 
 /// The output streams of the operator.
-struct Generated<'scope> {
+struct RolloutOutputs<'scope> {
     responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`], in lockstep.
     notices: BatchStream<'scope>,
@@ -214,9 +201,9 @@ fn generate<'scope>(
     requests: BatchStream<'scope>,
     policies: BatchStream<'scope>,
     placements: BatchStream<'scope>,
-    driver: Driver,
+    driver: RolloutDriver,
     resumable: &Resumable<'scope>,
-) -> Generated<'scope> {
+) -> RolloutOutputs<'scope> {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
@@ -230,7 +217,7 @@ fn generate<'scope>(
     let response_stream = operator.spanned(response_stream);
     let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
-    let mut driver = driver.tells(operator.waiting());
+    let mut driver = driver.with_watchdog(operator.waiting());
     if let Some(work) = driver.engine().work() {
         operator.moves_with(work);
     }
@@ -241,7 +228,7 @@ fn generate<'scope>(
             // Policies and placements come first: the requests of a step must find the policy and placement of that step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
-            for (step, capabilities, batch) in driver.take_due() {
+            for (step, capabilities, batch) in driver.take_ready() {
                 // A part must be written before a request of a later step changes the kept responses.
                 parts.before(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, || capabilities, &batch);
@@ -263,7 +250,7 @@ fn generate<'scope>(
             parts.closed(open, |_| kept_rows::part(driver.samples()));
         }
     });
-    Generated {
+    RolloutOutputs {
         responses: response_stream,
         notices: notice_stream,
         metrics: metric_stream,

@@ -1,17 +1,11 @@
 //! Notices: the progress of a rollout, which the schedule needs to decide a race by tokens.
 
-use std::sync::Arc;
-
-use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
+use rollpacker_dataflow::step::Tick;
 use rollpacker_stages::rollout::Completion;
 use rollpacker_stages::rollout::lockstep::{End, Reached};
 
-use crate::schedule::operator::finish_reason;
-use crate::schedule::sequencer::Notice;
+use crate::wire::notice;
 
 /// The unreported progress of one worker's rollout.
 #[derive(Debug)]
@@ -25,7 +19,7 @@ pub(super) struct Notices {
     /// Ends that the engine does not report through [`Lockstep::reached`](rollpacker_stages::rollout::Lockstep::reached).
     ends: Vec<End>,
     /// The values of `taken_in` and the floor in the last notice. They are not sent again unless one of them changes.
-    told: (u64, Tick),
+    last_sent: (u64, Tick),
 }
 
 impl Notices {
@@ -36,7 +30,7 @@ impl Notices {
             tick: Tick(0),
             taken_in: 0,
             ends: Vec::new(),
-            told: (0, Tick::MAX),
+            last_sent: (0, Tick::MAX),
         }
     }
 
@@ -70,72 +64,21 @@ impl Notices {
         let Reached { ended, floor } = reached;
         let mut ends = std::mem::take(&mut self.ends);
         ends.extend(ended);
-        let told = std::mem::replace(&mut self.told, (self.taken_in, floor));
-        if ends.is_empty() && told == self.told {
+        let last_sent = std::mem::replace(&mut self.last_sent, (self.taken_in, floor));
+        if ends.is_empty() && last_sent == self.last_sent {
             return Batch::default();
         }
-        write(self.worker, self.taken_in, floor, &ends)
-    }
-}
-
-/// Returns a notice as a batch of [`schema::NOTICES`].
-pub(crate) fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Batch {
-    // The first row carries the worker's progress and no end.
-    let each = || std::iter::once(None).chain(ends.iter().map(Some));
-    let rows = ends.len() + 1;
-    let long = |of: fn(&End) -> u64| -> ArrayRef {
-        Arc::new(each().map(|end| end.map(of)).collect::<UInt64Array>())
-    };
-    let short = |of: fn(&End) -> u32| -> ArrayRef {
-        Arc::new(each().map(|end| end.map(of)).collect::<UInt32Array>())
-    };
-    let reasons = each().map(|end| end.map(|end| end.finish_reason.as_str()));
-    Batch::from_columns(
-        &schema::NOTICES,
-        vec![
-            Arc::new(UInt32Array::from(vec![worker; rows])),
-            Arc::new(UInt64Array::from(vec![taken_in; rows])),
-            Arc::new(UInt64Array::from(vec![floor.0; rows])),
-            long(|end| end.id.step.0),
-            long(|end| end.id.prompt.0),
-            short(|end| end.id.sample),
-            long(|end| end.tick.0),
-            short(|end| end.tokens),
-            Arc::new(reasons.collect::<StringArray>()),
-        ],
-    )
-}
-
-/// Reads a notice from a batch of [`schema::NOTICES`].
-pub(crate) fn read(batch: &Batch) -> Notice {
-    let long = |name| batch.values::<UInt64Type>(name);
-    let short = |name| batch.values::<UInt32Type>(name);
-    let (steps, prompts, ticks) = (long(column::STEP), long(column::PROMPT_ID), long(column::TICK));
-    let (samples, tokens) = (short(column::SAMPLE), short(column::RESPONSE_LENGTH));
-    let reasons = batch.text(column::FINISH_REASON);
-    let end = |row| End {
-        tick: Tick(ticks.value(row)),
-        id: SampleId {
-            step: Step(steps.value(row)),
-            prompt: PromptId(prompts.value(row)),
-            sample: samples.value(row),
-        },
-        tokens: tokens.value(row),
-        finish_reason: finish_reason(reasons.value(row)),
-    };
-    Notice {
-        worker: short(column::WORKER).value(0) as usize,
-        taken_in: long(column::TAKEN_IN).value(0),
-        floor: Tick(long(column::FLOOR).value(0)),
-        ends: (1..batch.num_rows()).map(end).collect(),
+        notice::write(self.worker, self.taken_in, floor, &ends)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rollpacker_dataflow::step::{PromptId, SampleId, Step};
     use rollpacker_stages::rollout::FinishReason;
 
     use super::*;
+    use crate::wire::notice::{Notice, read};
 
     fn end(tick: u64, sample: u32) -> End {
         let id = SampleId { step: Step(3), prompt: PromptId(8), sample };

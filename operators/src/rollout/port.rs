@@ -17,9 +17,9 @@ pub(crate) enum Port {
 }
 
 impl Port {
-    /// Every output, in the order of [`Capabilities`].
+    /// Every output, in the order of [`RolloutCapabilities`].
     pub(crate) const ALL: [Self; 4] = [Self::Responses, Self::Errors, Self::Metrics, Self::Notices];
 }
 
 /// The capabilities to send at a step, one per [`Port`].
-pub(crate) type Capabilities = [Capability<Step>; Port::ALL.len()];
+pub(crate) type RolloutCapabilities = [Capability<Step>; Port::ALL.len()];

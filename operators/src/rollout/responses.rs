@@ -7,16 +7,24 @@ use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{Float32Type, Int32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::PromptId;
+use rollpacker_dataflow::step::{PolicyVersion, PromptId};
 use rollpacker_stages::rollout::Completion;
 
-use super::driver::Launched;
-use super::kept::Ended;
-use crate::columns::lists;
-use crate::rows::{Row, gather};
+use super::kept_responses::EndedResponse;
+use crate::wire::columns::lists;
+use crate::wire::rows::{Row, gather};
+
+/// A prompt for which the engine was asked to generate responses.
+pub(super) struct LaunchedPrompt {
+    pub(super) row: Row,
+    pub(super) version: PolicyVersion,
+}
 
 /// Returns ended responses as a batch of [`schema::RESPONSES`].
-pub(super) fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Batch {
+pub(super) fn response_batch(
+    ended: &[EndedResponse],
+    prompts: &BTreeMap<PromptId, LaunchedPrompt>,
+) -> Batch {
     let launched = |completion: &Completion| &prompts[&completion.id.prompt];
     let completions: Vec<&Completion> = ended.iter().map(|ended| &ended.completion).collect();
     let rows: Vec<Row> =

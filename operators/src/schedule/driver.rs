@@ -13,19 +13,19 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 
-use super::operator::finish_reason;
-use super::published::{Open, Published};
+use super::prompt_affinity::PromptAffinity;
+use super::published::{OpenStep, PublishedPolicies};
 use super::scores::OrderedScores;
-use super::sequencer::{Sequencer, Turn};
-use super::state::{Held, LastPrompt, State, Stocked};
+use super::sequencer::{SequencedEvent, Sequencer};
+use super::snapshot::{HeldPrompt, HeldPrompts, LastPrompt, ScheduleSnapshot};
 use super::stop::Stop;
-use super::{Decision, Event, Offer, Round, Schedule, encode};
-use crate::rollout::notices;
-use crate::rows::Row;
-use crate::spread::Spread;
+use super::{Decision, Event, Offer, RoundKind, Schedule, encode};
+use crate::wire::finish_reason::finish_reason;
+use crate::wire::notice;
+use crate::wire::rows::Row;
 
 /// Translates the inputs of the operator into events of its schedule, and the decisions of the schedule into its outputs.
-pub(super) struct Driver {
+pub(super) struct ScheduleDriver {
     schedule: Box<dyn Schedule>,
     clock: Arc<dyn Clock>,
     /// Orders the events of the schedule if races are decided by tokens.
@@ -42,33 +42,33 @@ pub(super) struct Driver {
     /// Held while no round can open for lack of prompts, so that the watchdog reports it.
     lacks_prompts: Option<Awaiting>,
     /// Prompts that the schedule knows.
-    prompts: Stocked,
+    prompts: HeldPrompts,
     /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
-    published: Published,
-    open: BTreeMap<Step, Open>,
+    published: PublishedPolicies,
+    open: BTreeMap<Step, OpenStep>,
     ended: bool,
     finished: bool,
     stopping: bool,
-    round: Option<(Step, Round)>,
+    round: Option<(Step, RoundKind)>,
     /// The step whose round opened, until the operator takes it.
     opened: Option<Step>,
     decided: Vec<Decision>,
     /// The error that ends the run, until it is reported.
     failure: Option<String>,
-    spread: Spread,
+    spread: PromptAffinity,
 }
 
-impl Driver {
+impl ScheduleDriver {
     pub(super) fn new(
         schedule: Box<dyn Schedule>,
-        mut prompts: Stocked,
+        mut prompts: HeldPrompts,
         budget: Budget,
         stop: Stop,
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
-            spread: Spread::over(1),
+            spread: PromptAffinity::over(1),
             sequencer: None,
             scores: schedule.wants_scores().then(OrderedScores::default),
             schedule,
@@ -80,7 +80,7 @@ impl Driver {
             waiting: Waiting::default(),
             lacks_prompts: None,
             arrived: BTreeMap::new(),
-            published: Published::default(),
+            published: PublishedPolicies::default(),
             open: BTreeMap::new(),
             ended: false,
             finished: false,
@@ -94,12 +94,12 @@ impl Driver {
     }
 
     /// Sets the handle with which the driver reports what rounds wait for.
-    pub(super) fn tells(self, waiting: Waiting) -> Self {
+    pub(super) fn with_watchdog(self, waiting: Waiting) -> Self {
         Self { waiting, ..self }
     }
 
     /// Sets the workers over which prompts are spread.
-    pub(super) fn over(self, spread: Spread) -> Self {
+    pub(super) fn with_affinity(self, spread: PromptAffinity) -> Self {
         Self { spread, ..self }
     }
 
@@ -109,7 +109,7 @@ impl Driver {
     }
 
     /// Switches to lockstep: races are decided by tokens.
-    pub(super) fn race(&mut self) {
+    pub(super) fn race_in_lockstep(&mut self) {
         // A resumed schedule already holds some of the prompts that the budget granted.
         let told = self.prompts.held.values().filter(|held| !held.launched).count();
         let allowance = self.budget.granted().saturating_sub(told);
@@ -130,7 +130,7 @@ impl Driver {
             && let Some((last, row)) = self.arrived.remove(&offer.prompt)
         {
             self.prompts.last = Some(last);
-            self.prompts.held.insert(offer.prompt, Held { row, launched: false });
+            self.prompts.held.insert(offer.prompt, HeldPrompt { row, launched: false });
         }
         if let Event::Response { id, .. } = &event {
             self.spread.ended(id.prompt);
@@ -180,12 +180,16 @@ impl Driver {
     }
 
     /// Records that a worker has the policy of a step. The step may begin once all workers have it.
-    pub(super) fn announced(&mut self, step: Step, open: Open) {
+    pub(super) fn announced(&mut self, step: Step, open: OpenStep) {
         self.published.announce(step, open, self.spread.workers());
     }
 
-    pub(super) fn state(&self) -> State<'_> {
-        State { schedule: &*self.schedule, prompts: &self.prompts, decided: &self.decided }
+    pub(super) fn state(&self) -> ScheduleSnapshot<'_> {
+        ScheduleSnapshot {
+            schedule: &*self.schedule,
+            prompts: &self.prompts,
+            decided: &self.decided,
+        }
     }
 
     /// Returns the first step whose policy can be delivered to the schedule.
@@ -207,7 +211,7 @@ impl Driver {
 
     pub(super) fn notice(&mut self, batch: &Batch) {
         if let Some(sequencer) = &mut self.sequencer {
-            sequencer.notice(notices::read(batch));
+            sequencer.notice(notice::read(batch));
         }
     }
 
@@ -249,10 +253,10 @@ impl Driver {
     pub(super) fn decide(
         &mut self,
         mut request: impl FnMut(&Capability<Step>, Batch),
-        mut decision: impl FnMut(&Open, Batch),
+        mut decision: impl FnMut(&OpenStep, Batch),
     ) {
         self.drain(&mut request, &mut decision);
-        while let Some(Turn { tick, event, passes }) = self.next_turn() {
+        while let Some(SequencedEvent { tick, event, passes }) = self.next_turn() {
             self.passed = passes.then_some(tick).or(self.passed);
             self.tell_now(event);
             self.drain(&mut request, &mut decision);
@@ -260,7 +264,7 @@ impl Driver {
     }
 
     /// Returns the next event of the sequencer. `None` if events are delivered as they arrive, or if the run has failed or finished.
-    fn next_turn(&mut self) -> Option<Turn> {
+    fn next_turn(&mut self) -> Option<SequencedEvent> {
         let wants_prompts = self.schedule.wants_prompts();
         let sequencer = self.sequencer.as_mut()?;
         if self.failure.is_some() || (self.finished && !sequencer.is_racing()) {
@@ -277,7 +281,7 @@ impl Driver {
     fn drain(
         &mut self,
         request: &mut impl FnMut(&Capability<Step>, Batch),
-        decision: &mut impl FnMut(&Open, Batch),
+        decision: &mut impl FnMut(&OpenStep, Batch),
     ) {
         while let Some(next) = self.schedule.poll() {
             match &next {
@@ -316,7 +320,7 @@ impl Driver {
     fn send(
         &mut self,
         request: &mut impl FnMut(&Capability<Step>, Batch),
-        decision: &mut impl FnMut(&Open, Batch),
+        decision: &mut impl FnMut(&OpenStep, Batch),
     ) {
         let Some((step, round)) = self.round else { return };
         if self.decided.is_empty() && self.passed.is_none() {
@@ -388,7 +392,7 @@ impl Driver {
 
     /// Reports the failure of a schedule at the step of its open round. The round keeps its capabilities, so that no frontier marks the
     /// step as complete.
-    pub(super) fn fail(&mut self, mut tell: impl FnMut(&Open, Fault)) {
+    pub(super) fn fail(&mut self, mut tell: impl FnMut(&OpenStep, Fault)) {
         if let Some((open, fault)) = self.published.take_fault() {
             tell(open, fault);
         }

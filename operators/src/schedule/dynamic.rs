@@ -24,14 +24,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
-use super::plan::{Plan, Planned, Rules};
+use super::plan::{Plan, PlannedPrompt, RoundRules};
 use super::pool::Pool;
+use super::prompt_store::{PromptStore, RoundShare};
 use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
-use super::rounds::{Next, Rounds};
-use super::stock::{Share, Stock};
+use super::rounds::{NextAction, Rounds};
 use super::variance::{OnExhausted, ZeroVarianceFilter};
-use super::{Reason, Round, ScheduleError};
+use super::{Reason, RoundKind, ScheduleError};
 
 /// The configuration of [`Dynamic`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub struct Config {
 pub struct Dynamic {
     config: Config,
     filter: ZeroVarianceFilter,
-    stock: Stock,
+    stock: PromptStore,
     rounds: Rounds,
 }
 
@@ -78,12 +78,12 @@ impl Dynamic {
         let filter = ZeroVarianceFilter { max_generated_batches, on_exhausted };
         filter.check(config.responses, launched, prompts)?;
         let rounds = Rounds::new(config.total_steps);
-        Ok(Self { config, filter, stock: Stock::default(), rounds })
+        Ok(Self { config, filter, stock: PromptStore::default(), rounds })
     }
 }
 
 impl RoundPolicy for Dynamic {
-    type Upcoming = Share;
+    type Upcoming = RoundShare;
 
     fn rounds(&mut self) -> &mut Rounds {
         &mut self.rounds
@@ -105,27 +105,27 @@ impl RoundPolicy for Dynamic {
         self.config.prompts
     }
 
-    fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
+    fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> NextAction<PlannedPrompt> {
         self.stock.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0))
     }
 
-    fn next(&self) -> Next<Share> {
+    fn next(&self) -> NextAction<RoundShare> {
         let launched = self.config.gen_prompts.unwrap_or(self.config.prompts);
         self.stock.next(&self.rounds, launched, self.config.prompts)
     }
 
-    fn open(&mut self, share: Share) {
+    fn open(&mut self, share: RoundShare) {
         let (lane, taken) = (Arc::default(), self.stock.take(share));
         let (launched, quota) = (taken.len(), self.config.prompts);
         self.rounds.open(Plan {
-            round: if launched > quota { Round::Short } else { Round::Full },
+            round: if launched > quota { RoundKind::Short } else { RoundKind::Full },
             reason: if launched < quota { Reason::EpochEnd } else { Reason::Fresh },
             epoch: share.epoch,
             samples: self.config.responses,
             responses: self.config.responses,
             prompts: taken.into_iter().map(|left| left.planned(&lane, 0)).collect(),
             places: BTreeMap::from([(Arc::clone(&lane), launched.min(quota))]),
-            rules: Rules { filters: true, ..Rules::default() },
+            rules: RoundRules { filters: true, ..RoundRules::default() },
         });
     }
 

@@ -8,18 +8,11 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, Tick};
 
-use super::{Decision, Queue, Round};
-use crate::columns::lists;
-use crate::rows::{Row, gather};
-
-/// `action` of a request that launches.
-pub(crate) const LAUNCH: u8 = 0;
-/// `action` of a request that aborts.
-pub(crate) const ABORT: u8 = 1;
-/// `action` of a request that pauses a response.
-pub(crate) const PAUSE: u8 = 2;
-/// `action` of a request that announces that a tick has passed.
-pub(crate) const ADVANCE: u8 = 3;
+use super::{Decision, Queue, RoundKind};
+use crate::wire::action::{ABORT, ADVANCE, LAUNCH, PAUSE};
+use crate::wire::columns::lists;
+use crate::wire::decision::{ADMIT, CLOSE, DEFER, OPEN, PAUSE_DECISION, REJECT};
+use crate::wire::rows::{Row, gather};
 
 /// A request for responses of one prompt, or for aborting or pausing one.
 #[derive(Clone, Copy)]
@@ -125,7 +118,7 @@ pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
 }
 
 /// Encodes every decision except launches and aborts, one row each, with its worker. A decision without a worker is for all workers.
-pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: Round) -> Batch {
+pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: RoundKind) -> Batch {
     let all = decided.iter().zip(workers);
     let rows = all.filter_map(|(decision, worker)| Some((row(decision)?, *worker)));
     let (rows, workers): (Vec<Entry<'_>>, Vec<Option<u32>>) = rows.unzip();
@@ -201,16 +194,3 @@ fn row(decision: &Decision) -> Option<Entry<'_>> {
         | Decision::Fail { .. } => None,
     }
 }
-
-/// `decision` of a round that opens.
-pub(crate) const OPEN: &str = "open";
-/// `decision` of a prompt that is trained on.
-pub(crate) const ADMIT: &str = "admit";
-/// `decision` of a prompt that is deferred.
-pub(crate) const DEFER: &str = "defer";
-/// `decision` of a response that is paused for a later round.
-pub(crate) const PAUSE_DECISION: &str = "pause";
-/// `decision` of a prompt that is never trained on.
-pub(crate) const REJECT: &str = "reject";
-/// `decision` of a round that closes.
-pub(crate) const CLOSE: &str = "close";

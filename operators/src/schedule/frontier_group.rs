@@ -17,7 +17,7 @@ use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
-use super::plan::{self, Rules};
+use super::plan::{self, RoundRules};
 use super::{Decision, Event, Schedule, ScheduleError, Synchronous, sync};
 
 /// The configuration of [`FrontierGroup`].
@@ -64,7 +64,7 @@ impl FrontierGroup {
             Order::GroupMajor => plan::Order::Groups,
             Order::SampleMajor => plan::Order::Samples,
         };
-        let rules = Rules { slots, order, ..Rules::default() };
+        let rules = RoundRules { slots, order, ..RoundRules::default() };
         Synchronous::with_rules(sync::Config { prompts, responses, total_steps }, rules).map(Self)
     }
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Kept, Leftover, Order, Planned};
+use super::plan::{KeptSamples, LeftoverPrompt, Order, PlannedPrompt};
 use super::{Decision, Reason};
 
 /// The responses to one prompt in one round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Group {
     pub(super) lane: Arc<str>,
-    pub(super) fate: Option<Fate>,
+    pub(super) fate: Option<GroupOutcome>,
     /// Samples that were launched and neither ended nor stopped.
     pub(super) live: BTreeSet<u32>,
     priority: u8,
@@ -38,7 +38,7 @@ pub(super) struct Group {
 
 /// The outcome of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Fate {
+pub(super) enum GroupOutcome {
     Admitted,
     Deferred,
     Rejected,
@@ -46,8 +46,8 @@ pub(super) enum Fate {
 
 impl Group {
     /// Creates a group of `samples` responses, including the kept ones.
-    pub(super) fn new(planned: Planned, samples: u32) -> Self {
-        let Kept { samples: kept, used } = planned.kept;
+    pub(super) fn new(planned: PlannedPrompt, samples: u32) -> Self {
+        let KeptSamples { samples: kept, used } = planned.kept;
         let missing = samples.saturating_sub(u32::try_from(kept.len()).unwrap_or(u32::MAX));
         // With nothing kept, numbering starts at 0 again; ids stay unique because they contain the step.
         let first = if kept.is_empty() { 0 } else { used };
@@ -218,8 +218,8 @@ impl Group {
     }
 
     /// Returns the state that later rounds need.
-    pub(super) fn into_leftover(self, prompt: PromptId) -> Leftover {
-        let kept = Kept { samples: self.kept, used: self.samples };
-        Leftover { prompt, since: self.since, kept }
+    pub(super) fn into_leftover(self, prompt: PromptId) -> LeftoverPrompt {
+        let kept = KeptSamples { samples: self.kept, used: self.samples };
+        LeftoverPrompt { prompt, since: self.since, kept }
     }
 }

@@ -22,12 +22,12 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
-use super::plan::{Leftover, Plan, Rules};
+use super::plan::{LeftoverPrompt, Plan, RoundRules};
 use super::pool::Pool;
 use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
-use super::rounds::{Next, Rounds};
-use super::{Offer, Queue, Reason, Round, ScheduleError};
+use super::rounds::{NextAction, Rounds};
+use super::{Offer, Queue, Reason, RoundKind, ScheduleError};
 
 /// The configuration of [`HistorySorted`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,18 +149,22 @@ impl RoundPolicy for HistorySorted {
         self.pool.put(epoch, &self.lane, prompt);
     }
 
-    fn next(&self) -> Next<()> {
+    fn next(&self) -> NextAction<()> {
         if self.rounds.left() == 0 {
-            return Next::Finish;
+            return NextAction::Finish;
         }
         if !self.planned.is_empty() {
-            return Next::Round(());
+            return NextAction::Round(());
         }
         let Some(epoch) = self.pool.first_epoch() else {
-            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+            return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
         let is_there = self.pool.len(epoch, &self.lane) >= self.window(epoch);
-        if is_there || self.pool.has_all_of(epoch) { Next::Round(()) } else { Next::Prompts }
+        if is_there || self.pool.has_all_of(epoch) {
+            NextAction::Round(())
+        } else {
+            NextAction::Prompts
+        }
     }
 
     fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
@@ -184,16 +188,16 @@ impl RoundPolicy for HistorySorted {
         }
         let Some(Group { epoch, prompts }) = self.planned.pop_front() else { return };
         let places = prompts.len();
-        let planned = |prompt| Leftover::fresh(prompt).planned(&self.lane, 0);
+        let planned = |prompt| LeftoverPrompt::fresh(prompt).planned(&self.lane, 0);
         self.rounds.open(Plan {
-            round: Round::Full,
+            round: RoundKind::Full,
             reason: if places < self.config.prompts { Reason::EpochEnd } else { Reason::Fresh },
             epoch,
             samples: self.config.responses,
             responses: self.config.responses,
             prompts: prompts.into_iter().map(planned).collect(),
             places: BTreeMap::from([(Arc::clone(&self.lane), places)]),
-            rules: Rules::default(),
+            rules: RoundRules::default(),
         });
     }
 

@@ -29,7 +29,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
 
 use super::Decision;
-use crate::half_octave::{bucket, start};
+use crate::length_buckets::{bucket, start};
 use crate::survival::{Curve, Survival};
 
 /// A pseudo-count: each bucket is treated as if this many more new draws were seen at weight 1, so that rare buckets are not trusted.
@@ -45,7 +45,7 @@ pub(super) struct Inclusion {
     /// The number of draws that were lost at this many tokens, before they had ended.
     cut: BTreeMap<u32, u64>,
     redrawn: Draws,
-    deferred: BTreeMap<PromptId, Cut>,
+    deferred: BTreeMap<PromptId, Cutoff>,
     open: BTreeMap<PromptId, BTreeMap<u32, Response>>,
     /// The weight of each bucket, as of the last opened round.
     weights: BTreeMap<u32, u32>,
@@ -56,7 +56,7 @@ type Draws = BTreeMap<u32, u64>;
 
 /// A deferred prompt: the step that cut it off, and the largest number of tokens at which it was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Cut {
+struct Cutoff {
     step: Step,
     longest: u32,
 }
@@ -127,7 +127,7 @@ impl Inclusion {
     /// that was sampled anew then leaves the set of deferred prompts.
     pub(super) fn close(&mut self, step: Step, deferred: &[PromptId]) {
         for prompt in deferred {
-            self.deferred.entry(*prompt).or_insert(Cut { step, longest: 0 }).step = step;
+            self.deferred.entry(*prompt).or_insert(Cutoff { step, longest: 0 }).step = step;
         }
         for (prompt, responses) in std::mem::take(&mut self.open) {
             let cut = self.deferred.get(&prompt).copied();
@@ -155,7 +155,7 @@ impl Inclusion {
         }
     }
 
-    fn redraw(&mut self, cut: Cut, Response { tokens, whole }: Response) {
+    fn redraw(&mut self, cut: Cutoff, Response { tokens, whole }: Response) {
         self.policy.observe_from(cut.longest, tokens, whole);
         if whole {
             *self.redrawn.entry(bucket(tokens)).or_default() += 1;

@@ -13,21 +13,22 @@ pub mod frontier_group;
 mod group;
 pub mod history_sorted;
 mod inclusion;
+mod long_prompt_queue;
 pub mod operator;
 pub mod partial;
 mod plan;
 mod pool;
+pub(crate) mod prompt_affinity;
+mod prompt_store;
 mod published;
-mod queue;
 mod round;
 mod round_policy;
 mod rounds;
 mod scores;
 pub(crate) mod sequencer;
+pub mod snapshot;
 pub mod sorted;
 mod speculation;
-pub(crate) mod state;
-mod stock;
 mod stop;
 pub mod sync;
 pub mod tail_batching;
@@ -46,6 +47,8 @@ pub use sorted::Sorted;
 pub use sync::Synchronous;
 pub use tail_batching::TailBatching;
 pub use variance::{OnExhausted, ZeroVarianceFilter};
+
+pub use crate::wire::decision::RoundKind;
 
 use std::fmt;
 use std::ops::Range;
@@ -111,7 +114,7 @@ pub enum Decision {
         /// The step.
         step: Step,
         /// The kind of the round.
-        round: Round,
+        round: RoundKind,
         /// The reason for this kind of round.
         reason: Reason,
     },
@@ -205,36 +208,6 @@ impl fmt::Display for Decision {
             Self::Finish => f.write_str("finish"),
             Self::Fail { message } => write!(f, "fail ({message})"),
         }
-    }
-}
-
-/// The kind of a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Round {
-    /// The round waits for every response that it launches.
-    Full,
-    /// A speculative round: it launches more than it keeps.
-    Short,
-    /// A round of deferred prompts that waits for each of their responses.
-    Long,
-}
-
-impl Round {
-    /// Returns the name as written in the column `round`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Short => "short",
-            Self::Long => "long",
-        }
-    }
-}
-
-impl fmt::Display for Round {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

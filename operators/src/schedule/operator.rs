@@ -1,5 +1,6 @@
 //! Connects a [`Schedule`] and a rollout engine to streams.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rollpacker_dataflow::batch::BatchStream;
@@ -8,21 +9,20 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
-use rollpacker_stages::rollout::FinishReason;
 
-use crate::placement::Place;
+use crate::placement::PlacementPolicy;
 use crate::policy::policy_of;
 use crate::resume::Resumable;
 
 use super::Schedule;
-use super::driver::Driver;
-use super::published::Open;
-use super::state::SavedParts;
-pub use super::stop::{Stop, Stopped};
-use crate::spread::Spread;
+use super::driver::ScheduleDriver;
+use super::prompt_affinity::PromptAffinity;
+use super::published::OpenStep;
+use super::snapshot::{HeldPrompts, SavedParts};
+pub use super::stop::{Stop, StopReason};
 
 /// A stream of prompts, with back-pressure on the reader.
 pub struct Prompts<'scope> {
@@ -39,7 +39,7 @@ pub struct Scheduled<'scope> {
     pub(crate) prompts: Prompts<'scope>,
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
-    pub(crate) placement: Option<Box<dyn Place>>,
+    pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
     pub(crate) in_lockstep: bool,
     pub(crate) resumable: Resumable<'scope>,
 }
@@ -61,7 +61,7 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
 
 impl<'scope> Scheduled<'scope> {
     /// Includes the schedule and all operators after it in snapshots, and resumes from one. On resume, the schedule must have been
-    /// [restored](crate::resume::Resumed::restore) before, and so must the [placement policy](crate::resume::Resumed::restore_placement).
+    /// [restored](super::snapshot::restore) before, and so must the [placement policy](crate::placement::restore).
     #[must_use]
     pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
         self.resumable = resumable.clone();
@@ -78,7 +78,7 @@ impl<'scope> Scheduled<'scope> {
     /// Lets `placement` decide which devices generate and which train. Without one, the engine keeps its placement and the trainer always
     /// trains.
     #[must_use]
-    pub fn placed(mut self, placement: impl Place + 'static) -> Self {
+    pub fn placed(mut self, placement: impl PlacementPolicy + 'static) -> Self {
         self.placement = Some(Box::new(placement));
         self
     }
@@ -92,14 +92,14 @@ impl<'scope> Scheduled<'scope> {
 }
 
 /// Requests for the rollout, and decisions for the operators that form groups.
-pub(crate) struct Rounds<'scope> {
+pub(crate) struct RoundStreams<'scope> {
     pub(crate) requests: BatchStream<'scope>,
     pub(crate) decisions: BatchStream<'scope>,
     pub(crate) errors: BatchStream<'scope>,
 }
 
 /// The inputs of a schedule from rollout and reward of the same step: the inner loop.
-pub(crate) struct Heard<'scope> {
+pub(crate) struct FeedbackStreams<'scope> {
     /// Batches of [`schema::RESPONSES`]: the ends of responses, for races that are decided by time.
     pub(crate) responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`]: the ends of responses, for races that are decided by tokens.
@@ -108,7 +108,7 @@ pub(crate) struct Heard<'scope> {
     pub(crate) scores: BatchStream<'scope>,
 }
 
-/// Installs the operator. It acts on the first worker, and its inputs carry the data of all workers to the first.
+/// Installs the operator. `kept` are the prompts with tokens in the snapshot that the run resumes from. The operator acts on the first worker, and its inputs carry the data of all workers to the first.
 ///
 /// In terms of progress tracking, no output depends on the inputs in `heard`: the schedule answers them at the step of a round for which it
 /// already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold the
@@ -120,10 +120,11 @@ pub(crate) struct Heard<'scope> {
 /// and the next round. It is also held back while too many snapshots are being written.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
+    kept: BTreeSet<PromptId>,
     policies: BatchStream<'scope>,
-    heard: Heard<'scope>,
+    heard: FeedbackStreams<'scope>,
     clock: Arc<dyn Clock>,
-) -> Rounds<'scope> {
+) -> RoundStreams<'scope> {
     let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
         scheduled;
     let in_lockstep = scheduled.in_lockstep;
@@ -142,21 +143,17 @@ pub(crate) fn schedule<'scope>(
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
     let mut parts = SavedParts::register(&resumable, &mut operator);
-    let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
-    let spread = Spread::over(scope.peers());
-    let spread = match resumable.resumed() {
-        Some(resumed) => spread.with_kept(resumed.kept.prompts()),
-        None => spread,
-    };
+    let stocked = resumable.read::<HeldPrompts>();
+    let affinity = PromptAffinity::over(scope.peers()).with_kept(kept);
     let waiting = operator.waiting();
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
         let stocked = stocked.unwrap_or_default();
-        let driver = Driver::new(schedule, stocked, budget, stop, clock);
-        let mut driver = driver.tells(waiting).over(spread);
+        let driver = ScheduleDriver::new(schedule, stocked, budget, stop, clock);
+        let mut driver = driver.with_watchdog(waiting).with_affinity(affinity);
         if in_lockstep {
-            driver.race();
+            driver.race_in_lockstep();
         }
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
@@ -164,7 +161,7 @@ pub(crate) fn schedule<'scope>(
                 driver.end_of_prompts();
             }
             policies.for_each(|capability, batch| {
-                let capabilities = Open {
+                let capabilities = OpenStep {
                     policy: policy_of(&batch, 0),
                     requests: capability.retain(requests.index()),
                     decisions: capability.retain(decisions.index()),
@@ -205,7 +202,7 @@ pub(crate) fn schedule<'scope>(
     });
     let errors =
         if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
-    Rounds { requests: request_stream, decisions: decision_stream, errors }
+    RoundStreams { requests: request_stream, decisions: decision_stream, errors }
 }
 
 /// Returns `ends` for the step before `step`, or `true` if `step` is the first.
@@ -218,8 +215,4 @@ fn unsaved_fault() -> Fault {
         "schedule",
         "the schedule cannot be saved in a snapshot: implement `save` and `restore` for it, or train without snapshots",
     )
-}
-
-pub(crate) fn finish_reason(written: &str) -> FinishReason {
-    written.parse().expect("invariant: the rollout writes finish reasons only")
 }

@@ -25,14 +25,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
-use super::plan::{Leftover, Plan, Rules};
+use super::plan::{LeftoverPrompt, Plan, RoundRules};
 use super::pool::Pool;
+use super::prompt_store::{PromptStore, RoundShare};
 use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
-use super::rounds::{Next, Rounds, times};
+use super::rounds::{NextAction, Rounds, times};
 use super::speculation::{factor, scaled};
-use super::stock::{Share, Stock};
-use super::{Reason, Round, ScheduleError};
+use super::{Reason, RoundKind, ScheduleError};
 
 /// The lane of the groups that a round must admit.
 const DUE: &str = "due";
@@ -60,7 +60,7 @@ pub struct Config {
 pub struct Partial {
     config: Config,
     launched: usize,
-    stock: Stock,
+    stock: PromptStore,
     rounds: Rounds,
 }
 
@@ -78,14 +78,14 @@ impl Partial {
         let least = launched.div_ceil(config.prompts) as u64;
         at_least("max_versions", config.max_versions, least, "to keep up with `oversubscription`")?;
         let rounds = Rounds::new(config.total_steps);
-        Ok(Self { config, launched, stock: Stock::default(), rounds })
+        Ok(Self { config, launched, stock: PromptStore::default(), rounds })
     }
 
     /// Returns how many of the oldest groups the upcoming round must admit. Each later round can admit one quota, and each group must be
     /// admitted within `max_versions` rounds of its first launch.
     fn due(&self) -> usize {
         let step = self.rounds.upcoming();
-        let due = |(before, left): (usize, &Leftover)| {
+        let due = |(before, left): (usize, &LeftoverPrompt)| {
             let since = left.since.unwrap_or(step);
             let rounds = (since.0 + self.config.max_versions - 1).saturating_sub(step.0);
             (before + 1).saturating_sub(times(rounds, self.config.prompts))
@@ -95,7 +95,7 @@ impl Partial {
 }
 
 impl RoundPolicy for Partial {
-    type Upcoming = Share;
+    type Upcoming = RoundShare;
 
     fn rounds(&mut self) -> &mut Rounds {
         &mut self.rounds
@@ -113,19 +113,19 @@ impl RoundPolicy for Partial {
         true
     }
 
-    fn next(&self) -> Next<Share> {
+    fn next(&self) -> NextAction<RoundShare> {
         self.stock.next(&self.rounds, self.launched, self.config.prompts)
     }
 
-    fn open(&mut self, share: Share) {
+    fn open(&mut self, share: RoundShare) {
         let due = self.due().min(self.config.prompts);
         let taken = self.stock.take(share);
         let (launched, quota) = (taken.len(), self.config.prompts.min(taken.len()));
         let lanes: [Arc<str>; 2] = [DUE.into(), Arc::default()];
         let lane = |index: usize| &lanes[usize::from(index >= due)];
-        let planned = |(index, left): (usize, Leftover)| left.planned(lane(index), 0);
+        let planned = |(index, left): (usize, LeftoverPrompt)| left.planned(lane(index), 0);
         self.rounds.open(Plan {
-            round: if launched > quota { Round::Short } else { Round::Full },
+            round: if launched > quota { RoundKind::Short } else { RoundKind::Full },
             reason: match (share.fresh, quota < self.config.prompts) {
                 (_, true) => Reason::EpochEnd,
                 (0, false) => Reason::Queued,
@@ -136,7 +136,7 @@ impl RoundPolicy for Partial {
             responses: self.config.responses,
             prompts: taken.into_iter().enumerate().map(planned).collect(),
             places: BTreeMap::from([(lanes[0].clone(), due), (lanes[1].clone(), quota - due)]),
-            rules: Rules { pauses: true, ..Rules::default() },
+            rules: RoundRules { pauses: true, ..RoundRules::default() },
         });
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::{PromptId, Step};
 use serde::{Deserialize, Serialize};
 
-use super::{Reason, Round};
+use super::{Reason, RoundKind};
 
 /// The plan of a round.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The kind of the round.
-    pub(super) round: Round,
+    pub(super) round: RoundKind,
     /// The reason for this kind of round.
     pub(super) reason: Reason,
     /// The epoch of its prompts.
@@ -22,16 +22,16 @@ pub(super) struct Plan {
     /// The number of responses that form a group.
     pub(super) responses: u32,
     /// Its prompts, in any order.
-    pub(super) prompts: Vec<Planned>,
+    pub(super) prompts: Vec<PlannedPrompt>,
     /// The number of groups to admit by lane, at most the number of its prompts. A lane without places launches for later rounds.
     pub(super) places: BTreeMap<Arc<str>, usize>,
     /// The rules by which the round runs.
-    pub(super) rules: Rules,
+    pub(super) rules: RoundRules,
 }
 
 /// The rules by which a round runs its plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Rules {
+pub(super) struct RoundRules {
     /// The maximum number of responses that run at a time; the others wait in the schedule.
     pub(super) slots: usize,
     /// The order in which waiting requests are launched.
@@ -44,7 +44,7 @@ pub(super) struct Rules {
     pub(super) filters: bool,
 }
 
-impl Default for Rules {
+impl Default for RoundRules {
     fn default() -> Self {
         let slots = usize::MAX;
         Self { slots, order: Order::Prompts, harvest: None, pauses: false, filters: false }
@@ -64,7 +64,7 @@ pub(super) enum Order {
 
 /// A prompt of a [`Plan`].
 #[derive(Clone, Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedPrompt {
     /// The prompt.
     pub(super) prompt: PromptId,
     /// The lane whose quota it uses.
@@ -76,37 +76,37 @@ pub(super) struct Planned {
     /// The step that first launched it, or `None` if it was never launched.
     pub(super) since: Option<Step>,
     /// Its responses that are resumed.
-    pub(super) kept: Kept,
+    pub(super) kept: KeptSamples,
 }
 
 /// The state of a prompt that is left for later rounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Leftover {
+pub(super) struct LeftoverPrompt {
     /// The prompt.
     pub(super) prompt: PromptId,
     /// The step that first launched it, or `None` if it was never launched.
     pub(super) since: Option<Step>,
     /// The samples whose tokens are kept.
-    pub(super) kept: Kept,
+    pub(super) kept: KeptSamples,
 }
 
 /// Samples whose tokens are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct KeptSamples {
     pub(super) samples: BTreeSet<u32>,
     /// The number of samples used so far, kept or not.
     pub(super) used: u32,
 }
 
-impl Leftover {
+impl LeftoverPrompt {
     /// Creates a prompt that was never launched.
     pub(super) fn fresh(prompt: PromptId) -> Self {
-        Self { prompt, since: None, kept: Kept::default() }
+        Self { prompt, since: None, kept: KeptSamples::default() }
     }
 
     /// Turns it into a prompt of a round.
-    pub(super) fn planned(self, lane: &Arc<str>, priority: u8) -> Planned {
-        Planned {
+    pub(super) fn planned(self, lane: &Arc<str>, priority: u8) -> PlannedPrompt {
+        PlannedPrompt {
             prompt: self.prompt,
             lane: Arc::clone(lane),
             reason: if self.since.is_some() { Reason::Queued } else { Reason::Fresh },

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::PromptId;
 use serde::{Deserialize, Serialize};
 
-use super::plan::Leftover;
-use super::rounds::Next;
+use super::plan::LeftoverPrompt;
+use super::rounds::NextAction;
 
 /// Fresh prompts by epoch and lane, in the order in which they were offered.
 ///
@@ -73,12 +73,12 @@ impl Pool {
     }
 
     /// Removes and returns another prompt of a lane.
-    pub(super) fn one_more(&mut self, epoch: u32, lane: &str) -> Next<Leftover> {
+    pub(super) fn one_more(&mut self, epoch: u32, lane: &str) -> NextAction<LeftoverPrompt> {
         match self.fresh(epoch, lane, 1) {
-            None => Next::Prompts,
+            None => NextAction::Prompts,
             Some(count) => match self.take(epoch, lane, count).pop() {
-                None => Next::Finish,
-                Some(prompt) => Next::Round(Leftover::fresh(prompt)),
+                None => NextAction::Finish,
+                Some(prompt) => NextAction::Round(LeftoverPrompt::fresh(prompt)),
             },
         }
     }

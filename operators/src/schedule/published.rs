@@ -9,7 +9,7 @@ use rollpacker_stages::rollout::Policy;
 
 /// The policy and the capabilities that the operator holds for a step whose round is open or may open.
 #[derive(Clone)]
-pub(super) struct Open {
+pub(super) struct OpenStep {
     pub(super) policy: Policy,
     pub(super) requests: Capability<Step>,
     pub(super) decisions: Capability<Step>,
@@ -18,18 +18,18 @@ pub(super) struct Open {
 
 /// Policies that workers have, by step.
 #[derive(Default)]
-pub(super) struct Published {
+pub(super) struct PublishedPolicies {
     /// Policies that some workers have, with the number of these workers.
-    announced: BTreeMap<Step, (Open, usize)>,
+    announced: BTreeMap<Step, (OpenStep, usize)>,
     /// Policies that all workers have and that were not delivered yet.
-    ready: BTreeMap<Step, Open>,
+    ready: BTreeMap<Step, OpenStep>,
     /// The step at which the digests of the replicas differ, and the error message until it is reported.
-    diverged: Option<(Open, String)>,
+    diverged: Option<(OpenStep, String)>,
 }
 
-impl Published {
+impl PublishedPolicies {
     /// Records that one more of `workers` workers has the policy of a step.
-    pub(super) fn announce(&mut self, step: Step, open: Open, workers: usize) {
+    pub(super) fn announce(&mut self, step: Step, open: OpenStep, workers: usize) {
         let (first, count) = self.announced.entry(step).or_insert_with(|| (open.clone(), 0));
         *count += 1;
         if first.policy.digest != open.policy.digest {
@@ -52,7 +52,7 @@ impl Published {
     }
 
     /// Removes and returns the policy of a step.
-    pub(super) fn take(&mut self, step: Step) -> Option<Open> {
+    pub(super) fn take(&mut self, step: Step) -> Option<OpenStep> {
         self.ready.remove(&step)
     }
 
@@ -62,7 +62,7 @@ impl Published {
     }
 
     /// Returns once the fault that replicas differ. The capabilities of their step are kept, so that no frontier marks it as complete.
-    pub(super) fn take_fault(&mut self) -> Option<(&Open, Fault)> {
+    pub(super) fn take_fault(&mut self) -> Option<(&OpenStep, Fault)> {
         let (open, message) = self.diverged.as_mut().filter(|(_, message)| !message.is_empty())?;
         Some((open, Fault::new("schedule", std::mem::take(message))))
     }

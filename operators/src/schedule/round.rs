@@ -7,20 +7,20 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-use super::group::{Fate, Group};
-use super::plan::{Leftover, Order, Plan, Planned, Rules};
-use super::{Decision, Reason, Round};
+use super::group::{Group, GroupOutcome};
+use super::plan::{LeftoverPrompt, Order, Plan, PlannedPrompt, RoundRules};
+use super::{Decision, Reason, RoundKind};
 
 /// A round that was launched and is not closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRound {
     step: Step,
-    kind: Round,
+    kind: RoundKind,
     epoch: u32,
     samples: u32,
     responses: u32,
-    rules: Rules,
-    lanes: BTreeMap<Arc<str>, Lane>,
+    rules: RoundRules,
+    lanes: BTreeMap<Arc<str>, LaneCounts>,
     groups: BTreeMap<PromptId, Group>,
     /// Groups with waiting requests, by rank.
     waiting: BTreeSet<((u8, u32), PromptId)>,
@@ -34,7 +34,7 @@ pub(super) struct OpenRound {
 
 /// The counts of a lane in a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Lane {
+struct LaneCounts {
     /// The number of groups that can still be admitted.
     places: usize,
     /// The number of prompts so far.
@@ -62,7 +62,7 @@ impl OpenRound {
     /// Opens a round and launches `plan`. Prompts of one priority are launched in ascending order, the order in which they were read.
     pub(super) fn open(step: Step, plan: Plan, out: &mut VecDeque<Decision>) -> Self {
         out.push_back(Decision::Open { step, round: plan.round, reason: plan.reason });
-        let lane = |places| Lane { places, ..Lane::default() };
+        let lane = |places| LaneCounts { places, ..LaneCounts::default() };
         let mut round = Self {
             step,
             kind: plan.round,
@@ -82,7 +82,7 @@ impl OpenRound {
         round
     }
 
-    fn add(&mut self, planned: Planned) {
+    fn add(&mut self, planned: PlannedPrompt) {
         let prompt = planned.prompt;
         let lane = self.lanes.entry(Arc::clone(&planned.lane)).or_default();
         lane.prompts += 1;
@@ -126,7 +126,7 @@ impl OpenRound {
         self.groups.get_mut(&prompt).expect("invariant: the prompt is of this round")
     }
 
-    fn lane(&mut self, name: &str) -> &mut Lane {
+    fn lane(&mut self, name: &str) -> &mut LaneCounts {
         self.lanes.get_mut(name).expect("invariant: the lane has a prompt in this round")
     }
 
@@ -136,7 +136,7 @@ impl OpenRound {
     }
 
     /// Returns the kind of the round.
-    pub(super) fn kind(&self) -> Round {
+    pub(super) fn kind(&self) -> RoundKind {
         self.kind
     }
 
@@ -161,8 +161,8 @@ impl OpenRound {
 
     /// Returns the prompts that were neither admitted nor rejected, ascending, each with its lane. The boolean is `true` if the prompt is
     /// deferred, and `false` if it was never launched in the round.
-    pub(super) fn into_rest(self) -> impl Iterator<Item = (Arc<str>, Leftover, bool)> {
-        let is_left = |group: &Group| matches!(group.fate, None | Some(Fate::Deferred));
+    pub(super) fn into_rest(self) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt, bool)> {
+        let is_left = |group: &Group| matches!(group.fate, None | Some(GroupOutcome::Deferred));
         let left = self.groups.into_iter().filter(move |(_, group)| is_left(group));
         left.map(|(prompt, group)| {
             let is_deferred = group.is_launched();
@@ -253,7 +253,7 @@ impl OpenRound {
 
     fn reject(&mut self, prompt: PromptId, reason: Reason, out: &mut VecDeque<Decision>) {
         let group = self.group(prompt);
-        group.fate = Some(Fate::Rejected);
+        group.fate = Some(GroupOutcome::Rejected);
         let lane = Arc::clone(&group.lane);
         out.push_back(Decision::Reject { prompt, reason });
         let lane = self.lane(&lane);
@@ -280,7 +280,7 @@ impl OpenRound {
     /// Admits a group, aborts its surplus responses, and stops the rest of its lane if the lane has no place left.
     fn admit(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         let group = self.group(prompt);
-        group.fate = Some(Fate::Admitted);
+        group.fate = Some(GroupOutcome::Admitted);
         let (lane, samples) = (Arc::clone(&group.lane), group.members());
         let (weights, reason) = (Vec::new(), Reason::Finished);
         out.push_back(Decision::Admit { prompt, samples, weights, reason });
@@ -306,7 +306,7 @@ impl OpenRound {
             if let Some(rank) = group.rank(self.rules.order) {
                 self.waiting.remove(&(rank, prompt));
             }
-            group.fate = Some(Fate::Deferred);
+            group.fate = Some(GroupOutcome::Deferred);
             let stopped = if pauses {
                 let paused = group.pause(step, prompt, Reason::RoundFull, out);
                 self.pausing += paused;
@@ -330,7 +330,7 @@ impl OpenRound {
     }
 
     /// Launches a prompt in place of a rejected one of its lane.
-    pub(super) fn replace(&mut self, planned: Planned, out: &mut VecDeque<Decision>) {
+    pub(super) fn replace(&mut self, planned: PlannedPrompt, out: &mut VecDeque<Decision>) {
         self.lane(&planned.lane).vacancies -= 1;
         self.add(planned);
         self.launch(out);

@@ -6,10 +6,10 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::plan::Planned;
+use super::plan::PlannedPrompt;
 use super::pool::Pool;
 use super::round::{OpenRound, Vacancy};
-use super::rounds::{Next, Rounds};
+use super::rounds::{NextAction, Rounds};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Event, Offer, Schedule};
 
@@ -28,7 +28,7 @@ pub(super) trait RoundPolicy {
     fn pool(&mut self) -> &mut Pool;
 
     /// Returns the next round.
-    fn next(&self) -> Next<Self::Upcoming>;
+    fn next(&self) -> NextAction<Self::Upcoming>;
 
     /// Opens the next round.
     fn open(&mut self, upcoming: Self::Upcoming);
@@ -63,9 +63,9 @@ pub(super) trait RoundPolicy {
     }
 
     /// Returns a prompt to replace a rejected one.
-    fn replacement(&mut self, vacancy: &Vacancy) -> Next<Planned> {
+    fn replacement(&mut self, vacancy: &Vacancy) -> NextAction<PlannedPrompt> {
         let _ = vacancy;
-        Next::Finish
+        NextAction::Finish
     }
 
     /// Returns `true` if it pauses responses.
@@ -99,7 +99,7 @@ pub(super) trait RoundPolicy {
     /// Returns `true` if it cannot continue without a prompt.
     fn asks(&self) -> bool {
         let rounds = self.rounds_ref();
-        rounds.vacancy().is_some() || (rounds.is_idle() && self.next() == Next::Prompts)
+        rounds.vacancy().is_some() || (rounds.is_idle() && self.next() == NextAction::Prompts)
     }
 
     /// Takes every decision that is possible now.
@@ -116,9 +116,9 @@ pub(super) trait RoundPolicy {
             return;
         }
         match self.next() {
-            Next::Finish => self.rounds().finish(),
-            Next::Round(upcoming) if self.rounds().is_due() => self.open(upcoming),
-            Next::Round(_) | Next::Prompts => {}
+            NextAction::Finish => self.rounds().finish(),
+            NextAction::Round(upcoming) if self.rounds().is_due() => self.open(upcoming),
+            NextAction::Round(_) | NextAction::Prompts => {}
         }
     }
 
@@ -131,13 +131,13 @@ pub(super) trait RoundPolicy {
                 return self.rounds().fail(failure);
             }
             let next = match bound {
-                Some(_) => Next::Finish,
+                Some(_) => NextAction::Finish,
                 None => self.replacement(&vacancy),
             };
             match next {
-                Next::Prompts => return,
-                Next::Round(planned) => self.rounds().replace(planned),
-                Next::Finish => self.rounds().give_up(&vacancy.lane),
+                NextAction::Prompts => return,
+                NextAction::Round(planned) => self.rounds().replace(planned),
+                NextAction::Finish => self.rounds().give_up(&vacancy.lane),
             }
         }
     }

@@ -6,13 +6,13 @@ use rollpacker_dataflow::step::{SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Plan, Planned};
+use super::plan::{Plan, PlannedPrompt};
 use super::round::{OpenRound, Vacancy};
-use super::{Decision, Queue, Round};
+use super::{Decision, Queue, RoundKind};
 
 /// The next action of a schedule, assuming that its policy is published.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Next<T> {
+pub(super) enum NextAction<T> {
     /// Wait: the action depends on further prompts.
     Prompts,
     /// Open a round.
@@ -21,13 +21,13 @@ pub(super) enum Next<T> {
     Finish,
 }
 
-impl<T> Next<T> {
+impl<T> NextAction<T> {
     /// Maps the round with `f`.
-    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Next<U> {
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> NextAction<U> {
         match self {
-            Self::Prompts => Next::Prompts,
-            Self::Round(round) => Next::Round(f(round)),
-            Self::Finish => Next::Finish,
+            Self::Prompts => NextAction::Prompts,
+            Self::Round(round) => NextAction::Round(f(round)),
+            Self::Finish => NextAction::Finish,
         }
     }
 }
@@ -113,7 +113,7 @@ impl Rounds {
     }
 
     /// Returns the kind of the open round.
-    pub(super) fn kind(&self) -> Option<Round> {
+    pub(super) fn kind(&self) -> Option<RoundKind> {
         self.open.as_ref().map(OpenRound::kind)
     }
 
@@ -123,7 +123,7 @@ impl Rounds {
     }
 
     /// Replaces a rejected prompt of the open round.
-    pub(super) fn replace(&mut self, planned: Planned) {
+    pub(super) fn replace(&mut self, planned: PlannedPrompt) {
         if let Some(open) = &mut self.open {
             open.replace(planned, &mut self.out);
         }

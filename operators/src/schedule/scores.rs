@@ -79,7 +79,7 @@ impl OrderedScores {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Queue, Reason, Round};
+    use crate::schedule::{Queue, Reason, RoundKind};
 
     const PROMPT: PromptId = PromptId(5);
 
@@ -89,7 +89,7 @@ mod tests {
 
     /// Opens a round that launches three responses.
     fn open(scores: &mut OrderedScores, step: u64) {
-        let (round, reason) = (Round::Short, Reason::Fresh);
+        let (round, reason) = (RoundKind::Short, Reason::Fresh);
         scores.decided(&Decision::Open { step: Step(step), round, reason });
         scores.decided(&Decision::Launch { prompt: PROMPT, samples: 0..3, reason });
     }

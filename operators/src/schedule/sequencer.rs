@@ -25,10 +25,11 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_stages::rollout::lockstep::End;
 
 use super::{Decision, Event};
+use crate::wire::notice::Notice;
 
 /// An event for the schedule, with its tick.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Turn {
+pub(super) struct SequencedEvent {
     /// The tick of the event and of the decisions that it causes.
     pub(super) tick: Tick,
     /// The event.
@@ -37,40 +38,27 @@ pub(super) struct Turn {
     pub(super) passes: bool,
 }
 
-/// A worker's report on its rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Notice {
-    /// The worker.
-    pub(crate) worker: usize,
-    /// The number of request rows that it has processed since the start.
-    pub(crate) taken_in: u64,
-    /// A lower bound: every response still running on the worker ends later than this tick.
-    pub(crate) floor: Tick,
-    /// Responses that ended or were dropped since the last notice, in any order.
-    pub(crate) ends: Vec<End>,
-}
-
 /// Orders the events of a schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sequencer {
     wants_scores: bool,
     tick: Tick,
-    stock: Stock,
+    stock: PendingPrompts,
     open: Option<Step>,
-    workers: BTreeMap<usize, Worker>,
-    under_way: BTreeMap<SampleId, State>,
+    workers: BTreeMap<usize, WorkerProgress>,
+    under_way: BTreeMap<SampleId, ResponseState>,
     /// Responses that ended and may have to wait for others.
     due: BTreeSet<(Tick, SampleId)>,
     /// The events to release next, all of one tick.
     telling: VecDeque<Event>,
     /// The number of stopped responses that have not answered.
     stopping: usize,
-    scores: Scores,
+    scores: PendingScores,
 }
 
 /// Prompts that have not been released to the schedule.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Stock {
+struct PendingPrompts {
     arrived: VecDeque<Event>,
     /// The number of prompts that the reader may still deliver.
     to_come: usize,
@@ -81,7 +69,7 @@ struct Stock {
 
 /// The progress of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Worker {
+struct WorkerProgress {
     sent: u64,
     taken_in: u64,
     floor: Tick,
@@ -89,7 +77,7 @@ struct Worker {
 
 /// The state of a response that was launched and whose end was not released yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ResponseState {
     Running,
     Stopping,
     Ended(End),
@@ -97,7 +85,7 @@ enum State {
 
 /// The scores of the open round.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Scores {
+struct PendingScores {
     arrived: BTreeMap<SampleId, f64>,
     /// Whole responses whose ends were released and whose scores were not.
     wanted: BTreeSet<SampleId>,
@@ -110,14 +98,14 @@ impl Sequencer {
         Self {
             wants_scores,
             tick: Tick(0),
-            stock: Stock { to_come: allowance, ..Stock::default() },
+            stock: PendingPrompts { to_come: allowance, ..PendingPrompts::default() },
             open: None,
             workers: BTreeMap::new(),
             under_way: BTreeMap::new(),
             due: BTreeSet::new(),
             telling: VecDeque::new(),
             stopping: 0,
-            scores: Scores::default(),
+            scores: PendingScores::default(),
         }
     }
 
@@ -157,7 +145,7 @@ impl Sequencer {
 
     /// Records that `rows` rows of requests were sent to a worker.
     pub(super) fn sent(&mut self, worker: usize, rows: u64) {
-        let fresh = Worker { sent: 0, taken_in: 0, floor: Tick::MAX };
+        let fresh = WorkerProgress { sent: 0, taken_in: 0, floor: Tick::MAX };
         self.workers.entry(worker).or_insert(fresh).sent += rows;
     }
 
@@ -174,11 +162,11 @@ impl Sequencer {
             // answer.
             let is_answer = !end.finish_reason.is_whole() || end.tick <= self.tick;
             match *state {
-                State::Running => {}
-                State::Stopping if is_answer => self.stopping -= 1,
-                State::Stopping | State::Ended(_) => continue,
+                ResponseState::Running => {}
+                ResponseState::Stopping if is_answer => self.stopping -= 1,
+                ResponseState::Stopping | ResponseState::Ended(_) => continue,
             }
-            *state = State::Ended(end);
+            *state = ResponseState::Ended(end);
             self.due.insert((end.tick, end.id));
         }
     }
@@ -192,7 +180,7 @@ impl Sequencer {
             }
             Decision::Launch { prompt, samples, .. } => {
                 let ids: Vec<SampleId> = self.ids(*prompt, samples.clone());
-                self.under_way.extend(ids.into_iter().map(|id| (id, State::Running)));
+                self.under_way.extend(ids.into_iter().map(|id| (id, ResponseState::Running)));
             }
             Decision::Abort { id, .. } | Decision::Pause { id, .. } => self.stop(*id),
             Decision::Admit { prompt, samples, .. } if self.wants_scores => {
@@ -230,7 +218,11 @@ impl Sequencer {
     /// comes first. The remaining events of the current tick follow, then the scores of that tick as one set. Only then may prompts precede
     /// a waiting policy, or the clock move to the next tick. A later branch must not run while an earlier one still awaits an arrival; each
     /// therefore returns even if it has nothing to release.
-    pub(super) fn next(&mut self, wants_prompts: bool, policy_waits: bool) -> Option<Turn> {
+    pub(super) fn next(
+        &mut self,
+        wants_prompts: bool,
+        policy_waits: bool,
+    ) -> Option<SequencedEvent> {
         if wants_prompts && !self.stock.told_of_end {
             return self.prompt();
         }
@@ -247,7 +239,7 @@ impl Sequencer {
         let ended = self.ended();
         self.telling.extend(ended);
         let event = self.telling.pop_front()?;
-        Some(Turn { tick: self.tick, event, passes: true })
+        Some(SequencedEvent { tick: self.tick, event, passes: true })
     }
 
     /// Returns the ids of the open round's samples of a prompt.
@@ -259,19 +251,19 @@ impl Sequencer {
     /// Marks a response as stopped. An end that was recorded but not released is discarded: the answer to the stop replaces it.
     fn stop(&mut self, id: SampleId) {
         let Some(state) = self.under_way.get_mut(&id) else { return };
-        match std::mem::replace(state, State::Stopping) {
-            State::Stopping => return,
-            State::Running => {}
-            State::Ended(end) => drop(self.due.remove(&(end.tick, id))),
+        match std::mem::replace(state, ResponseState::Stopping) {
+            ResponseState::Stopping => return,
+            ResponseState::Running => {}
+            ResponseState::Ended(end) => drop(self.due.remove(&(end.tick, id))),
         }
         self.stopping += 1;
     }
 
-    fn turn(&self, event: Event) -> Option<Turn> {
-        Some(Turn { tick: self.tick, event, passes: false })
+    fn turn(&self, event: Event) -> Option<SequencedEvent> {
+        Some(SequencedEvent { tick: self.tick, event, passes: false })
     }
 
-    fn prompt(&mut self) -> Option<Turn> {
+    fn prompt(&mut self) -> Option<SequencedEvent> {
         let event = self.stock.next()?;
         self.turn(event)
     }
@@ -283,7 +275,8 @@ impl Sequencer {
     /// as an end at the current tick.
     fn ended(&mut self) -> Vec<Event> {
         let Some(&(tick, _)) = self.due.first() else { return Vec::new() };
-        let is_past = |worker: &Worker| worker.taken_in == worker.sent && worker.floor >= tick;
+        let is_past =
+            |worker: &WorkerProgress| worker.taken_in == worker.sent && worker.floor >= tick;
         if self.stopping > 0 || !self.workers.values().all(is_past) {
             return Vec::new();
         }
@@ -294,7 +287,8 @@ impl Sequencer {
     }
 
     fn hear(&mut self, id: SampleId) -> Option<Event> {
-        let State::Ended(End { tokens, finish_reason, .. }) = self.under_way.remove(&id)? else {
+        let ResponseState::Ended(End { tokens, finish_reason, .. }) = self.under_way.remove(&id)?
+        else {
             return None;
         };
         if self.wants_scores && finish_reason.is_whole() && self.open == Some(id.step) {
@@ -304,7 +298,7 @@ impl Sequencer {
     }
 }
 
-impl Stock {
+impl PendingPrompts {
     /// Returns `true` if no prompt arrives unless the reader may deliver more.
     fn is_complete(&self) -> bool {
         self.to_come == 0 || self.ended
@@ -327,7 +321,7 @@ impl Stock {
     }
 }
 
-impl Scores {
+impl PendingScores {
     /// Returns the wanted scores if all have arrived, and nothing otherwise.
     fn complete(&mut self) -> Vec<Event> {
         let Self { arrived, wanted, .. } = self;

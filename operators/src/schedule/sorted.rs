@@ -32,13 +32,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
-use super::plan::{Leftover, Plan, Planned, Rules};
+use super::plan::{LeftoverPrompt, Plan, PlannedPrompt, RoundRules};
 use super::pool::Pool;
+use super::prompt_store::{defer_rest, queue};
 use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
-use super::rounds::{Next, Rounds, times};
-use super::stock::{defer_rest, queue};
-use super::{Reason, Round, ScheduleError};
+use super::rounds::{NextAction, Rounds, times};
+use super::{Reason, RoundKind, ScheduleError};
 
 /// The lane of the next load; the lane of the current load is unnamed.
 const AHEAD: &str = "ahead";
@@ -85,15 +85,15 @@ pub struct Sorted {
     pool: Pool,
     epoch: u32,
     /// The prompts that are left of the current load.
-    load: Vec<Leftover>,
+    load: Vec<LeftoverPrompt>,
     /// The prompts of the next load, as far as it is loaded.
-    ahead: Vec<Leftover>,
+    ahead: Vec<LeftoverPrompt>,
     rounds: Rounds,
 }
 
 /// The number of prompts that an upcoming round loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Loads {
+pub(super) struct UpcomingLoads {
     epoch: u32,
     load: usize,
     ahead: usize,
@@ -123,7 +123,7 @@ impl Sorted {
     }
 
     /// Assigns the launch priority. In partial mode stopped prompts go first, in on-policy mode prompts that have not run yet.
-    fn planned(&self, left: Leftover, lane: &Arc<str>) -> Planned {
+    fn planned(&self, left: LeftoverPrompt, lane: &Arc<str>) -> PlannedPrompt {
         let goes_first = left.since.is_some() == (self.config.mode == Mode::Partial);
         let priority = if **lane == *AHEAD { 2 } else { u8::from(!goes_first) };
         left.planned(lane, priority)
@@ -131,7 +131,7 @@ impl Sorted {
 }
 
 impl RoundPolicy for Sorted {
-    type Upcoming = Loads;
+    type Upcoming = UpcomingLoads;
 
     fn rounds(&mut self) -> &mut Rounds {
         &mut self.rounds
@@ -149,22 +149,24 @@ impl RoundPolicy for Sorted {
         self.config.mode == Mode::Partial
     }
 
-    fn next(&self) -> Next<Loads> {
+    fn next(&self) -> NextAction<UpcomingLoads> {
         if self.rounds.left() == 0 {
-            return Next::Finish;
+            return NextAction::Finish;
         }
         let epoch = if self.load.is_empty() { self.pool.first_epoch() } else { Some(self.epoch) };
         let Some(epoch) = epoch else {
-            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+            return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
         let (load, ahead) = self.wanted();
-        let Some(fresh) = self.pool.fresh(epoch, "", load + ahead) else { return Next::Prompts };
+        let Some(fresh) = self.pool.fresh(epoch, "", load + ahead) else {
+            return NextAction::Prompts;
+        };
         let load = load.min(fresh);
-        Next::Round(Loads { epoch, load, ahead: fresh - load })
+        NextAction::Round(UpcomingLoads { epoch, load, ahead: fresh - load })
     }
 
-    fn open(&mut self, Loads { epoch, load, ahead }: Loads) {
-        let fresh = self.pool.take(epoch, "", load + ahead).into_iter().map(Leftover::fresh);
+    fn open(&mut self, UpcomingLoads { epoch, load, ahead }: UpcomingLoads) {
+        let fresh = self.pool.take(epoch, "", load + ahead).into_iter().map(LeftoverPrompt::fresh);
         self.epoch = epoch;
         self.load.extend(fresh);
         // The prompts were taken in reading order: the last `ahead` of them belong to the next load.
@@ -177,18 +179,18 @@ impl RoundPolicy for Sorted {
         let prompts = current.into_iter().map(|left| self.planned(left, &lanes[0]));
         let prompts = prompts.chain(next.into_iter().map(|left| self.planned(left, &lanes[1])));
         let plan = Plan {
-            round: if launched > quota { Round::Short } else { Round::Full },
+            round: if launched > quota { RoundKind::Short } else { RoundKind::Full },
             reason: if load > 0 { Reason::Fresh } else { Reason::Queued },
             epoch,
             samples: self.config.responses,
             responses: self.config.responses,
             prompts: prompts.collect(),
             places: BTreeMap::from([(lanes[0].clone(), quota)]),
-            rules: Rules {
+            rules: RoundRules {
                 slots: self.config.slots,
                 harvest: self.config.chooses().map(|harvest| harvest.min(launched)),
                 pauses: self.config.mode == Mode::Partial,
-                ..Rules::default()
+                ..RoundRules::default()
             },
         };
         self.rounds.open(plan);

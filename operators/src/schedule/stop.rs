@@ -11,10 +11,10 @@ pub struct Stop(Arc<Shared>);
 
 /// The reason for ending a run early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StopReason {
     /// The end was [requested](Stop::request).
     Asked,
-    /// The time for [another round](Stop::unless) had run out.
+    /// The time for [another round](Stop::set_deadline_check) had run out.
     OutOfTime,
 }
 
@@ -28,17 +28,17 @@ struct Shared {
 
 type MayBegin = dyn Fn(Step) -> bool + Send + Sync;
 
-const REASONS: [Stopped; 2] = [Stopped::Asked, Stopped::OutOfTime];
+const REASONS: [StopReason; 2] = [StopReason::Asked, StopReason::OutOfTime];
 
 impl Stop {
     /// Requests the end of the run.
     pub fn request(&self) {
-        self.set(Stopped::Asked);
+        self.set(StopReason::Asked);
     }
 
     /// Sets a predicate that is called whenever a round could open, in the order of steps; the run ends if it returns `false`. Only the
     /// first call has an effect.
-    pub fn unless(&self, may_begin: impl Fn(Step) -> bool + Send + Sync + 'static) {
+    pub fn set_deadline_check(&self, may_begin: impl Fn(Step) -> bool + Send + Sync + 'static) {
         drop(self.0.may_begin.set(Box::new(may_begin)));
     }
 
@@ -50,7 +50,7 @@ impl Stop {
 
     /// Returns why the run is to end, or `None` if it is not.
     #[must_use]
-    pub fn reason(&self) -> Option<Stopped> {
+    pub fn reason(&self) -> Option<StopReason> {
         let set = self.0.reason.load(Ordering::Acquire);
         usize::from(set).checked_sub(1).and_then(|at| REASONS.get(at)).copied()
     }
@@ -70,15 +70,15 @@ impl Stop {
     pub(crate) fn forbids(&self, step: Step) -> bool {
         if !self.is_requested() && self.0.may_begin.get().is_some_and(|may_begin| !may_begin(step))
         {
-            self.set(Stopped::OutOfTime);
+            self.set(StopReason::OutOfTime);
         }
         self.is_requested()
     }
 
-    fn set(&self, reason: Stopped) {
+    fn set(&self, reason: StopReason) {
         let set = match reason {
-            Stopped::Asked => 1,
-            Stopped::OutOfTime => 2,
+            StopReason::Asked => 1,
+            StopReason::OutOfTime => 2,
         };
         // Only the first request sets the reason.
         let _ = self.0.reason.compare_exchange(0, set, Ordering::AcqRel, Ordering::Acquire);
@@ -99,14 +99,14 @@ mod tests {
     fn the_first_reason_stays_and_nobody_is_asked_again() {
         let (out_of_time, asked) = (Stop::default(), Stop::default());
         for stop in [&out_of_time, &asked] {
-            stop.unless(|step| step < Step(2));
+            stop.set_deadline_check(|step| step < Step(2));
             assert!(!stop.forbids(Step(1)) && !stop.is_requested());
         }
         asked.request();
         assert!(asked.forbids(Step(1)) && asked.forbids(Step(2)));
         assert!(out_of_time.clone().forbids(Step(2)) && out_of_time.forbids(Step(1)));
         out_of_time.request();
-        assert_eq!(out_of_time.reason(), Some(Stopped::OutOfTime));
-        assert_eq!(asked.reason(), Some(Stopped::Asked));
+        assert_eq!(out_of_time.reason(), Some(StopReason::OutOfTime));
+        assert_eq!(asked.reason(), Some(StopReason::Asked));
     }
 }

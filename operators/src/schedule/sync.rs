@@ -10,13 +10,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
-use super::plan::{Plan, Rules};
+use super::plan::{Plan, RoundRules};
 use super::pool::Pool;
+use super::prompt_store::{PromptStore, RoundShare};
 use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
-use super::rounds::{Next, Rounds};
-use super::stock::{Share, Stock};
-use super::{Reason, Round, ScheduleError};
+use super::rounds::{NextAction, Rounds};
+use super::{Reason, RoundKind, ScheduleError};
 
 /// The configuration of [`Synchronous`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +37,8 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Synchronous {
     config: Config,
-    rules: Rules,
-    stock: Stock,
+    rules: RoundRules,
+    stock: PromptStore,
     rounds: Rounds,
 }
 
@@ -48,21 +48,21 @@ impl Synchronous {
     /// # Errors
     /// If a count of the configuration is 0.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
-        Self::with_rules(config, Rules::default())
+        Self::with_rules(config, RoundRules::default())
     }
 
     /// Creates the schedule with `rules` for launching requests.
-    pub(super) fn with_rules(config: Config, rules: Rules) -> Result<Self, ScheduleError> {
+    pub(super) fn with_rules(config: Config, rules: RoundRules) -> Result<Self, ScheduleError> {
         positive("prompts", config.prompts as u64)?;
         positive("responses", config.responses.into())?;
         positive("total_steps", config.total_steps.unwrap_or(1))?;
         let rounds = Rounds::new(config.total_steps);
-        Ok(Self { config, rules, stock: Stock::default(), rounds })
+        Ok(Self { config, rules, stock: PromptStore::default(), rounds })
     }
 }
 
 impl RoundPolicy for Synchronous {
-    type Upcoming = Share;
+    type Upcoming = RoundShare;
 
     fn rounds(&mut self) -> &mut Rounds {
         &mut self.rounds
@@ -76,15 +76,15 @@ impl RoundPolicy for Synchronous {
         &mut self.stock.pool
     }
 
-    fn next(&self) -> Next<Share> {
+    fn next(&self) -> NextAction<RoundShare> {
         self.stock.next(&self.rounds, self.config.prompts, self.config.prompts)
     }
 
-    fn open(&mut self, share: Share) {
+    fn open(&mut self, share: RoundShare) {
         let (lane, taken) = (Arc::default(), self.stock.take(share));
         let prompts = taken.len();
         self.rounds.open(Plan {
-            round: Round::Full,
+            round: RoundKind::Full,
             reason: if prompts < self.config.prompts { Reason::EpochEnd } else { Reason::Fresh },
             epoch: share.epoch,
             samples: self.config.responses,

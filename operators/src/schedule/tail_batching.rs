@@ -44,15 +44,15 @@ use serde::{Deserialize, Serialize};
 
 use super::error::positive;
 use super::inclusion::Inclusion;
-use super::plan::{Leftover, Plan, Planned, Rules};
+use super::long_prompt_queue::LongPromptQueue;
+use super::plan::{LeftoverPrompt, Plan, PlannedPrompt, RoundRules};
 use super::pool::Pool;
-use super::queue::LongPrompts;
 use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
-use super::rounds::{Next, Rounds, times};
+use super::rounds::{NextAction, Rounds, times};
 use super::speculation::{factor, scaled};
 use super::variance::ZeroVarianceFilter;
-use super::{Decision, Offer, Reason, Round, ScheduleError};
+use super::{Decision, Offer, Reason, RoundKind, ScheduleError};
 
 /// The configuration of [`TailBatching`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,7 +138,7 @@ fn max_weight() -> f64 {
 /// The tail batching schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TailBatching {
-    lanes: BTreeMap<Arc<str>, Lane>,
+    lanes: BTreeMap<Arc<str>, LaneQuota>,
     one_lane: bool,
     responses: u32,
     short_responses: u32,
@@ -146,7 +146,7 @@ pub struct TailBatching {
     filter: Option<ZeroVarianceFilter>,
     keep_partial: bool,
     pool: Pool,
-    queue: LongPrompts,
+    queue: LongPromptQueue,
     rounds: Rounds,
     /// Present only if `selection` is `weighted`.
     inclusion: Option<Inclusion>,
@@ -154,7 +154,7 @@ pub struct TailBatching {
 
 /// The number of prompts of a domain that a round takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Lane {
+struct LaneQuota {
     /// The number admitted in each round.
     quota: usize,
     /// The number launched in a short round.
@@ -164,15 +164,15 @@ struct Lane {
 /// An upcoming round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Upcoming {
-    round: Round,
+    round: RoundKind,
     reason: Reason,
     epoch: u32,
-    shares: Vec<Share>,
+    shares: Vec<LaneShare>,
 }
 
 /// The prompts that a lane contributes to an upcoming round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Share {
+struct LaneShare {
     lane: Arc<str>,
     queued: usize,
     fresh: usize,
@@ -201,7 +201,7 @@ impl TailBatching {
         let one_lane = config.quotas.is_empty();
         let quotas =
             if one_lane { BTreeMap::from([("".into(), config.prompts)]) } else { config.quotas };
-        let lane = |quota| Lane { quota, short: scaled(config.eta_prompts, quota) };
+        let lane = |quota| LaneQuota { quota, short: scaled(config.eta_prompts, quota) };
         Ok(Self {
             lanes: quotas.into_iter().map(|(name, quota)| (name, lane(quota))).collect(),
             one_lane,
@@ -211,14 +211,17 @@ impl TailBatching {
             filter: config.filter_zero_variance,
             keep_partial: config.keep_partial,
             pool: Pool::default(),
-            queue: LongPrompts::default(),
+            queue: LongPromptQueue::default(),
             rounds: Rounds::new(config.total_steps),
             inclusion,
         })
     }
 
     /// Returns the share of each lane, or `None` if some lane needs further prompts to determine its share.
-    fn shares(&self, share: impl Fn(&Arc<str>, Lane) -> Option<Share>) -> Option<Vec<Share>> {
+    fn shares(
+        &self,
+        share: impl Fn(&Arc<str>, LaneQuota) -> Option<LaneShare>,
+    ) -> Option<Vec<LaneShare>> {
         self.lanes.iter().map(|(name, &lane)| share(name, lane)).collect()
     }
 
@@ -228,12 +231,12 @@ impl TailBatching {
     /// the end of the run. Only then does the method consult the pool of fresh prompts. The answer is thus independent of how many prompts
     /// of the epoch were read so far, except where the epoch really is exhausted. A lane is *spent* when all prompts of its epoch were read
     /// and fewer than a quota are left.
-    fn why_long(&self, epoch: u32) -> Option<Reason> {
-        let all = |test: &dyn Fn(&str, Lane) -> bool| {
+    fn long_round_reason(&self, epoch: u32) -> Option<Reason> {
+        let all = |test: &dyn Fn(&str, LaneQuota) -> bool| {
             self.lanes.iter().all(|(name, &lane)| test(name, lane))
         };
-        let is_full = |name: &str, lane: Lane| self.queue.len(name) >= lane.quota;
-        let is_spent = |name: &str, lane: Lane| self.is_spent(epoch, name, lane);
+        let is_full = |name: &str, lane: LaneQuota| self.queue.len(name) >= lane.quota;
+        let is_spent = |name: &str, lane: LaneQuota| self.is_spent(epoch, name, lane);
         if all(&is_full) {
             Some(Reason::QueueFull)
         } else if !all(&|name, lane| self.is_in_time(name, lane)) {
@@ -251,35 +254,35 @@ impl TailBatching {
     }
 
     /// Returns `true` if no queued prompt of a lane would exceed the age limit were the upcoming round a short one.
-    fn is_in_time(&self, name: &str, lane: Lane) -> bool {
+    fn is_in_time(&self, name: &str, lane: LaneQuota) -> bool {
         let step = self.rounds.upcoming();
         self.max_queue_age.is_none_or(|age| !self.queue.is_overdue(name, lane.quota, step, age))
     }
 
     /// Returns `true` if the epoch has too few fresh prompts of a lane left for a short round.
-    fn is_spent(&self, epoch: u32, name: &str, lane: Lane) -> bool {
+    fn is_spent(&self, epoch: u32, name: &str, lane: LaneQuota) -> bool {
         self.pool.has_all_of(epoch) && self.pool.len(epoch, name) < lane.quota
     }
 
-    fn long_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
+    fn long_share(&self, epoch: u32, name: &Arc<str>, lane: LaneQuota) -> Option<LaneShare> {
         let queued = self.queue.len(name).min(lane.quota);
         let fresh = self.pool.fresh(epoch, name, lane.quota - queued)?;
-        Some(Share { lane: Arc::clone(name), queued, fresh, places: queued + fresh })
+        Some(LaneShare { lane: Arc::clone(name), queued, fresh, places: queued + fresh })
     }
 
-    fn short_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
+    fn short_share(&self, epoch: u32, name: &Arc<str>, lane: LaneQuota) -> Option<LaneShare> {
         let wanted = lane.short.min(lane.quota.saturating_add(self.room(name, lane)));
         let fresh = if self.is_spent(epoch, name, lane) {
             0
         } else {
             self.pool.fresh(epoch, name, wanted)?
         };
-        Some(Share { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
+        Some(LaneShare { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
     }
 
     /// Returns how many prompts a short round may defer without violating the age limit or leaving prompts in the queue at the end of the
     /// run.
-    fn room(&self, name: &str, lane: Lane) -> usize {
+    fn room(&self, name: &str, lane: LaneQuota) -> usize {
         let by_age = self.max_queue_age.map_or(u64::MAX, |age| age.saturating_add(1));
         let rounds = by_age.min(self.rounds.left() - 1);
         times(rounds, lane.quota).saturating_sub(self.queue.len(name))
@@ -319,10 +322,10 @@ impl RoundPolicy for TailBatching {
     }
 
     /// Returns a prompt for a vacancy. A long round uses its queue before it takes a fresh prompt.
-    fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
-        let is_long = self.rounds.kind() == Some(Round::Long);
+    fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> NextAction<PlannedPrompt> {
+        let is_long = self.rounds.kind() == Some(RoundKind::Long);
         match self.queue.take(lane, usize::from(is_long)).pop() {
-            Some(queued) => Next::Round(queued.planned(lane, 0)),
+            Some(queued) => NextAction::Round(queued.planned(lane, 0)),
             None => self.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0)),
         }
     }
@@ -354,25 +357,28 @@ impl RoundPolicy for TailBatching {
         }
     }
 
-    fn next(&self) -> Next<Upcoming> {
+    fn next(&self) -> NextAction<Upcoming> {
         if self.rounds.left() == 0 {
-            return Next::Finish;
+            return NextAction::Finish;
         }
         let Some(epoch) = self.queue.epoch().or_else(|| self.pool.first_epoch()) else {
-            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+            return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
-        let (round, reason, shares) = match self.why_long(epoch) {
-            Some(reason) => {
-                (Round::Long, reason, self.shares(|name, lane| self.long_share(epoch, name, lane)))
-            }
+        let (round, reason, shares) = match self.long_round_reason(epoch) {
+            Some(reason) => (
+                RoundKind::Long,
+                reason,
+                self.shares(|name, lane| self.long_share(epoch, name, lane)),
+            ),
             None => (
-                Round::Short,
+                RoundKind::Short,
                 Reason::Fresh,
                 self.shares(|name, lane| self.short_share(epoch, name, lane)),
             ),
         };
-        shares
-            .map_or(Next::Prompts, |shares| Next::Round(Upcoming { round, reason, epoch, shares }))
+        shares.map_or(NextAction::Prompts, |shares| {
+            NextAction::Round(Upcoming { round, reason, epoch, shares })
+        })
     }
 
     fn close(&mut self, round: OpenRound) {
@@ -394,8 +400,8 @@ impl RoundPolicy for TailBatching {
             inclusion.open();
         }
         let mut prompts = Vec::new();
-        for Share { lane, queued, fresh, .. } in &shares {
-            let fresh = self.pool.take(epoch, lane, *fresh).into_iter().map(Leftover::fresh);
+        for LaneShare { lane, queued, fresh, .. } in &shares {
+            let fresh = self.pool.take(epoch, lane, *fresh).into_iter().map(LeftoverPrompt::fresh);
             let taken = self.queue.take(lane, *queued).into_iter().chain(fresh);
             prompts.extend(taken.map(|left| left.planned(lane, 0)));
         }
@@ -407,14 +413,14 @@ impl RoundPolicy for TailBatching {
             round,
             reason,
             epoch,
-            samples: if round == Round::Short { self.short_responses } else { self.responses },
+            samples: if round == RoundKind::Short { self.short_responses } else { self.responses },
             responses: self.responses,
             prompts,
             places: places.collect(),
-            rules: Rules {
+            rules: RoundRules {
                 pauses: self.keep_partial,
                 filters: self.filter.is_some(),
-                ..Rules::default()
+                ..RoundRules::default()
             },
         });
     }

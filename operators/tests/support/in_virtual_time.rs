@@ -15,10 +15,10 @@ use rollpacker_dataflow::runtime::run_virtual;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_dataflow::{feedback, schema, step::Step};
 use rollpacker_operators::advantage::Grpo;
-use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::placement::Place;
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::placement::PlacementPolicy;
 use rollpacker_operators::policy::policy_batch;
-use rollpacker_operators::report::{Observed, StepReport, observe};
+use rollpacker_operators::report::{ReportInputs, StepReport, observe};
 use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::schedule::operator::Prompts;
 use rollpacker_operators::schedule::{Synchronous, sync};
@@ -194,7 +194,7 @@ impl Reward for Slow {
 pub struct VirtualRun<P> {
     pub placement: P,
     pub scoring: Scoring,
-    pub fetch: Fetch,
+    pub fetch: GroupDelivery,
     pub staleness: u64,
     /// The number of prompts of a round.
     pub prompts: usize,
@@ -205,7 +205,7 @@ pub struct VirtualRun<P> {
     pub load: Option<Nanos>,
 }
 
-impl<P: Place + 'static> VirtualRun<P> {
+impl<P: PlacementPolicy + 'static> VirtualRun<P> {
     pub fn run(self) -> Vec<StepReport> {
         let clock = VirtualClock::default();
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
@@ -235,17 +235,17 @@ impl<P: Place + 'static> VirtualRun<P> {
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let router = Router::default().route("slow", Slow(clock.clone()));
             let gradients = rollouts
-                .scored(self.scoring)
+                .score_when(self.scoring)
                 .reward(router, Limits::default(), Executor::Inline, time.clone())
                 .group()
                 .advantage(Grpo::default())
-                .fetched(self.fetch)
+                .deliver_when(self.fetch)
                 .gradient(trainer);
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
             raise(updates.errors, faults);
             observe(
-                Observed {
+                ReportInputs {
                     responses,
                     groups,
                     decisions,

@@ -28,10 +28,10 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, schema};
 use rollpacker_operators::advantage::Grpo;
-use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::ledger::{LedgerInputs, ledger};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
-use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
+use rollpacker_operators::report::{Observer, ReportInputs, StepReport, observe};
 use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::schedule::{Schedule, tail_batching};
@@ -400,7 +400,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
             raise(updates.errors, faults);
-            let recorded = Recorded {
+            let recorded = LedgerInputs {
                 responses: responses.clone(),
                 groups: groups.clone(),
                 decisions: decisions.clone(),
@@ -409,7 +409,13 @@ impl<E: RolloutEngine + 'static> Run<E> {
             };
             let metrics = updates.metrics.concat(ledger(recorded, cap));
             observe(
-                Observed { responses, groups, decisions, metrics, resumable: Resumable::default() },
+                ReportInputs {
+                    responses,
+                    groups,
+                    decisions,
+                    metrics,
+                    resumable: Resumable::default(),
+                },
                 clock,
                 observer,
             );

@@ -16,11 +16,11 @@ use rollpacker_dataflow::{feedback, schema};
 use rollpacker_operators::advantage::Grpo;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::policy::policy_batch;
-use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
+use rollpacker_operators::report::{Observer, ReportInputs, StepReport, observe};
 use rollpacker_operators::resume::Resumable;
-use rollpacker_operators::reward::Limit;
+use rollpacker_operators::reward::TimeLimit;
 use rollpacker_operators::schedule::operator::Prompts;
-use rollpacker_operators::schedule::{Decision, Event, Queue, Reason, Round, Schedule};
+use rollpacker_operators::schedule::{Decision, Event, Queue, Reason, RoundKind, Schedule};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
@@ -111,7 +111,7 @@ impl Script {
         if !self.policy || self.offered != self.launches.len() {
             return;
         }
-        let (step, round, reason) = (Step(0), Round::Short, Reason::Fresh);
+        let (step, round, reason) = (Step(0), RoundKind::Short, Reason::Fresh);
         self.decided.push(Decision::Open { step, round, reason });
         let launch = |&(prompt, samples)| Decision::Launch {
             prompt: PromptId(prompt),
@@ -216,7 +216,7 @@ pub struct Rewarded {
     pub log: Log,
     pub schedule: Box<dyn Schedule>,
     pub router: Router,
-    pub limit: Box<dyn Limit>,
+    pub limit: Box<dyn TimeLimit>,
     pub scoring: Scoring,
     pub seconds: Box<dyn Fn(SampleId) -> u64>,
     pub prompts: u64,
@@ -257,7 +257,7 @@ impl Rewarded {
             let mut rollouts = Prompts { rows, errors, budget }
                 .schedule(self.schedule)
                 .rollout(Timed::new(&clock, self.seconds), &policies, time.clone())
-                .scored(self.scoring);
+                .score_when(self.scoring);
             if !self.cancels {
                 rollouts = rollouts.without_cancellation();
             }
@@ -273,7 +273,13 @@ impl Rewarded {
             raise(updates.errors, faults);
             let metrics = updates.metrics;
             observe(
-                Observed { responses, groups, decisions, metrics, resumable: Resumable::default() },
+                ReportInputs {
+                    responses,
+                    groups,
+                    decisions,
+                    metrics,
+                    resumable: Resumable::default(),
+                },
                 time,
                 observer,
             );

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use expect_test::{Expect, expect};
-use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 
 use super::super::raw::Dispatch;
 use super::super::variant;
@@ -25,12 +25,17 @@ fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
     let sync = job(&["schedule.name=sync"]);
     assert_eq!(
         (sync.scoring, sync.fetch, sync.placement, sync.dispatch),
-        (Scoring::AfterRollout, Fetch::WholeStep, Placement::Colocated, Dispatch::PromptChunks)
+        (
+            Scoring::AfterRollout,
+            GroupDelivery::WholeStep,
+            Placement::Colocated,
+            Dispatch::PromptChunks
+        )
     );
     let batched = job(&[]);
     assert_eq!((batched.scoring, batched.placement), (Scoring::Streamed, Placement::Stream));
     let told = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
-    assert_eq!((told.placement, told.fetch), (Placement::Separate, Fetch::Once));
+    assert_eq!((told.placement, told.fetch), (Placement::Separate, GroupDelivery::Once));
     assert_eq!((told.training_gpus, told.rollout_gpus()), (16, 16));
 }
 

@@ -1,6 +1,6 @@
 //! Outcomes of the jobs, and the statistics of them that figures show.
 
-use super::super::outcome::{Outcome, Stages, StepOutcome};
+use super::super::outcome::{Outcome, StageTimes, StepOutcome};
 
 /// The index of a job in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ impl<'a> Measured<'a> {
     }
 
     /// Returns the mean seconds of a stage.
-    pub(super) fn stage(self, stage: fn(&Stages) -> f64) -> f64 {
+    pub(super) fn stage(self, stage: fn(&StageTimes) -> f64) -> f64 {
         self.mean(|step| stage(&step.stages))
     }
 

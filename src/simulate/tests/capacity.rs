@@ -8,7 +8,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, Step};
-use rollpacker_operators::placement::{Decision, Event, Place};
+use rollpacker_operators::placement::{Decision, Event, PlacementPolicy};
 use rollpacker_operators::report::StepReport;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::rollout::Policy;
@@ -78,12 +78,12 @@ impl Trainer for LoggedTrainer {
 
 /// A placement policy whose decisions are logged.
 struct LoggedPlacement {
-    policy: Box<dyn Place>,
+    policy: Box<dyn PlacementPolicy>,
     now: Nanos,
     log: Shared,
 }
 
-impl Place for LoggedPlacement {
+impl PlacementPolicy for LoggedPlacement {
     fn on(&mut self, now: Nanos, event: Event) {
         self.now = now;
         self.policy.on(now, event);
@@ -110,7 +110,7 @@ fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     pipeline.trainer = Rc::new(TrainerThread::in_virtual_time(clock, Box::new(trainer)));
     pipeline.placement = pipeline.placement.map(|policy| {
         let log = log.clone();
-        Box::new(LoggedPlacement { policy, now: Nanos(0), log }) as Box<dyn Place>
+        Box::new(LoggedPlacement { policy, now: Nanos(0), log }) as Box<dyn PlacementPolicy>
     });
     let reports = reports(pipeline);
     (std::mem::take(&mut log.lock().expect("unpoisoned")), reports)

@@ -1,3 +1,5 @@
+use rollpacker_dataflow::differential_dataflow::difference::IsZero;
+
 use super::*;
 
 #[test]
@@ -10,7 +12,7 @@ fn a_step_is_reduced_to_its_longest_correct_executions_and_its_kills() {
         correct,
         audited,
     };
-    let mut facts = Facts::default();
+    let mut facts = ExecutionFacts::default();
     for execution in [
         ran(3, true, false),
         ran(2, true, true),

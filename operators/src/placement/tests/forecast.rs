@@ -5,11 +5,11 @@ use rollpacker_dataflow::step::PromptId;
 use rollpacker_stages::rollout::{FinishReason, Placement};
 
 use super::{Cost, cost, job};
-use crate::placement::Load;
+use crate::placement::RoundLoad;
 use crate::placement::forecast::{Change, Forecast, Layout, projected};
-use crate::placement::progress::{Progress, Response};
-use crate::schedule::Round;
+use crate::placement::round_progress::{Response, RoundProgress};
 use crate::survival::{Curve, Survival};
+use crate::wire::decision::RoundKind;
 
 fn near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
@@ -21,8 +21,8 @@ fn curve(lengths: &[u32]) -> Curve {
     survival.curve()
 }
 
-fn load(launched: u32, completed: u32) -> Load {
-    Load { launched, completed, prompts: 1, admitted: 1, prompt_tokens: 0, preemptions: 0 }
+fn load(launched: u32, completed: u32) -> RoundLoad {
+    RoundLoad { launched, completed, prompts: 1, admitted: 1, prompt_tokens: 0, preemptions: 0 }
 }
 
 fn on(instances: u32, tensor_parallel: u32, training_devices: u32) -> Layout {
@@ -69,8 +69,8 @@ fn response(tokens: u32, resumed: u32, finish_reason: FinishReason) -> Response 
 
 /// One prompt with two responses. One response ended after 10 s with 10 tokens, beside 10 of the prompt. The other also has 10 tokens and
 /// is expected to reach 100. Another group is complete, with 40 tokens.
-fn tail() -> Progress {
-    let mut progress = Progress::new(Round::Long);
+fn tail() -> RoundProgress {
+    let mut progress = RoundProgress::new(RoundKind::Long);
     progress.launch(Nanos(0), PromptId(0), 2, 10);
     progress.launch(Nanos(0), PromptId(1), 2, 10);
     let now = Nanos::from_secs_f64(10.0);
@@ -117,7 +117,7 @@ fn what_runs_is_as_fast_as_the_fastest_that_ended() {
 /// tokens, and one length was observed.
 #[test]
 fn what_an_earlier_step_sampled_is_neither_pace_nor_seen_again() {
-    let mut progress = Progress::new(Round::Long);
+    let mut progress = RoundProgress::new(RoundKind::Long);
     progress.launch(Nanos(0), PromptId(0), 3, 10);
     progress.end(Nanos(1), PromptId(0), response(80, 80, FinishReason::Stop));
     let now = Nanos::from_secs_f64(10.0);
@@ -130,7 +130,7 @@ fn what_an_earlier_step_sampled_is_neither_pace_nor_seen_again() {
 
 #[test]
 fn a_paused_response_is_no_length_and_an_aborted_one_only_a_lower_bound() {
-    let mut progress = Progress::new(Round::Short);
+    let mut progress = RoundProgress::new(RoundKind::Short);
     progress.launch(Nanos(0), PromptId(0), 3, 10);
     let now = Nanos::from_secs_f64(1.0);
     for reason in [FinishReason::Pause, FinishReason::Abort, FinishReason::Length] {

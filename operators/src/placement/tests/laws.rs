@@ -8,9 +8,10 @@ use rollpacker_stages::rollout::{FinishReason, Placement};
 use super::Cost;
 use crate::placement::planner::Rule;
 use crate::placement::{
-    Decision, Event, Job, Options, Place, Planner, Reason, Rounds, StreamTrainer, Trigger,
+    Decision, Event, Job, PlacementPolicy, Planner, Reason, RoundFilter, StreamTrainer,
+    StreamTrainerOptions, Trigger,
 };
-use crate::schedule::Round;
+use crate::wire::decision::RoundKind;
 
 /// A planned response: prompt, sample, length.
 type Response = (u64, u32, u32);
@@ -18,11 +19,11 @@ type Response = (u64, u32, u32);
 #[derive(Clone, Debug)]
 struct Case {
     job: Job,
-    options: Options,
+    options: StreamTrainerOptions,
     rule: Rule,
     cost: Cost,
     /// For each round: its kind, prompts, samples, and the lengths to draw from.
-    rounds: Vec<(Round, u64, u32, Vec<u32>)>,
+    rounds: Vec<(RoundKind, u64, u32, Vec<u32>)>,
 }
 
 fn jobs() -> impl Strategy<Value = Job> {
@@ -55,8 +56,8 @@ fn rules() -> impl Strategy<Value = Rule> {
     prop::sample::select(vec![Rule::Fixed, Rule::paper(), Rule::Predictive])
 }
 
-fn rounds() -> impl Strategy<Value = Vec<(Round, u64, u32, Vec<u32>)>> {
-    let kind = prop::sample::select(vec![Round::Full, Round::Short, Round::Long]);
+fn rounds() -> impl Strategy<Value = Vec<(RoundKind, u64, u32, Vec<u32>)>> {
+    let kind = prop::sample::select(vec![RoundKind::Full, RoundKind::Short, RoundKind::Long]);
     let lengths = prop::collection::vec(1..=200_u32, 1..40);
     prop::collection::vec((kind, 1..12_u64, 1..6_u32, lengths), 1..6)
 }
@@ -78,8 +79,8 @@ prop_compose! {
     ) -> Case {
         Case {
             job,
-            options: Options {
-                rounds: if everywhere { Rounds::All } else { Rounds::Long },
+            options: StreamTrainerOptions {
+                rounds: if everywhere { RoundFilter::All } else { RoundFilter::Long },
                 trigger,
                 keep,
                 headroom: 0.95,
@@ -96,7 +97,7 @@ prop_compose! {
 /// rounds all end.
 fn events(
     step: Step,
-    (round, prompts, samples, lengths): &(Round, u64, u32, Vec<u32>),
+    (round, prompts, samples, lengths): &(RoundKind, u64, u32, Vec<u32>),
 ) -> Vec<(u32, Event)> {
     let ids = (0..*prompts).flat_map(|prompt| (0..*samples).map(move |sample| (prompt, sample)));
     let mut responses: Vec<Response> = ids
@@ -110,7 +111,7 @@ fn events(
         samples: *samples,
         prompt_length: 7,
     };
-    let kept = if *round == Round::Short { responses.len() * 4 / 5 } else { responses.len() };
+    let kept = if *round == RoundKind::Short { responses.len() * 4 / 5 } else { responses.len() };
     let end = responses.get(kept.max(1) - 1).map_or(0, |(_, _, length)| *length);
     let mut events = vec![(0, Event::Policy { step }), (0, Event::Opened { step, round: *round })];
     events.extend((0..*prompts).map(|prompt| (0, launch(prompt))));
@@ -157,7 +158,7 @@ fn run(
 }
 
 /// Checks the placement of a round of the given kind, from its decisions up to the drain.
-fn check_round(case: &Case, round: Round, decisions: &[Decision]) {
+fn check_round(case: &Case, round: RoundKind, decisions: &[Decision]) {
     let job = case.job;
     assert!(decisions[0].training_devices == 0, "a round starts on all devices");
     assert_eq!(decisions[0].rollout, job.rollout(decisions[0].rollout.tensor_parallel));
@@ -200,7 +201,7 @@ fn check_decision(job: Job, decision: &Decision) {
 proptest! {
     #[test]
     fn devices_are_used_whole_and_once_and_each_step_ends(case in cases()) {
-        let (mut kind, mut placed) = (Round::Full, Vec::new());
+        let (mut kind, mut placed) = (RoundKind::Full, Vec::new());
         for (event, decisions) in run(&case, |policy| policy) {
             decisions.iter().for_each(|decision| check_decision(case.job, decision));
             if let Event::Opened { round, .. } = event {

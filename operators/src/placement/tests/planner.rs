@@ -2,11 +2,11 @@
 
 use super::{Cost, cost, job};
 use crate::placement::planner::{Outlook, Rule};
-use crate::placement::{Job, Load, PlacementError, Planner, Reason};
-use crate::schedule::Round;
+use crate::placement::{Job, PlacementError, Planner, Reason, RoundLoad};
 use crate::survival::{Curve, Survival};
+use crate::wire::decision::RoundKind;
 
-fn plan(planner: &mut Planner, round: Round, cost: &Cost) -> (u32, Reason) {
+fn plan(planner: &mut Planner, round: RoundKind, cost: &Cost) -> (u32, Reason) {
     let nothing = Outlook { last: None, lengths: &Curve::default(), current: None };
     planner.plan(round, nothing, cost)
 }
@@ -14,10 +14,10 @@ fn plan(planner: &mut Planner, round: Round, cost: &Cost) -> (u32, Reason) {
 /// Returns the parallelism of each long round, starting with the one before the first, given the preemptions of the rounds.
 fn course(rule: Rule, preemptions: &[u64]) -> Vec<u32> {
     let mut planner = Planner::new(rule, job(), 1).unwrap();
-    let mut widths = vec![plan(&mut planner, Round::Long, &cost()).0];
+    let mut widths = vec![plan(&mut planner, RoundKind::Long, &cost()).0];
     for count in preemptions {
-        planner.observe(Round::Long, *count, &cost());
-        widths.push(plan(&mut planner, Round::Long, &cost()).0);
+        planner.observe(RoundKind::Long, *count, &cost());
+        widths.push(plan(&mut planner, RoundKind::Long, &cost()).0);
     }
     widths
 }
@@ -37,27 +37,27 @@ fn preemptions_above_the_last_by_a_twentieth_double_and_four_rounds_without_halv
 fn kinds_of_rounds_have_their_own_parallelism_and_a_change_says_why_once() {
     let mut planner = Planner::new(Rule::paper(), job(), 1).unwrap();
     for count in [1, 2] {
-        planner.observe(Round::Long, count, &cost());
+        planner.observe(RoundKind::Long, count, &cost());
     }
-    assert_eq!(plan(&mut planner, Round::Short, &cost()), (1, Reason::Round));
-    assert_eq!(plan(&mut planner, Round::Long, &cost()), (2, Reason::Preemptions));
-    assert_eq!(plan(&mut planner, Round::Long, &cost()), (2, Reason::Round));
-    (0..4).for_each(|_| planner.observe(Round::Long, 0, &cost()));
-    assert_eq!(plan(&mut planner, Round::Long, &cost()), (1, Reason::Idle));
+    assert_eq!(plan(&mut planner, RoundKind::Short, &cost()), (1, Reason::Round));
+    assert_eq!(plan(&mut planner, RoundKind::Long, &cost()), (2, Reason::Preemptions));
+    assert_eq!(plan(&mut planner, RoundKind::Long, &cost()), (2, Reason::Round));
+    (0..4).for_each(|_| planner.observe(RoundKind::Long, 0, &cost()));
+    assert_eq!(plan(&mut planner, RoundKind::Long, &cost()), (1, Reason::Idle));
 }
 
 #[test]
 fn no_width_is_chosen_whose_caches_cannot_hold_a_longest_response() {
     let mut planner = Planner::new(Rule::paper(), job(), 2).unwrap();
     let small = Cost { capacity: 60, ..cost() };
-    (0..4).for_each(|_| planner.observe(Round::Long, 0, &small));
-    assert_eq!(plan(&mut planner, Round::Long, &small), (2, Reason::Round));
+    (0..4).for_each(|_| planner.observe(RoundKind::Long, 0, &small));
+    assert_eq!(plan(&mut planner, RoundKind::Long, &small), (2, Reason::Round));
 }
 
 fn predicted(cost: Cost, launched: u32, length: u32, from: u32) -> (u32, Reason) {
     let mut lengths = Survival::default();
     lengths.observe_many(length, true, u64::from(launched));
-    let load = Load {
+    let load = RoundLoad {
         launched,
         completed: launched,
         prompts: launched,
@@ -67,7 +67,7 @@ fn predicted(cost: Cost, launched: u32, length: u32, from: u32) -> (u32, Reason)
     };
     let outlook =
         Outlook { last: Some(load), lengths: &lengths.curve(), current: Some(job().rollout(from)) };
-    Planner::new(Rule::Predictive, job(), from).unwrap().plan(Round::Full, outlook, &cost)
+    Planner::new(Rule::Predictive, job(), from).unwrap().plan(RoundKind::Full, outlook, &cost)
 }
 
 /// 4 responses of 50 tokens take 5 s on four instances, and 1.25 s + 50 x 4 x 0.01 s = 3.25 s on one instance of four devices. 40 responses
@@ -98,6 +98,6 @@ fn groups_never_straddle_servers() {
         PlacementError::TensorParallel { tensor_parallel: 4, devices_per_server: 6, devices: 12 }
     );
     let mut planner = Planner::new(Rule::paper(), six, 2).unwrap();
-    [1, 2].into_iter().for_each(|count| planner.observe(Round::Long, count, &cost()));
-    assert_eq!(plan(&mut planner, Round::Long, &cost()).0, 2, "4 does not divide 6");
+    [1, 2].into_iter().for_each(|count| planner.observe(RoundKind::Long, count, &cost()));
+    assert_eq!(plan(&mut planner, RoundKind::Long, &cost()).0, 2, "4 does not divide 6");
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use rollpacker_stages::rollout::Placement;
 
 use crate::placement::StepCost;
-use crate::placement::drift::{Cell, Drift, Options};
-use crate::placement::profile::{Measured, Phase, Profile, Row};
+use crate::placement::drift::{Cell, DriftMonitor, DriftOptions};
+use crate::placement::profile::{MeasuredCost, Phase, Profile, Row};
 
 fn row(batch_size: u32, tokens: u32, seconds: f64) -> Row {
     let phase = Phase::Decode;
@@ -73,10 +73,10 @@ fn rows_survive_a_round_trip_and_bad_ones_are_named() {
     assert_eq!(error, "row 0 of the profile: `seconds` is -1, expected more than 0");
 }
 
-fn measured() -> Measured {
+fn measured() -> MeasuredCost {
     let prefill = Row { phase: Phase::Prefill, ..row(1, 100, 0.5) };
     let rows = profile().rows().iter().copied().chain([prefill]).collect();
-    Measured {
+    MeasuredCost {
         profile: Profile::new(rows).unwrap(),
         instances: 1,
         training_tokens_per_second: 100.0,
@@ -98,7 +98,8 @@ fn a_change_costs_its_base_and_the_prefill_of_what_moves() {
 
 #[test]
 fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
-    let mut drift = Drift::new(Options { band: 1.25, smoothing: 0.5, least: 3 }).unwrap();
+    let mut drift =
+        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 3 }).unwrap();
     let slow =
         Cell { phase: Phase::Decode, instances: 1, tensor_parallel: 1, batch_size: 8, tokens: 100 };
     for count in 1..=3 {
@@ -111,14 +112,18 @@ fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
     assert_eq!(drifted[0].0, slow);
     near(Some(drifted[0].1), 1.5);
     let text = serde_json::to_string(&drift).unwrap();
-    assert_eq!(serde_json::from_str::<Drift>(&text).unwrap().drifted().next().unwrap().0, slow);
+    assert_eq!(
+        serde_json::from_str::<DriftMonitor>(&text).unwrap().drifted().next().unwrap().0,
+        slow
+    );
     drift.renew(slow);
     assert_eq!(drift.drifted().next(), None);
 }
 
 #[test]
 fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
-    let mut drift = Drift::new(Options { band: 1.25, smoothing: 0.5, least: 1 }).unwrap();
+    let mut drift =
+        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 1 }).unwrap();
     drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0) / 2.0));
     near(drift.drifted().next().map(|(_, ratio)| ratio), 0.5);
     (0..4).for_each(|_| drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0))));
@@ -128,7 +133,8 @@ fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
 /// Five iterations of a cell are 1.5 times as slow, each with another batch size. Two iterations of another cell are too few to judge.
 #[test]
 fn a_step_counts_once_a_cell_and_what_drifted_is_renewed_from_it() {
-    let mut drift = Drift::new(Options { band: 1.25, smoothing: 0.5, least: 2 }).unwrap();
+    let mut drift =
+        DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 2 }).unwrap();
     let mut profile = profile();
     let slow = |batch: u32, tokens: u32, repeats| Row {
         repeats,

@@ -5,19 +5,26 @@ use expect_test::{Expect, expect};
 use super::timeline::play;
 use super::{Cost, cost, job};
 use crate::placement::planner::Rule;
-use crate::placement::{Job, Options, PlacementError, Planner, Rounds, StreamTrainer, Trigger};
+use crate::placement::{
+    Job, PlacementError, Planner, RoundFilter, StreamTrainer, StreamTrainerOptions, Trigger,
+};
 
-fn trainer(options: Options, job: Job, cost: Cost, tensor_parallel: u32) -> StreamTrainer<Cost> {
+fn trainer(
+    options: StreamTrainerOptions,
+    job: Job,
+    cost: Cost,
+    tensor_parallel: u32,
+) -> StreamTrainer<Cost> {
     let planner = Planner::new(Rule::Fixed, job, tensor_parallel).unwrap();
     StreamTrainer::new(options, planner, cost).unwrap()
 }
 
-fn check(options: Options, job: Job, cost: Cost, script: &str, expect: Expect) {
+fn check(options: StreamTrainerOptions, job: Job, cost: Cost, script: &str, expect: Expect) {
     expect.assert_eq(&play(&mut trainer(options, job, cost, 1), script));
 }
 
-fn triggered(trigger: Trigger) -> Options {
-    Options { trigger, ..Options::paper() }
+fn triggered(trigger: Trigger) -> StreamTrainerOptions {
+    StreamTrainerOptions { trigger, ..StreamTrainerOptions::paper() }
 }
 
 /// A round of 20 responses that last 10 s and have 10 tokens each, except the last, which has 100.
@@ -57,7 +64,7 @@ fn second_round(policy: &mut StreamTrainer<Cost>, kind: &str) -> Vec<String> {
 #[test]
 fn algorithm_1_keeps_half_at_the_first_milestone_that_fits() {
     check(
-        Options::paper(),
+        StreamTrainerOptions::paper(),
         job(),
         cost(),
         "policy 0
@@ -107,7 +114,7 @@ fn fewer_leave_when_half_cannot_hold_the_rest() {
          at 1
          stop @0 0..20:0 tokens 1";
     check(
-        Options::paper(),
+        StreamTrainerOptions::paper(),
         job(),
         small,
         script,
@@ -121,10 +128,11 @@ fn fewer_leave_when_half_cannot_hold_the_rest() {
         "#]],
     );
     let replica = Job { training_replica: 2, ..job() };
-    let mut policy = trainer(Options::paper(), replica, small, 1);
+    let mut policy = trainer(StreamTrainerOptions::paper(), replica, small, 1);
     let ended = scale_down_after(&mut policy);
     assert_eq!(ended, Some(9), "a replica of two leaves only when half can hold the rest");
-    let mut policy = trainer(Options::paper(), replica, Cost { capacity: 100, ..cost() }, 1);
+    let mut policy =
+        trainer(StreamTrainerOptions::paper(), replica, Cost { capacity: 100, ..cost() }, 1);
     assert_eq!(scale_down_after(&mut policy), None, "nothing fits until the last milestone");
 }
 
@@ -142,7 +150,10 @@ fn scale_down_after(policy: &mut StreamTrainer<Cost>) -> Option<usize> {
 fn short_rounds_keep_their_devices_unless_all_rounds_stream() {
     let mut paper = trainer(triggered(Trigger::Fixed { share: 0.3 }), job(), cost(), 1);
     assert_eq!(second_round(&mut paper, "short").len(), 2);
-    let all = Options { rounds: Rounds::All, ..triggered(Trigger::Fixed { share: 0.3 }) };
+    let all = StreamTrainerOptions {
+        rounds: RoundFilter::All,
+        ..triggered(Trigger::Fixed { share: 0.3 })
+    };
     let decisions = second_round(&mut trainer(all, job(), cost(), 1), "short");
     assert_eq!(decisions[1], "6: rollout 2 x tp1, training 2 (scale down)");
 }
@@ -170,8 +181,11 @@ fn never_takes_turns() {
     );
 }
 
-fn predicted() -> Options {
-    Options { rounds: Rounds::All, ..triggered(Trigger::Predicted { from: 0.2, every: 0.05 }) }
+fn predicted() -> StreamTrainerOptions {
+    StreamTrainerOptions {
+        rounds: RoundFilter::All,
+        ..triggered(Trigger::Predicted { from: 0.2, every: 0.05 })
+    }
 }
 
 /// If each response costs time, the slow-down of half the instances pays off only when few responses are left. Otherwise leaving early is
@@ -199,7 +213,7 @@ fn a_predicted_trigger_does_not_fire_for_training_that_is_nearly_free() {
 /// Two devices decode twice as fast as one, so stragglers are merged onto the widest instance as soon as the gain exceeds the cost.
 #[test]
 fn stragglers_are_merged_onto_wider_instances_when_the_change_pays() {
-    let options = Options { consolidate: true, ..triggered(Trigger::Never) };
+    let options = StreamTrainerOptions { consolidate: true, ..triggered(Trigger::Never) };
     let merged = |change: f64| {
         let cost = Cost { change, response: 0.02, ..cost() };
         second_round(&mut trainer(options, job(), cost, 1), "long")
@@ -212,7 +226,7 @@ fn stragglers_are_merged_onto_wider_instances_when_the_change_pays() {
 
 #[test]
 fn a_consolidation_frees_devices_when_the_round_streams() {
-    let options = Options { consolidate: true, ..predicted() };
+    let options = StreamTrainerOptions { consolidate: true, ..predicted() };
     let two_servers = Job { devices: 8, ..job() };
     let cost = Cost { training: 2.0, response: 0.02, ..cost() };
     let decisions = second_round(&mut trainer(options, two_servers, cost, 1), "long");
@@ -227,7 +241,7 @@ fn a_consolidation_frees_devices_when_the_round_streams() {
 
 #[test]
 fn a_late_end_of_an_older_step_takes_no_devices_from_the_open_round() {
-    let mut policy = trainer(Options::paper(), job(), cost(), 1);
+    let mut policy = trainer(StreamTrainerOptions::paper(), job(), cost(), 1);
     let played = play(&mut policy, "open 0 long\nopen 1 long\ndrained 0\ndrained 1");
     assert!(
         played.ends_with("> drained 0\n> drained 1\n  rollout 0 x tp1, training 4 (drained)\n"),
@@ -237,9 +251,9 @@ fn a_late_end_of_an_older_step_takes_no_devices_from_the_open_round() {
 
 #[test]
 fn options_out_of_range_are_refused_by_name() {
-    let refused = |options: Options| options.validated().unwrap_err().to_string();
+    let refused = |options: StreamTrainerOptions| options.validated().unwrap_err().to_string();
     assert_eq!(
-        refused(Options { keep: 0.0, ..Options::paper() }),
+        refused(StreamTrainerOptions { keep: 0.0, ..StreamTrainerOptions::paper() }),
         "`keep` is 0, expected in (0, 1]"
     );
     assert_eq!(
@@ -249,7 +263,7 @@ fn options_out_of_range_are_refused_by_name() {
     let planner = Planner::new(Rule::Fixed, job(), 1).unwrap();
     let tiny = Cost { capacity: 50, ..cost() };
     assert_eq!(
-        StreamTrainer::new(Options::paper(), planner, tiny).unwrap_err(),
+        StreamTrainer::new(StreamTrainerOptions::paper(), planner, tiny).unwrap_err(),
         PlacementError::Capacity { tensor_parallel: 1, capacity: 50, response_length: 100 }
     );
 }
@@ -261,7 +275,7 @@ fn options_out_of_range_are_refused_by_name() {
 fn lengths_of_long_ago_are_forgotten() {
     let tight = Cost { capacity: 200, ..cost() };
     let kept = |short: u64| {
-        let mut policy = trainer(Options::paper(), job(), tight, 1);
+        let mut policy = trainer(StreamTrainerOptions::paper(), job(), tight, 1);
         let mut played = String::new();
         for step in 0..=short + 1 {
             let tokens = [100, 10, 1][usize::from(step > 0) + usize::from(step > short)];

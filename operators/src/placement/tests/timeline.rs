@@ -15,11 +15,11 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
-use crate::placement::{Event, Place};
-use crate::schedule::Round;
+use crate::placement::{Event, PlacementPolicy};
+use crate::wire::decision::RoundKind;
 
 /// Plays `script` on `policy` and returns the result.
-pub(super) fn play(policy: &mut dyn Place, script: &str) -> String {
+pub(super) fn play(policy: &mut dyn PlacementPolicy, script: &str) -> String {
     let (mut text, mut now) = (String::new(), Nanos(0));
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
         text += &format!("> {line}\n");
@@ -91,11 +91,11 @@ fn responses(
     .collect()
 }
 
-fn kind(word: &str) -> Round {
+fn kind(word: &str) -> RoundKind {
     match word {
-        "full" => Round::Full,
-        "short" => Round::Short,
-        "long" => Round::Long,
+        "full" => RoundKind::Full,
+        "short" => RoundKind::Short,
+        "long" => RoundKind::Long,
         _ => panic!("not a round: {word}"),
     }
 }

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::placement::planner::Rule;
 use crate::placement::{
-    Event, Job, Options, Place, Planner, Rounds, StepCost, StreamTrainer, Trigger,
+    Event, Job, PlacementPolicy, Planner, RoundFilter, StepCost, StreamTrainer,
+    StreamTrainerOptions, Trigger,
 };
-use crate::schedule::Round;
+use crate::wire::decision::RoundKind;
 
 /// A model with 14 billion parameters on H800: the decode, training and cache terms of a roofline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -126,7 +127,7 @@ impl World {
     fn step(&mut self, policy: &mut StreamTrainer<Roofline>, step: Step) -> f64 {
         (self.tokens, self.waiting) = (0.0, 0.0);
         let start = self.now;
-        self.tell(policy, 0.0, Event::Opened { step, round: Round::Full });
+        self.tell(policy, 0.0, Event::Opened { step, round: RoundKind::Full });
         for prompt in (0..PROMPTS).map(PromptId) {
             let launched = Event::Launched { step, prompt, samples: SAMPLES, prompt_length: 200 };
             self.tell(policy, 0.0, launched);
@@ -159,7 +160,7 @@ impl World {
 }
 
 /// Returns the mean seconds of five steps after one that fills the history, and the placements of the last.
-fn seconds(options: Options, cost: Roofline) -> f64 {
+fn seconds(options: StreamTrainerOptions, cost: Roofline) -> f64 {
     let planner = Planner::new(Rule::Fixed, JOB, 2).unwrap();
     let mut policy = StreamTrainer::new(options, planner, cost).unwrap();
     let rollout = Placement { instances: 0, tensor_parallel: 2 };
@@ -169,8 +170,8 @@ fn seconds(options: Options, cost: Roofline) -> f64 {
     steps[1..].iter().sum::<f64>() / 5.0
 }
 
-fn with(trigger: Trigger) -> Options {
-    Options { rounds: Rounds::All, trigger, ..Options::paper() }
+fn with(trigger: Trigger) -> StreamTrainerOptions {
+    StreamTrainerOptions { rounds: RoundFilter::All, trigger, ..StreamTrainerOptions::paper() }
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn no_fixed_or_adaptive_trigger_beats_the_predicted_one() {
         let cost = Roofline { trainer };
         let predicted = seconds(with(Trigger::Predicted { from: 0.2, every: 0.02 }), cost);
         let fixed = (2..20).map(|part| Trigger::Fixed { share: f64::from(part) / 20.0 });
-        let others = fixed.chain([Trigger::Never, Options::paper().trigger]);
+        let others = fixed.chain([Trigger::Never, StreamTrainerOptions::paper().trigger]);
         for other in others {
             let time = seconds(with(other), cost);
             assert!(predicted < time * 1.02, "{other:?} ends in {time} s, not {predicted} s");
@@ -192,6 +193,6 @@ fn consolidation_shortens_the_step_further() {
     let cost = Roofline { trainer: 1.0 };
     let trigger = Trigger::Predicted { from: 0.2, every: 0.02 };
     let without = seconds(with(trigger), cost);
-    let wider = seconds(Options { consolidate: true, ..with(trigger) }, cost);
+    let wider = seconds(StreamTrainerOptions { consolidate: true, ..with(trigger) }, cost);
     assert!(wider < without, "{wider} s with, {without} s without");
 }

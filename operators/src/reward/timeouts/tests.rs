@@ -8,11 +8,11 @@ use rollpacker_dataflow::step::{PromptId, Step};
 
 use super::*;
 
-fn timeouts(options: LimitOptions) -> Timeouts {
-    Timeouts::new(options, 7).expect("in bounds")
+fn timeouts(options: LimitOptions) -> AdaptiveLimits {
+    AdaptiveLimits::new(options, 7).expect("in bounds")
 }
 
-fn unaudited() -> Timeouts {
+fn unaudited() -> AdaptiveLimits {
     timeouts(LimitOptions { audit_share: 0.0, ..LimitOptions::default() })
 }
 
@@ -27,9 +27,9 @@ fn ran(case: u32, seconds: f64, correct: bool) -> Execution {
 }
 
 /// Returns the limits of row 0 before and after each of `scores`.
-fn timeline(mut policy: Timeouts, scores: &[&[Execution]]) -> String {
+fn timeline(mut policy: AdaptiveLimits, scores: &[&[Execution]]) -> String {
     let mut text = String::new();
-    let mut line = |policy: &mut Timeouts, what: &str| {
+    let mut line = |policy: &mut AdaptiveLimits, what: &str| {
         let limits = policy.limits(id(0), 0);
         let [first, second] = [0, 1].map(|case| limits.of(case, None).as_secs_f64());
         writeln!(text, "{what:<28}{first:>6.2} s {second:>6.2} s").expect("a string");
@@ -71,7 +71,7 @@ fn limits_follow_the_longest_correct_execution_of_the_case() {
 
 #[test]
 fn a_fixed_limit_learns_nothing_that_it_uses() {
-    let fixed = LimitOptions { mode: Timeout::Fixed, max_s: 1.0, ..LimitOptions::default() };
+    let fixed = LimitOptions { mode: LimitMode::Fixed, max_s: 1.0, ..LimitOptions::default() };
     let told = timeline(timeouts(fixed), &[&[ran(0, 0.1, true), ran(1, 0.9, true)]]);
     expect![[r#"
         nothing known                 1.00 s   1.00 s
@@ -84,7 +84,7 @@ fn a_fixed_limit_learns_nothing_that_it_uses() {
 fn rows_and_cases_are_apart_and_a_reference_stands_in_until_something_is_known() {
     let mut policy = unaudited();
     policy.executed(id(0), 3, &[ran(1, 4.0, true)]);
-    let seconds = |policy: &mut Timeouts, row, case| {
+    let seconds = |policy: &mut AdaptiveLimits, row, case| {
         policy.limits(id(0), row).of(case, Some(Nanos::from_secs_f64(8.0))).as_secs_f64()
     };
     assert_eq!(
@@ -97,7 +97,7 @@ fn rows_and_cases_are_apart_and_a_reference_stands_in_until_something_is_known()
 fn what_is_audited_follows_from_seed_and_response_and_is_the_share() {
     let options = LimitOptions { audit_share: 0.25, ..LimitOptions::default() };
     let audited = |seed| -> Vec<bool> {
-        let mut policy = Timeouts::new(options, seed).expect("in bounds");
+        let mut policy = AdaptiveLimits::new(options, seed).expect("in bounds");
         (0..4000).map(|sample| policy.limits(id(sample), 0).audit).collect()
     };
     let share = audited(1).iter().filter(|it| **it).count() as f64 / 4000.0;
@@ -135,7 +135,7 @@ fn options_out_of_bounds_are_named() {
         `slack` is 0.5, expected a number from 1 to 1000
         `audit_share` is NaN, expected a number in [0, 1]"#]]
     .assert_eq(&errors.join("\n"));
-    let fixed = LimitOptions { mode: Timeout::Fixed, max_s: 1.0, ..defaults() };
+    let fixed = LimitOptions { mode: LimitMode::Fixed, max_s: 1.0, ..defaults() };
     assert!(fixed.validated().is_ok());
 }
 
@@ -144,7 +144,7 @@ fn a_snapshot_reads_back_as_it_was() {
     let mut policy = unaudited();
     policy.executed(id(0), 5, &[ran(2, 1.0 / 3.0, true)]);
     let written = serde_json::to_string(&policy).expect("JSON");
-    assert_eq!(serde_json::from_str::<Timeouts>(&written).expect("what was written"), policy);
+    assert_eq!(serde_json::from_str::<AdaptiveLimits>(&written).expect("what was written"), policy);
 }
 
 /// Executions of a few rows and cases.

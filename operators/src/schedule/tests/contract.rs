@@ -12,7 +12,7 @@ use super::log::{
     admitted, as_defer, decided, ended, fates, is_admit, is_open, launches, live, open_round,
     reported, requested, rounds, scores, since_open, stopped, told,
 };
-use crate::schedule::{Decision, Event, Offer, Queue, Reason, Round};
+use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
 
 /// The promises of a schedule.
 #[derive(Clone, Debug)]
@@ -185,7 +185,7 @@ impl Contract {
         let epoch = self.undecided(&past[..past.len() - round.len()])[0].epoch;
         // A short round does not replace a rejected prompt with a deferred one.
         let is_short =
-            matches!(round[0], Entry::Decided(Decision::Open { round: Round::Short, .. }));
+            matches!(round[0], Entry::Decided(Decision::Open { round: RoundKind::Short, .. }));
         let is_spent =
             |it: &&Offer| self.filters && is_short && first_launch(past, it.prompt).is_some();
         let is_over = self.undecided(past).iter().all(|it| it.epoch != epoch || is_spent(it));

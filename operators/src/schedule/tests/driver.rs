@@ -15,9 +15,9 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 
 use crate::prompts::{PromptRow, prompt_batch};
-use crate::schedule::driver::Driver;
-use crate::schedule::published::Open;
-use crate::schedule::state::Stocked;
+use crate::schedule::driver::ScheduleDriver;
+use crate::schedule::published::OpenStep;
+use crate::schedule::snapshot::HeldPrompts;
 use crate::schedule::stop::Stop;
 use crate::schedule::{Dynamic, OnExhausted, Schedule, dynamic};
 
@@ -76,16 +76,16 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
             let version = PolicyVersion(0);
             let policy = Policy { version, location: "nowhere".into(), digest: 0 };
             let clock = Arc::new(WallClock::start());
-            let stocked = Stocked::default();
-            let mut driver = Driver::new(differing(), stocked, Budget::new(1), ends, clock);
-            let decide = |driver: &mut Driver| {
+            let stocked = HeldPrompts::default();
+            let mut driver = ScheduleDriver::new(differing(), stocked, Budget::new(1), ends, clock);
+            let decide = |driver: &mut ScheduleDriver| {
                 let text = |batch: Batch| -> Vec<String> {
                     let decisions = batch.text(column::DECISION);
                     decisions.iter().flatten().map(str::to_owned).collect()
                 };
                 driver.decide(|_, _| {}, |_, batch| told.borrow_mut().extend(text(batch)));
             };
-            driver.announced(Step(0), Open { policy, requests, decisions, errors });
+            driver.announced(Step(0), OpenStep { policy, requests, decisions, errors });
             driver.policy(Step(0));
             driver.offer(&prompt(7));
             decide(&mut driver);

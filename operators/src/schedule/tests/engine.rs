@@ -83,7 +83,7 @@ impl World {
 
 /// The outcome of a response.
 #[derive(Clone, Copy)]
-struct Fate {
+struct GroupOutcome {
     tokens: u32,
     /// The number of these tokens that are sampled in this step, one per tick.
     sampled: u32,
@@ -96,13 +96,13 @@ struct Run<'a> {
     /// Future events, by time and then by a random tie-break.
     agenda: BTreeMap<(u64, u64), Event>,
     /// Responses in flight: their outcomes, and when they were launched.
-    running: BTreeMap<SampleId, (Fate, u64)>,
+    running: BTreeMap<SampleId, (GroupOutcome, u64)>,
     /// Responses that ended by themselves.
-    whole: BTreeMap<SampleId, Fate>,
+    whole: BTreeMap<SampleId, GroupOutcome>,
     /// Responses that were paused and have not answered.
     pausing: BTreeSet<SampleId>,
     /// The outcomes from which later launches resume.
-    kept: BTreeMap<(PromptId, u32), Fate>,
+    kept: BTreeMap<(PromptId, u32), GroupOutcome>,
     /// The time at which the last policy is published; policies are published in order.
     published: u64,
     offered: usize,
@@ -150,7 +150,7 @@ impl Run<'_> {
     fn happen(&mut self, schedule: &mut impl Schedule, event: Event) {
         if let Event::Response { id, tokens, finish_reason } = event {
             let (fate, _) = self.running.remove(&id).expect("only what runs ends");
-            let fate = Fate { sampled: tokens, ..fate };
+            let fate = GroupOutcome { sampled: tokens, ..fate };
             if self.pausing.remove(&id) && finish_reason != FinishReason::Abort {
                 self.kept.insert((id.prompt, id.sample), fate);
             }
@@ -175,9 +175,10 @@ impl Run<'_> {
             1..4 => FinishReason::Length,
             _ => FinishReason::Stop,
         };
-        let fresh = Fate { tokens: u32::try_from(duration).unwrap(), sampled: 0, finish_reason };
+        let fresh =
+            GroupOutcome { tokens: u32::try_from(duration).unwrap(), sampled: 0, finish_reason };
         let fate = self.kept.remove(&(id.prompt, id.sample)).unwrap_or(fresh);
-        let Fate { tokens, sampled, finish_reason } = fate;
+        let GroupOutcome { tokens, sampled, finish_reason } = fate;
         let twice = self.running.insert(id, (fate, self.now));
         assert!(twice.is_none(), "{id} runs already");
         let event = Event::Response { id, tokens, finish_reason };

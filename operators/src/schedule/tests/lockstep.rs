@@ -14,11 +14,12 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::engine::mix;
-use crate::schedule::sequencer::{Notice, Sequencer};
+use crate::schedule::sequencer::Sequencer;
 use crate::schedule::{
-    Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, Offer, Partial, Reason, Round,
-    Schedule, Sorted, Synchronous, TailBatching,
+    Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, Offer, Partial, Reason,
+    RoundKind, Schedule, Sorted, Synchronous, TailBatching,
 };
+use crate::wire::notice::Notice;
 
 /// Returns every built-in schedule, in every mode that affects races.
 pub(super) fn schedules() -> Vec<Builtin> {
@@ -508,7 +509,7 @@ fn what_ends_as_it_is_launched_has_ended_though_it_is_stopped_at_the_same_tick()
     let (step, prompt) = (Step(0), PromptId(3));
     let mut sequencer = Sequencer::new(false, 1);
     let reason = Reason::Queued;
-    sequencer.decided(&Decision::Open { step, round: Round::Full, reason });
+    sequencer.decided(&Decision::Open { step, round: RoundKind::Full, reason });
     sequencer.decided(&Decision::Launch { prompt, samples: 0..2, reason });
     sequencer.sent(0, 1);
     let id = |sample| SampleId { step, prompt, sample };

@@ -12,7 +12,7 @@ use super::log::{
     admitted, as_defer, decided, ended, fates, is_admit, is_open, launched_samples, launches, live,
     open_round, rounds, since_open, told,
 };
-use crate::schedule::{Decision, Event, Offer, Queue, Reason, Round};
+use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
 
 /// The configuration of the schedule, and the dataset of the run.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl Oracle {
 
     // The composition of a round.
 
-    fn open(&self, past: &[Entry], step: Step, round: Round, reason: Reason) {
+    fn open(&self, past: &[Entry], step: Step, round: RoundKind, reason: Reason) {
         assert_eq!(open_round(past), None, "two rounds are open");
         assert_eq!(step.0, rounds(past).len() as u64, "steps ascend by one");
         assert!(
@@ -148,16 +148,16 @@ impl Oracle {
             () => Reason::Fresh,
         };
         let round = match reason {
-            _ if self.is_sync => Round::Full,
-            Reason::Fresh => Round::Short,
-            _ => Round::Long,
+            _ if self.is_sync => RoundKind::Full,
+            Reason::Fresh => RoundKind::Short,
+            _ => RoundKind::Long,
         };
         let mut launches = Vec::new();
         for (index, (lane, quota)) in lanes.iter().enumerate() {
-            let queued = if round == Round::Long { queue(lane).len().min(*quota) } else { 0 };
+            let queued = if round == RoundKind::Long { queue(lane).len().min(*quota) } else { 0 };
             let fresh = match round {
-                Round::Short => short.as_ref().map_or(0, |short| short[index]),
-                Round::Long | Round::Full => quota - queued,
+                RoundKind::Short => short.as_ref().map_or(0, |short| short[index]),
+                RoundKind::Long | RoundKind::Full => quota - queued,
             };
             launches.extend(
                 queue(lane).into_iter().take(queued).map(|(prompt, _)| (prompt, Reason::Queued)),
@@ -166,7 +166,7 @@ impl Oracle {
                 .extend(rest(lane).into_iter().take(fresh).map(|prompt| (prompt, Reason::Fresh)));
         }
         launches.sort();
-        let samples = if round == Round::Short {
+        let samples = if round == RoundKind::Short {
             ceil(self.eta_responses, self.responses.into())
         } else {
             self.responses.into()
@@ -382,7 +382,7 @@ impl Oracle {
 
 /// The expected composition of a round.
 struct Expected {
-    round: Round,
+    round: RoundKind,
     reason: Reason,
     launches: Vec<(PromptId, Reason)>,
     samples: u32,

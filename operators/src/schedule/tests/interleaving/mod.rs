@@ -21,12 +21,12 @@ use self::play::{Race, capabilities, policy};
 use super::lockstep::schedules;
 use crate::policy::policy_batch;
 use crate::prompts::{PromptRow, prompt_batch};
-use crate::rollout::driver::Driver as Rollout;
-use crate::rollout::notices;
+use crate::rollout::driver::RolloutDriver as Rollout;
 use crate::rollout::port::Port;
-use crate::rows::Row;
-use crate::schedule::sequencer::Notice;
 use crate::schedule::{Decision, Reason, encode};
+use crate::wire::notice;
+use crate::wire::notice::Notice;
+use crate::wire::rows::Row;
 
 /// The number of orders in which each race is played.
 const ORDERS: u64 = 60;
@@ -105,7 +105,7 @@ fn a_worker_that_owes_nothing_holds_nobody_back_though_its_instance_is_late() {
         let engine = ModelEngine::new(1, 0, |_, _| 9);
         let mut driver =
             Rollout::new(Box::new(engine.clone()), false, Arc::new(WallClock::start()));
-        driver.race(0);
+        driver.race_in_lockstep(0);
         driver.policy(step, &policy_batch(&policy(step)));
         let prompts = prompt_batch(&[PromptRow { prompt_ids: vec![1], ..PromptRow::default() }]);
         let row = |_: PromptId| Row { batch: prompts.clone(), index: 0 };
@@ -118,7 +118,7 @@ fn a_worker_that_owes_nothing_holds_nobody_back_though_its_instance_is_late() {
             let mut told = Vec::new();
             driver.report(|port, _, batch| {
                 if port == Port::Notices && batch.num_rows() > 0 {
-                    told.push(notices::read(&batch));
+                    told.push(notice::read(&batch));
                 }
             });
             told

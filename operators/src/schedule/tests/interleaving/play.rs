@@ -18,17 +18,17 @@ use rollpacker_stages::rollout::{FinishReason, Policy};
 use super::engine::ModelEngine;
 use crate::policy::policy_batch;
 use crate::prompts::{PromptRow, prompt_batch};
-use crate::rollout::driver::Driver as Rollout;
-use crate::rollout::notices;
-use crate::rollout::port::{Capabilities, Port};
+use crate::rollout::driver::RolloutDriver as Rollout;
+use crate::rollout::port::{Port, RolloutCapabilities};
 use crate::schedule::Schedule;
-use crate::schedule::driver::Driver;
+use crate::schedule::driver::ScheduleDriver;
 use crate::schedule::operator::Stop;
-use crate::schedule::published::Open;
-use crate::schedule::state::Stocked;
+use crate::schedule::prompt_affinity::PromptAffinity;
+use crate::schedule::published::OpenStep;
+use crate::schedule::snapshot::HeldPrompts;
 use crate::schedule::tests::engine::mix;
 use crate::schedule::tests::lockstep::schedules;
-use crate::spread::Spread;
+use crate::wire::notice;
 
 /// The parameters of a run, except the order of actions.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,7 @@ impl Worker {
         let woken = Arc::new(AtomicBool::new(false));
         let wakes = Arc::clone(&woken);
         driver.engine().wake_by(Arc::new(move || wakes.store(true, Ordering::Relaxed)));
-        driver.race(index);
+        driver.race_in_lockstep(index);
         let (policies, requests) = (Channel::default(), Channel::default());
         let (announced, notices, scores) =
             (Channel::default(), Channel::default(), Channel::default());
@@ -207,7 +207,7 @@ struct Play {
     dice: Dice,
     /// A capability of each output of the schedule and of rollouts, at the first step.
     rights: Vec<Capability<Step>>,
-    driver: Driver,
+    driver: ScheduleDriver,
     stop: Stop,
     budget: Budget,
     workers: Vec<Worker>,
@@ -241,10 +241,10 @@ impl Play {
         let pauses = schedule.pauses();
         let (stop, budget) = (Stop::default(), Budget::new(race.ahead));
         let clock = Arc::new(WallClock::start());
-        let stocked = Stocked::default();
-        let driver = Driver::new(schedule, stocked, budget.clone(), stop.clone(), clock);
-        let mut driver = driver.over(Spread::over(race.workers));
-        driver.race();
+        let stocked = HeldPrompts::default();
+        let driver = ScheduleDriver::new(schedule, stocked, budget.clone(), stop.clone(), clock);
+        let mut driver = driver.with_affinity(PromptAffinity::over(race.workers));
+        driver.race_in_lockstep();
         let mut play = Self {
             race,
             dice: Dice { state: dice, priorities: dice },
@@ -380,7 +380,7 @@ impl Play {
             for step in worker.announced.take() {
                 let [requests, decisions, errors] =
                     [0, 1, 2].map(|output| self.rights[output].delayed(&step));
-                let open = Open { policy: policy(step), requests, decisions, errors };
+                let open = OpenStep { policy: policy(step), requests, decisions, errors };
                 self.driver.announced(step, open);
             }
             worker.notices.take().iter().for_each(|batch| self.driver.notice(batch));
@@ -418,7 +418,7 @@ impl Play {
         for (step, batch) in policies.take() {
             driver.policy(step, &batch);
         }
-        for (step, capabilities, batch) in driver.take_due() {
+        for (step, capabilities, batch) in driver.take_ready() {
             driver.request(step, || capabilities, &batch);
         }
         for (step, batch) in requests.take() {
@@ -469,7 +469,7 @@ pub(super) fn policy(step: Step) -> Policy {
     Policy { version: PolicyVersion(step.0), location: "nowhere".to_owned(), digest: 0 }
 }
 
-pub(super) fn capabilities(rights: &[Capability<Step>], step: Step) -> Capabilities {
+pub(super) fn capabilities(rights: &[Capability<Step>], step: Step) -> RolloutCapabilities {
     Port::ALL.map(|port| rights[3 + port as usize].delayed(&step))
 }
 
@@ -546,10 +546,10 @@ fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
 
 /// Returns the notice with the floor that the engine knows.
 fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
-    let notice = notices::read(batch);
+    let notice = notice::read(batch);
     if notice.floor < Tick::MAX {
         return batch.clone();
     }
     let worker = u32::try_from(notice.worker).expect("few");
-    notices::write(worker, notice.taken_in, engine.known_floor(), &notice.ends)
+    notice::write(worker, notice.taken_in, engine.known_floor(), &notice.ends)
 }

@@ -13,12 +13,12 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::snapshot::{Part, Restored};
 use rollpacker_dataflow::step::{PromptId, Step};
 
-use super::bias::Weighed;
-use super::facts::{Facts, Launches, Length, Waiting, Waits};
-use super::known_pairs::{self, PAIR_ROWS, PAIRS};
+use super::bias::WeightSums;
+use super::facts::{DeferredPrompt, DeferredPrompts, Facts, Launches, Length};
+use super::pair_totals::{self, PAIR_ROWS, PAIRS};
 use super::pairs::{Pair, Products};
-use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
+use crate::resume::{ResumeError, SavedState};
 
 /// The names of the parts.
 pub(super) const LENGTHS: &str = "ledger_lengths";
@@ -58,29 +58,31 @@ static WAIT_ROWS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// The facts of all steps so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct KnownFacts {
-    lengths: BTreeMap<Length, Weighed>,
+pub(crate) struct FactTotals {
+    lengths: BTreeMap<Length, WeightSums>,
     pairs: BTreeMap<Pair, Products>,
     rows: BTreeMap<u64, Launches>,
-    waits: Waits,
+    waits: DeferredPrompts,
 }
 
-impl KnownFacts {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+impl SavedState for FactTotals {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
         let lengths = read_rows(restored, LENGTHS, &LENGTH_ROWS)?;
         let pairs = read_rows(restored, PAIRS, &PAIR_ROWS)?;
         let rows = read_rows(restored, ROWS, &HISTORY_ROWS)?;
         let waits = read_rows(restored, WAITS, &WAIT_ROWS)?;
-        Ok(Self {
+        Ok(Some(Self {
             lengths: lengths.as_ref().map(read_lengths).unwrap_or_default(),
-            pairs: pairs.as_ref().map(known_pairs::read).unwrap_or_default(),
+            pairs: pairs.as_ref().map(pair_totals::read).unwrap_or_default(),
             rows: rows.as_ref().map(read_histories).unwrap_or_default(),
-            waits: Waits(waits.as_ref().map(read_waits).unwrap_or_default()),
-        })
+            waits: DeferredPrompts(waits.as_ref().map(read_waits).unwrap_or_default()),
+        }))
     }
+}
 
+impl FactTotals {
     /// Returns the deferred prompts.
-    pub(super) fn waits(&self) -> Waits {
+    pub(super) fn waits(&self) -> DeferredPrompts {
         self.waits.clone()
     }
 
@@ -96,7 +98,7 @@ impl KnownFacts {
     }
 
     /// Adds the facts of a step. `waits` are the deferred prompts after it.
-    pub(super) fn add(&mut self, facts: &Facts, waits: &Waits) {
+    pub(super) fn add(&mut self, facts: &Facts, waits: &DeferredPrompts) {
         for (length, weighed) in &facts.lengths {
             self.lengths.entry(*length).or_default().add(*weighed);
         }
@@ -111,7 +113,7 @@ impl KnownFacts {
 
     /// Returns the part with lengths.
     pub(super) fn lengths_part(&self) -> Part {
-        let sums = |of: fn(&Weighed) -> i64| -> ArrayRef {
+        let sums = |of: fn(&WeightSums) -> i64| -> ArrayRef {
             Arc::new(Int64Array::from_iter_values(self.lengths.values().map(of)))
         };
         let kinds = self.lengths.keys().map(|length| length.parts().0);
@@ -128,7 +130,7 @@ impl KnownFacts {
 
     /// Returns the part with pairs.
     pub(super) fn pairs_part(&self) -> Part {
-        known_pairs::part(&self.pairs)
+        pair_totals::part(&self.pairs)
     }
 
     /// Returns the part with dataset rows.
@@ -143,7 +145,7 @@ impl KnownFacts {
 
     /// Returns the part with deferred prompts.
     pub(super) fn waits_part(&self) -> Part {
-        let Waits(waits) = &self.waits;
+        let DeferredPrompts(waits) = &self.waits;
         let since = waits.values().map(|waiting| waiting.since.0);
         let longest = waits.values().map(|waiting| waiting.longest);
         let columns = vec![
@@ -156,7 +158,7 @@ impl KnownFacts {
     }
 }
 
-fn read_lengths(batch: &Batch) -> BTreeMap<Length, Weighed> {
+fn read_lengths(batch: &Batch) -> BTreeMap<Length, WeightSums> {
     let sum = |name, row| batch.values::<Int64Type>(name).value(row);
     let tokens = batch.values::<UInt32Type>(TOKENS);
     let kinds = batch.text(KIND);
@@ -164,7 +166,7 @@ fn read_lengths(batch: &Batch) -> BTreeMap<Length, Weighed> {
         .filter_map(|row| {
             let length = Length::of(kinds.value(row), tokens.value(row))?;
             let (count, weight, square) = (sum(COUNT, row), sum(WEIGHT, row), sum(SQUARE, row));
-            Some((length, Weighed { count, weight, square }))
+            Some((length, WeightSums { count, weight, square }))
         })
         .collect()
 }
@@ -180,10 +182,11 @@ fn read_histories(batch: &Batch) -> BTreeMap<u64, Launches> {
     (0..batch.num_rows()).map(|row| (ids.value(row), launches(row))).collect()
 }
 
-fn read_waits(batch: &Batch) -> BTreeMap<PromptId, Waiting> {
+fn read_waits(batch: &Batch) -> BTreeMap<PromptId, DeferredPrompt> {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
     let since = batch.values::<UInt64Type>(SINCE);
     let longest = batch.values::<UInt32Type>(LONGEST);
-    let waiting = |row| Waiting { since: Step(since.value(row)), longest: longest.value(row) };
+    let waiting =
+        |row| DeferredPrompt { since: Step(since.value(row)), longest: longest.value(row) };
     (0..batch.num_rows()).map(|row| (PromptId(prompts.value(row)), waiting(row))).collect()
 }

@@ -7,7 +7,7 @@ use super::tally::Tally;
 
 /// The effect of an error that does not end the run.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Excused {
+pub(crate) struct ErrorEffect {
     /// The value that replaces the score. NaN if the group must not be trained on.
     pub(crate) value: f64,
     /// The warning to show. Present only for the first error of a reward and kind in a step.
@@ -16,12 +16,12 @@ pub(crate) struct Excused {
 
 /// Counts an error and returns its effect; `None` if it ends the run. The caller has already decided if it is
 /// [tolerated](OnError::Tolerate).
-pub(crate) fn excuse(
+pub(crate) fn error_effect(
     (error, source): (&RewardError, &str),
     on_error: OnError,
     operator: &str,
     tally: &mut Tally,
-) -> Option<Excused> {
+) -> Option<ErrorEffect> {
     let (value, consequence) = match on_error {
         OnError::Fail => return None,
         OnError::Zero => (0.0, "counts as 0"),
@@ -32,7 +32,7 @@ pub(crate) fn excuse(
         let more = format!("further ones of the step are counted in `reward/errors/{kind}`");
         Fault::new(operator, format!("{}; {consequence}; {more}", describe(error, source)))
     });
-    Some(Excused { value, warning })
+    Some(ErrorEffect { value, warning })
 }
 
 /// Returns the message of an error, with the data source that selected the reward.

@@ -5,16 +5,16 @@ use std::rc::Rc;
 
 /// A counter of the responses that this worker generates at the moment. Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Generating(Rc<Cell<usize>>);
+pub(crate) struct InFlightResponses(Rc<Cell<usize>>);
 
-impl Generating {
+impl InFlightResponses {
     /// Adds `responses` to the count.
-    pub(super) fn begin(&self, responses: usize) {
+    pub(crate) fn begin(&self, responses: usize) {
         self.0.set(self.0.get() + responses);
     }
 
     /// Subtracts `responses` from the count.
-    pub(super) fn end(&self, responses: usize) {
+    pub(crate) fn end(&self, responses: usize) {
         self.0.set(self.0.get() - responses);
     }
 

@@ -33,20 +33,20 @@ const METRICS: [&str; 23] = [
 /// Returns `true` if a metric depends on the speed of the machines, so that it differs between two runs that are otherwise identical to the
 /// bit.
 #[must_use]
-pub fn hangs_on_time(metric: &str) -> bool {
+pub fn depends_on_time(metric: &str) -> bool {
     let is_timed = SECTIONS.iter().any(|section| metric.starts_with(section));
     METRICS.contains(&metric) || (is_timed && metric != "perf/total_num_tokens")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::hangs_on_time;
+    use super::depends_on_time;
 
     #[test]
     fn what_is_counted_in_tokens_does_not_hang_on_time() {
-        assert!(hangs_on_time("timing_s/step") && hangs_on_time("rollout/bubble_ratio"));
+        assert!(depends_on_time("timing_s/step") && depends_on_time("rollout/bubble_ratio"));
         for name in ["perf/total_num_tokens", "critic/score/mean", "schedule/queue_age"] {
-            assert!(!hangs_on_time(name), "{name}");
+            assert!(!depends_on_time(name), "{name}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rollpacker_dataflow::step::PromptId;
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Decision;
+use super::Decision;
 
 /// Assigns prompts to workers by the load of each worker.
 ///
@@ -13,20 +13,20 @@ use crate::schedule::Decision;
 /// tokens goes to the worker that holds them. Any other prompt goes to the worker with the fewest responses in flight; ties are broken by
 /// the fewest prompt tokens, then by the lowest worker index. The generated tokens do not depend on the assignment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Spread {
-    loads: Vec<Load>,
-    homes: BTreeMap<PromptId, Home>,
+pub(crate) struct PromptAffinity {
+    loads: Vec<WorkerLoad>,
+    homes: BTreeMap<PromptId, PromptAssignment>,
 }
 
 /// Returns the worker, of `workers`, that restores the kept tokens of a prompt from a snapshot.
-pub(crate) fn kept_on(prompt: PromptId, workers: usize) -> u32 {
+pub(crate) fn worker_of_kept(prompt: PromptId, workers: usize) -> u32 {
     let worker = prompt.0 % workers.max(1) as u64;
     u32::try_from(worker).expect("invariant: there are fewer than 2^32 workers")
 }
 
 /// The load of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Load {
+struct WorkerLoad {
     /// Responses in flight.
     responses: u64,
     /// Tokens of the prompts of these responses.
@@ -35,7 +35,7 @@ struct Load {
 
 /// The assignment of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Home {
+struct PromptAssignment {
     worker: u32,
     /// Responses in flight.
     responses: u64,
@@ -46,18 +46,24 @@ struct Home {
     decided: bool,
 }
 
-impl Spread {
+impl PromptAffinity {
     /// Creates an assignment over `workers` workers; at least one.
     pub(crate) fn over(workers: usize) -> Self {
-        Self { loads: vec![Load::default(); workers.max(1)], homes: BTreeMap::new() }
+        Self { loads: vec![WorkerLoad::default(); workers.max(1)], homes: BTreeMap::new() }
     }
 
-    /// Assigns prompts with tokens from a snapshot to the workers that [restore them](kept_on).
+    /// Assigns prompts with tokens from a snapshot to the workers that [restore them](worker_of_kept).
     pub(crate) fn with_kept(mut self, prompts: impl IntoIterator<Item = PromptId>) -> Self {
         let workers = self.workers();
         self.homes.extend(prompts.into_iter().map(|prompt| {
-            let worker = kept_on(prompt, workers);
-            let home = Home { worker, responses: 0, prompt_length: 0, kept: true, decided: true };
+            let worker = worker_of_kept(prompt, workers);
+            let home = PromptAssignment {
+                worker,
+                responses: 0,
+                prompt_length: 0,
+                kept: true,
+                decided: true,
+            };
             (prompt, home)
         }));
         self
@@ -106,8 +112,13 @@ impl Spread {
 
     fn launch(&mut self, prompt: PromptId, responses: u64, prompt_length: u32) -> u32 {
         let (lightest, prompt_length) = (self.lightest(), u64::from(prompt_length));
-        let fresh =
-            Home { worker: lightest, responses: 0, prompt_length, kept: false, decided: false };
+        let fresh = PromptAssignment {
+            worker: lightest,
+            responses: 0,
+            prompt_length,
+            kept: false,
+            decided: false,
+        };
         let home = self.homes.entry(prompt).or_insert(fresh);
         home.responses += responses;
         home.prompt_length = prompt_length;
@@ -123,7 +134,7 @@ impl Spread {
         lightest.map_or(0, |(worker, _)| worker)
     }
 
-    fn change(&mut self, prompt: PromptId, change: impl FnOnce(&mut Home)) -> u32 {
+    fn change(&mut self, prompt: PromptId, change: impl FnOnce(&mut PromptAssignment)) -> u32 {
         let worker = self.home(prompt);
         if let Some(home) = self.homes.get_mut(&prompt) {
             change(home);
@@ -139,7 +150,7 @@ impl Spread {
 
     /// Removes the assignment of a prompt that has no responses in flight and no kept tokens, and about which its round has decided.
     fn settle(&mut self, prompt: PromptId) {
-        let is_over = |home: &Home| home.responses == 0 && home.decided && !home.kept;
+        let is_over = |home: &PromptAssignment| home.responses == 0 && home.decided && !home.kept;
         if self.homes.get(&prompt).is_some_and(is_over) {
             self.homes.remove(&prompt);
         }
@@ -154,12 +165,12 @@ mod tests {
 
     const REASON: Reason = Reason::Fresh;
 
-    fn launch(spread: &mut Spread, prompt: u64, samples: u32, length: u32) -> Option<u32> {
+    fn launch(spread: &mut PromptAffinity, prompt: u64, samples: u32, length: u32) -> Option<u32> {
         let prompt = PromptId(prompt);
         spread.place(&Decision::Launch { prompt, samples: 0..samples, reason: REASON }, |_| length)
     }
 
-    fn place(spread: &mut Spread, decision: Decision) -> Option<u32> {
+    fn place(spread: &mut PromptAffinity, decision: Decision) -> Option<u32> {
         spread.place(&decision, |_| unreachable!("only a launch needs a length"))
     }
 
@@ -174,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_prompt_goes_where_least_is_under_way() {
-        let mut spread = Spread::over(3);
+        let mut spread = PromptAffinity::over(3);
         let workers: Vec<_> =
             [(0, 4, 9), (1, 4, 5), (2, 2, 5), (3, 1, 5), (4, 1, 5), (5, 1, 5), (6, 1, 1)]
                 .into_iter()
@@ -188,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_concerns_a_prompt_goes_where_it_is_and_the_round_to_all() {
-        let mut spread = Spread::over(2);
+        let mut spread = PromptAffinity::over(2);
         assert_eq!(launch(&mut spread, 0, 2, 1), Some(0));
         assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
         // More samples of a prompt go to its worker, although the other worker has less load.
@@ -201,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_prompt_goes_where_its_tokens_are_kept_until_it_is_admitted() {
-        let mut spread = Spread::over(2);
+        let mut spread = PromptAffinity::over(2);
         launch(&mut spread, 0, 4, 1);
         assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));
         assert_eq!(place(&mut spread, Decision::Pause { id: id(1), reason: REASON }), Some(1));
@@ -212,12 +223,12 @@ mod tests {
         spread.ended(PromptId(1));
         assert_eq!(place(&mut spread, admit(1)), Some(1));
         place(&mut spread, admit(0));
-        assert_eq!(spread, Spread::over(2), "nothing is left behind");
+        assert_eq!(spread, PromptAffinity::over(2), "nothing is left behind");
     }
 
     #[test]
     fn a_prompt_that_is_deferred_without_its_tokens_goes_anywhere() {
-        let mut spread = Spread::over(2);
+        let mut spread = PromptAffinity::over(2);
         launch(&mut spread, 0, 1, 1);
         place(&mut spread, Decision::Defer { prompt: PromptId(0), reason: REASON });
         assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));

@@ -9,10 +9,10 @@ use rollpacker_stages::reward::{Execution, Limits};
 /// # Contract
 /// [`limits`](Self::limits) is called once per response, when its scoring starts. [`executed`](Self::executed) is called once per response
 /// whose score arrives with executions, but not for scores that are cancelled or fail. Calls for other responses may come in between,
-/// because several responses are scored at once. [`anchored`](Self::anchored) is called with the ledger's anchors when a step is complete,
+/// because several responses are scored at once. [`anchored`](Self::set_anchor) is called with the ledger's anchors when a step is complete,
 /// in the order of the steps; when a run is resumed, it is first called for all known test cases. A snapshot holds only these anchors:
 /// anything else that an implementation learns is lost on resume.
-pub trait Limit {
+pub trait TimeLimit {
     /// Returns the time limits of the test cases for a response to the prompt in `row` of the dataset.
     fn limits(&mut self, id: SampleId, row: u64) -> Limits;
 
@@ -20,13 +20,13 @@ pub trait Limit {
     fn executed(&mut self, id: SampleId, row: u64, executions: &[Execution]);
 
     /// Records the longest correct execution of a test case over all steps so far and all workers. Called when it has changed.
-    fn anchored(&mut self, row: u64, case: u32, longest: Nanos) {
+    fn set_anchor(&mut self, row: u64, case: u32, longest: Nanos) {
         let _ = (row, case, longest);
     }
 }
 
 /// Uses the same limits for every response.
-impl Limit for Limits {
+impl TimeLimit for Limits {
     fn limits(&mut self, _: SampleId, _: u64) -> Limits {
         self.clone()
     }
@@ -34,7 +34,7 @@ impl Limit for Limits {
     fn executed(&mut self, _: SampleId, _: u64, _: &[Execution]) {}
 }
 
-impl Limit for Box<dyn Limit> {
+impl TimeLimit for Box<dyn TimeLimit> {
     fn limits(&mut self, id: SampleId, row: u64) -> Limits {
         self.as_mut().limits(id, row)
     }
@@ -43,7 +43,7 @@ impl Limit for Box<dyn Limit> {
         self.as_mut().executed(id, row, executions);
     }
 
-    fn anchored(&mut self, row: u64, case: u32, longest: Nanos) {
-        self.as_mut().anchored(row, case, longest);
+    fn set_anchor(&mut self, row: u64, case: u32, longest: Nanos) {
+        self.as_mut().set_anchor(row, case, longest);
     }
 }

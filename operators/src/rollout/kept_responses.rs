@@ -8,7 +8,7 @@ use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
 /// A response that ended.
 #[derive(Clone)]
-pub(super) struct Ended {
+pub(super) struct EndedResponse {
     pub(super) completion: Completion,
     /// The number of tokens that an earlier step sampled.
     pub(super) resumed: u32,
@@ -17,48 +17,39 @@ pub(super) struct Ended {
 }
 
 /// The result of launching samples: requests for the engine, and responses that are available already.
-pub(super) struct Launch {
+pub(super) struct LaunchPlan {
     /// The samples to generate, as runs of consecutive samples. Each run has the partial responses to continue.
     pub(super) runs: Vec<(Range<u32>, Vec<Partial>)>,
     /// Whole responses from an earlier round, under their new ids.
-    pub(super) again: Vec<Ended>,
-}
-
-/// Returns `true` if an earlier round kept the response whole.
-///
-/// Such a response is returned again without sampling another token, and it was observed when it ended. `resumed` of its `tokens` are from
-/// an earlier step.
-#[must_use]
-pub fn is_given_again(finish_reason: FinishReason, tokens: u32, resumed: u32) -> bool {
-    finish_reason.is_whole() && resumed > 0 && resumed == tokens
+    pub(super) returned: Vec<EndedResponse>,
 }
 
 /// The responses that are kept from one round for a later one.
-pub(super) struct Kept {
+pub(super) struct KeptResponses {
     /// `true` if the schedule may pause responses.
     pauses: bool,
     /// Responses that are being stopped and will be continued.
     pausing: BTreeSet<SampleId>,
     /// The kept responses.
-    samples: Samples,
+    samples: KeptById,
     /// The origin of the responses in flight that continue an earlier response.
-    brought: BTreeMap<SampleId, Brought>,
+    brought: BTreeMap<SampleId, ContinuedFrom>,
     /// Whole responses of the open round. A pause keeps them as well.
-    whole: BTreeMap<SampleId, Ended>,
+    whole: BTreeMap<SampleId, EndedResponse>,
 }
 
 /// Kept responses by prompt and sample.
-pub(super) type Samples = BTreeMap<(PromptId, u32), Sample>;
+pub(super) type KeptById = BTreeMap<(PromptId, u32), KeptResponse>;
 
 /// A kept response.
-pub(super) enum Sample {
+pub(super) enum KeptResponse {
     Partial(Partial, PolicyVersion),
-    Whole(Ended),
+    Whole(EndedResponse),
 }
 
 /// The origin of a continued response.
 #[derive(Clone, Copy)]
-struct Brought {
+struct ContinuedFrom {
     /// The step that launched the response first.
     launched: Step,
     /// The policy version of that step.
@@ -67,25 +58,25 @@ struct Brought {
     tokens: u32,
 }
 
-impl Kept {
+impl KeptResponses {
     /// Creates an empty state. Whole responses are kept only if the schedule `pauses`.
     pub(super) fn new(pauses: bool) -> Self {
         Self {
             pauses,
             pausing: BTreeSet::new(),
-            samples: Samples::new(),
+            samples: KeptById::new(),
             brought: BTreeMap::new(),
             whole: BTreeMap::new(),
         }
     }
 
     /// Sets the responses that were kept in earlier rounds.
-    pub(super) fn with(self, samples: Samples) -> Self {
+    pub(super) fn with(self, samples: KeptById) -> Self {
         Self { samples, ..self }
     }
 
     /// Returns the responses that are kept for later rounds.
-    pub(super) fn samples(&self) -> &Samples {
+    pub(super) fn samples(&self) -> &KeptById {
         &self.samples
     }
 
@@ -100,28 +91,33 @@ impl Kept {
     /// Keeps a response: a whole response as it is, any other in the state in which the engine stops it.
     pub(super) fn pause(&mut self, id: SampleId) {
         match self.whole.remove(&id) {
-            Some(ended) => self.keep(id, Sample::Whole(ended)),
+            Some(ended) => self.keep(id, KeptResponse::Whole(ended)),
             None => drop(self.pausing.insert(id)),
         }
     }
 
     /// Launches samples of a prompt. A sample that was kept whole is returned again, a partial one is continued, and any other starts anew.
-    pub(super) fn launch(&mut self, step: Step, prompt: PromptId, samples: Range<u32>) -> Launch {
-        let mut launch = Launch { runs: Vec::new(), again: Vec::new() };
+    pub(super) fn launch(
+        &mut self,
+        step: Step,
+        prompt: PromptId,
+        samples: Range<u32>,
+    ) -> LaunchPlan {
+        let mut launch = LaunchPlan { runs: Vec::new(), returned: Vec::new() };
         for sample in samples {
             let id = SampleId { step, prompt, sample };
             let partial = match self.samples.remove(&(prompt, sample)) {
-                Some(Sample::Whole(ended)) => {
+                Some(KeptResponse::Whole(ended)) => {
                     let resumed = ended.completion.response_length;
                     let completion = Completion { id, ..ended.completion };
-                    let ended = Ended { completion, resumed, ..ended };
+                    let ended = EndedResponse { completion, resumed, ..ended };
                     self.whole.insert(id, ended.clone());
-                    launch.again.push(ended);
+                    launch.returned.push(ended);
                     continue;
                 }
-                Some(Sample::Partial(partial, version)) => {
+                Some(KeptResponse::Partial(partial, version)) => {
                     let (launched, tokens) = (partial.launched, partial.response_length);
-                    self.brought.insert(id, Brought { launched, version, tokens });
+                    self.brought.insert(id, ContinuedFrom { launched, version, tokens });
                     Some(partial)
                 }
                 None => None,
@@ -138,20 +134,27 @@ impl Kept {
     }
 
     /// Records the end of a response that the engine reports. `version` is the policy version that it was requested from.
-    pub(super) fn end(&mut self, mut completion: Completion, version: PolicyVersion) -> Ended {
+    pub(super) fn end(
+        &mut self,
+        mut completion: Completion,
+        version: PolicyVersion,
+    ) -> EndedResponse {
         let id = completion.id;
-        let first =
-            self.brought.remove(&id).unwrap_or(Brought { launched: id.step, version, tokens: 0 });
+        let first = self.brought.remove(&id).unwrap_or(ContinuedFrom {
+            launched: id.step,
+            version,
+            tokens: 0,
+        });
         let pausing = self.pausing.remove(&id);
         if pausing && !completion.finish_reason.is_whole() {
             completion.finish_reason = FinishReason::Pause;
             let partial = partial(&completion, first.launched);
-            self.keep(id, Sample::Partial(partial, first.version));
+            self.keep(id, KeptResponse::Partial(partial, first.version));
         }
-        let ended = Ended { completion, resumed: first.tokens, version: first.version };
+        let ended = EndedResponse { completion, resumed: first.tokens, version: first.version };
         if ended.completion.finish_reason.is_whole() {
             if pausing {
-                self.keep(id, Sample::Whole(ended.clone()));
+                self.keep(id, KeptResponse::Whole(ended.clone()));
             } else if self.pauses {
                 self.whole.insert(id, ended.clone());
             }
@@ -159,7 +162,7 @@ impl Kept {
         ended
     }
 
-    fn keep(&mut self, id: SampleId, sample: Sample) {
+    fn keep(&mut self, id: SampleId, sample: KeptResponse) {
         self.samples.insert((id.prompt, id.sample), sample);
     }
 }

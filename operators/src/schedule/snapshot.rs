@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{Part, Restored};
@@ -16,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Schedule};
 use crate::resume::part::{read_bytes, read_rows, rows};
-use crate::resume::{Keeper, Resumable, ResumeError};
-use crate::rows::{Row, gather_first};
+use crate::resume::{Keeper, Resumable, ResumeError, SavedState};
+use crate::wire::rows::{Row, gather_first};
 
 /// The name of the part with the schedule's own state.
 const SCHEDULE: &str = "schedule";
@@ -50,15 +51,15 @@ pub struct LastPrompt {
 }
 
 /// A prompt that was offered and is neither admitted nor rejected.
-pub(crate) struct Held {
+pub(crate) struct HeldPrompt {
     pub(crate) row: Row,
     pub(crate) launched: bool,
 }
 
 /// The prompts of a schedule.
 #[derive(Default)]
-pub(crate) struct Stocked {
-    pub(crate) held: BTreeMap<PromptId, Held>,
+pub(crate) struct HeldPrompts {
+    pub(crate) held: BTreeMap<PromptId, HeldPrompt>,
     pub(crate) last: Option<LastPrompt>,
     /// The number of prompts that the reader was allowed beyond its budget.
     pub(crate) widened: usize,
@@ -68,21 +69,21 @@ pub(crate) struct Stocked {
 
 /// The state that the driver of a schedule saves in a snapshot.
 #[derive(Clone, Copy)]
-pub(crate) struct State<'a> {
+pub(crate) struct ScheduleSnapshot<'a> {
     pub(crate) schedule: &'a dyn Schedule,
-    pub(crate) prompts: &'a Stocked,
+    pub(crate) prompts: &'a HeldPrompts,
     /// Decisions that were not sent yet.
     pub(crate) decided: &'a [Decision],
 }
 
-impl State<'_> {
+impl ScheduleSnapshot<'_> {
     /// Returns the schedule's own state; empty if the schedule cannot be saved.
     fn schedule_part(&self) -> Part {
         self.schedule.save().map_or_else(Part::nothing, |state| Part::bytes("json", state))
     }
 
     fn prompts_part(&self) -> Part {
-        let Stocked { held, last, widened, .. } = self.prompts;
+        let HeldPrompts { held, last, widened, .. } = self.prompts;
         let prompts: Vec<Row> = held.values().map(|held| held.row.clone()).collect();
         let launched = held.values().map(|held| Some(held.launched));
         let launched: ArrayRef = Arc::new(launched.collect::<BooleanArray>());
@@ -130,25 +131,54 @@ impl SavedParts {
         self.prompts.start(capabilities);
     }
 
-    pub(crate) fn before(&mut self, step: Step, state: &State<'_>) {
+    pub(crate) fn before(&mut self, step: Step, state: &ScheduleSnapshot<'_>) {
         self.schedule.before(step, |_| state.schedule_part());
         self.prompts.before(step, |_| state.prompts_part());
     }
 
-    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: &State<'_>) {
+    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: &ScheduleSnapshot<'_>) {
         self.schedule.closed(frontier, |_| state.schedule_part());
         self.prompts.closed(frontier, |_| state.prompts_part());
     }
 }
 
-/// The state of a schedule as read from a snapshot.
-#[derive(Default)]
-pub(crate) struct SavedSchedule {
-    policy: Option<Vec<u8>>,
-    held: Option<Batch>,
-    pub(crate) last: Option<LastPrompt>,
-    pub(crate) widened: usize,
-    decided: Vec<Decision>,
+/// Restores the state of a newly created schedule.
+///
+/// # Errors
+/// If the snapshot cannot be read, or the schedule rejects the state.
+pub fn restore(restored: &Restored, schedule: &mut dyn Schedule) -> Result<(), ResumeError> {
+    let Some(state) = read_bytes(restored, SCHEDULE)? else { return Ok(()) };
+    let refused = |reason| ResumeError::Refused { step: restored.step(), part: SCHEDULE, reason };
+    schedule.restore(&state).map_err(refused)
+}
+
+/// Returns the last prompt that the schedule was offered.
+///
+/// A prompt reader may continue after it. A reader that starts from the beginning must produce the same prompts with the same ids; the
+/// prompts that the schedule has received already are skipped.
+///
+/// # Errors
+/// If the snapshot has a different layout.
+pub fn last_prompt(restored: &Restored) -> Result<Option<LastPrompt>, ResumeError> {
+    fact(restored, LAST)
+}
+
+/// Acquires units of `budget` for the prompts that the schedule holds and has not launched, and adds the units by which the budget was
+/// widened.
+///
+/// # Errors
+/// If the snapshot cannot be read, or has a different layout.
+pub fn reserve(restored: &Restored, budget: &Budget) -> Result<(), ResumeError> {
+    let unlaunched = held_rows(restored)?.map_or(0, |batch| batch.booleans(LAUNCHED).false_count());
+    budget.release(fact(restored, WIDENED)?);
+    budget.try_acquire(unlaunched);
+    Ok(())
+}
+
+/// Returns the rows of the prompts that the schedule holds; `None` if it holds none.
+fn held_rows(restored: &Restored) -> Result<Option<Batch>, ResumeError> {
+    let rows = read_rows(restored, PROMPTS, &HELD)?;
+    Ok(rows.filter(|batch| batch.num_rows() > 0))
 }
 
 /// Returns a fact stored beside the rows of the prompts part, or the default if it is absent.
@@ -166,49 +196,22 @@ fn fact<T: DeserializeOwned + Default>(
     })
 }
 
-impl SavedSchedule {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
-        Ok(Self {
-            policy: read_bytes(restored, SCHEDULE)?,
-            held: read_rows(restored, PROMPTS, &HELD)?,
-            last: fact(restored, LAST)?,
-            decided: fact(restored, DECIDED)?,
-            widened: fact(restored, WIDENED)?,
-        })
-    }
-
-    /// Returns the number of prompts that were offered and not launched.
-    pub(crate) fn unlaunched(&self) -> usize {
-        let batch = self.held.as_ref().filter(|batch| batch.num_rows() > 0);
-        batch.map_or(0, |batch| batch.booleans(LAUNCHED).false_count())
-    }
-
-    /// Returns the prompts in the form in which the driver holds them.
-    pub(crate) fn stocked(&self) -> Stocked {
-        let mut stocked = Stocked {
+impl SavedState for HeldPrompts {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+        let mut stocked = Self {
             held: BTreeMap::new(),
-            last: self.last,
-            widened: self.widened,
-            decided: self.decided.clone(),
+            last: fact(restored, LAST)?,
+            widened: fact(restored, WIDENED)?,
+            decided: fact(restored, DECIDED)?,
         };
-        if let Some(batch) = self.held.as_ref().filter(|batch| batch.num_rows() > 0) {
+        if let Some(batch) = held_rows(restored)? {
             let ids = batch.values::<arrow::datatypes::UInt64Type>(column::PROMPT_ID).values();
             let launched = batch.booleans(LAUNCHED);
-            stocked.held.extend(Row::all(batch).map(|row| {
+            stocked.held.extend(Row::all(&batch).map(|row| {
                 let launched = launched.value(row.index);
-                (PromptId(ids[row.index]), Held { row, launched })
+                (PromptId(ids[row.index]), HeldPrompt { row, launched })
             }));
         }
-        stocked
-    }
-
-    pub(crate) fn restore(
-        &self,
-        step: Step,
-        schedule: &mut dyn Schedule,
-    ) -> Result<(), ResumeError> {
-        let Some(policy) = &self.policy else { return Ok(()) };
-        let refused = |reason| ResumeError::Refused { step, part: SCHEDULE, reason };
-        schedule.restore(policy).map_err(refused)
+        Ok(Some(stocked))
     }
 }

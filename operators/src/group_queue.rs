@@ -10,36 +10,37 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
-use crate::overlap::Fetch;
+use crate::overlap::GroupDelivery;
 
 /// Groups of one step, with the capabilities to pass them on or to report an error.
-pub(crate) struct Held {
-    pub(crate) capabilities: [Capability<Step>; 2],
+pub(crate) struct HeldGroups {
+    pub(crate) output: Capability<Step>,
+    pub(crate) errors: Capability<Step>,
     pub(crate) batch: Batch,
 }
 
-impl Held {
+impl HeldGroups {
     pub(crate) fn step(&self) -> Step {
-        *self.capabilities[0].time()
+        *self.output.time()
     }
 }
 
 /// Queued groups, and the rule by which they are passed to the trainer.
-pub(crate) struct Waiting {
-    fetch: Fetch,
-    groups: VecDeque<Held>,
+pub(crate) struct GroupQueue {
+    fetch: GroupDelivery,
+    groups: VecDeque<HeldGroups>,
     /// The number of devices that train at the moment.
     devices: u32,
     /// The last step from which the trainer received groups.
     begun: Option<Step>,
 }
 
-impl Waiting {
-    pub(crate) fn new(fetch: Fetch, devices: u32) -> Self {
+impl GroupQueue {
+    pub(crate) fn new(fetch: GroupDelivery, devices: u32) -> Self {
         Self { fetch, groups: VecDeque::new(), devices, begun: None }
     }
 
-    pub(crate) fn push(&mut self, held: Held) {
+    pub(crate) fn push(&mut self, held: HeldGroups) {
         self.groups.push_back(held);
     }
 
@@ -50,27 +51,27 @@ impl Waiting {
 
     /// Returns the earliest step with queued groups.
     pub(crate) fn first(&self) -> Option<Step> {
-        self.groups.iter().map(Held::step).min()
+        self.groups.iter().map(HeldGroups::step).min()
     }
 
     /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if
     /// nothing is due.
     ///
-    /// Nothing is due while no device trains. With [`Fetch::Once`], the first call for a step returns what is there, and later calls return
-    /// `None` until `frontier` has passed the step; [`Fetch::WholeStep`] always waits for that. All queued groups of the step are joined
+    /// Nothing is due while no device trains. With [`GroupDelivery::Once`], the first call for a step returns what is there, and later calls return
+    /// `None` until `frontier` has passed the step; [`GroupDelivery::WholeStep`] always waits for that. All queued groups of the step are joined
     /// before `max_groups` of them are split off, because a batch may hold several groups. The rest returns to the queue with the same
     /// capabilities.
-    pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<Held> {
+    pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<HeldGroups> {
         let step = self.first().filter(|_| self.devices > 0)?;
         let complete = !frontier.less_equal(&step);
         let most = match self.fetch {
-            Fetch::Streamed { max_groups } => max_groups,
-            Fetch::Once if complete || self.begun != Some(step) => None,
-            Fetch::WholeStep if complete => None,
-            Fetch::Once | Fetch::WholeStep => return None,
+            GroupDelivery::Streamed { max_groups } => max_groups,
+            GroupDelivery::Once if complete || self.begun != Some(step) => None,
+            GroupDelivery::WholeStep if complete => None,
+            GroupDelivery::Once | GroupDelivery::WholeStep => return None,
         };
         self.begun = Some(step);
-        let (same, later): (VecDeque<Held>, VecDeque<Held>) =
+        let (same, later): (VecDeque<HeldGroups>, VecDeque<HeldGroups>) =
             self.groups.drain(..).partition(|held| held.step() == step);
         self.groups = later;
         let (now, rest) = split(joined(same)?, most.unwrap_or(usize::MAX));
@@ -80,14 +81,14 @@ impl Waiting {
 }
 
 /// Joins groups of one step into one batch.
-fn joined(mut same: VecDeque<Held>) -> Option<Held> {
+fn joined(mut same: VecDeque<HeldGroups>) -> Option<HeldGroups> {
     let first = same.pop_front()?;
     if same.is_empty() {
         return Some(first);
     }
     let batches = std::iter::once(&first).chain(&same).map(|held| &held.batch);
     let batch = concat(batches)?;
-    Some(Held { capabilities: first.capabilities, batch })
+    Some(HeldGroups { batch, ..first })
 }
 
 /// Concatenates batches of one stream; `None` if there are no rows.
@@ -99,7 +100,7 @@ pub(crate) fn concat<'a>(batches: impl Iterator<Item = &'a Batch>) -> Option<Bat
 }
 
 /// Splits off the groups after the first `most`.
-fn split(held: Held, most: usize) -> (Held, Option<Held>) {
+fn split(held: HeldGroups, most: usize) -> (HeldGroups, Option<HeldGroups>) {
     let prompts = held.batch.values::<UInt64Type>(column::PROMPT_ID).values();
     let rows: usize =
         prompts.chunk_by(|one, next| one == next).take(most.max(1)).map(<[_]>::len).sum();
@@ -107,6 +108,10 @@ fn split(held: Held, most: usize) -> (Held, Option<Held>) {
         return (held, None);
     };
     let (now, rest) = (batch.slice(0, rows), batch.slice(rows, batch.num_rows() - rows));
-    let rest = Held { capabilities: held.capabilities.clone(), batch: Batch::new(rest) };
-    (Held { capabilities: held.capabilities, batch: Batch::new(now) }, Some(rest))
+    let rest = HeldGroups {
+        output: held.output.clone(),
+        errors: held.errors.clone(),
+        batch: Batch::new(rest),
+    };
+    (HeldGroups { batch: Batch::new(now), ..held }, Some(rest))
 }

@@ -7,13 +7,13 @@ use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 
 use super::Queue;
-use super::plan::Leftover;
+use super::plan::LeftoverPrompt;
 
 /// Deferred prompts by lane, in the order in which they were launched.
 ///
 /// All belong to one epoch: the queue drains before the next epoch begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LongPrompts {
+pub(super) struct LongPromptQueue {
     epoch: u32,
     lanes: BTreeMap<Arc<str>, VecDeque<Deferred>>,
 }
@@ -21,14 +21,14 @@ pub(super) struct LongPrompts {
 /// A prompt of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Deferred {
-    left: Leftover,
+    left: LeftoverPrompt,
     /// The step whose round deferred it.
     step: Step,
 }
 
-impl LongPrompts {
+impl LongPromptQueue {
     /// Adds a prompt at the end of its lane.
-    pub(super) fn put(&mut self, epoch: u32, lane: Arc<str>, left: Leftover, step: Step) {
+    pub(super) fn put(&mut self, epoch: u32, lane: Arc<str>, left: LeftoverPrompt, step: Step) {
         self.epoch = epoch;
         self.lanes.entry(lane).or_default().push_back(Deferred { left, step });
     }
@@ -44,7 +44,7 @@ impl LongPrompts {
     }
 
     /// Removes and returns the first `count` prompts of a lane.
-    pub(super) fn take(&mut self, lane: &str, count: usize) -> Vec<Leftover> {
+    pub(super) fn take(&mut self, lane: &str, count: usize) -> Vec<LeftoverPrompt> {
         let Some(prompts) = self.lanes.get_mut(lane) else { return Vec::new() };
         let taken =
             prompts.drain(..count.min(prompts.len())).map(|deferred| deferred.left).collect();

@@ -39,13 +39,13 @@ pub(crate) fn gather<'a>(
     rows: &[Row],
     columns: impl IntoIterator<Item = &'a str>,
 ) -> impl Iterator<Item = ArrayRef> {
-    let gathering = Gathering::of(rows);
+    let gathering = RowGather::of(rows);
     columns.into_iter().map(move |name| gathering.column(|rows| column(rows, name)))
 }
 
 /// Returns the first `columns` columns of `rows` as [`gather`] does, without a search by name.
 pub(crate) fn gather_first(rows: &[Row], columns: usize) -> Vec<ArrayRef> {
-    let gathering = Gathering::of(rows);
+    let gathering = RowGather::of(rows);
     (0..columns).map(|at| gathering.column(|rows| rows.column(at))).collect()
 }
 
@@ -54,7 +54,7 @@ fn column<'a>(rows: &'a RecordBatch, name: &str) -> &'a ArrayRef {
 }
 
 /// Rows, indexed by the batches that they come from.
-struct Gathering<'a> {
+struct RowGather<'a> {
     /// The batches. Neighboring rows mostly share a batch, so each run of rows from one batch is listed once.
     batches: Vec<&'a RecordBatch>,
     /// The batch of each row, and the index of the row in it.
@@ -63,7 +63,7 @@ struct Gathering<'a> {
     run: Option<Range<usize>>,
 }
 
-impl<'a> Gathering<'a> {
+impl<'a> RowGather<'a> {
     fn of(rows: &'a [Row]) -> Self {
         let (mut batches, mut indices) = (Vec::new(), Vec::with_capacity(rows.len()));
         let mut last: Option<&Batch> = None;

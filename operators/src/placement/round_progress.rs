@@ -7,14 +7,14 @@ use rollpacker_dataflow::step::PromptId;
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-use crate::rollout::is_given_again;
-use crate::schedule::Round;
 use crate::survival::Survival;
+use crate::wire::decision::RoundKind;
+use crate::wire::finish_reason::is_returned_whole;
 
 /// The state of a round according to the events so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Progress {
-    pub(super) round: Round,
+pub(super) struct RoundProgress {
+    pub(super) round: RoundKind,
     groups: BTreeMap<PromptId, Group>,
     launched: u32,
     outstanding: u32,
@@ -58,7 +58,7 @@ pub(super) struct Response {
 
 /// A summary of a round, which is the expectation for the next round of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Load {
+pub struct RoundLoad {
     /// The number of launched responses.
     pub launched: u32,
     /// The number of these that ended by themselves.
@@ -94,8 +94,8 @@ pub(super) struct Incomplete {
 /// The maximum number of distinct ages. A schedule that launches continuously has as many ages as prompts.
 const AGES: usize = 8;
 
-impl Progress {
-    pub(super) fn new(round: Round) -> Self {
+impl RoundProgress {
+    pub(super) fn new(round: RoundKind) -> Self {
         Self {
             round,
             groups: BTreeMap::new(),
@@ -143,7 +143,7 @@ impl Progress {
         }
         // A response that was kept whole sampled nothing in this round and was observed before: it counts neither for the pace nor for
         // the lengths.
-        if is_given_again(finish_reason, tokens, resumed) {
+        if is_returned_whole(finish_reason, tokens, resumed) {
             return;
         }
         let ran = (tokens.saturating_sub(resumed), now.since(group.launched));
@@ -168,8 +168,8 @@ impl Progress {
         self.group_size = Some(samples);
     }
 
-    pub(super) fn load(&self) -> Load {
-        Load {
+    pub(super) fn load(&self) -> RoundLoad {
+        RoundLoad {
             launched: self.launched,
             completed: self.completed,
             prompts: u32::try_from(self.groups.len()).unwrap_or(u32::MAX),
@@ -236,7 +236,7 @@ impl Group {
     }
 }
 
-impl Load {
+impl RoundLoad {
     /// Returns the share of the launched responses that ended by themselves.
     #[must_use]
     pub fn completed_share(self) -> f64 {

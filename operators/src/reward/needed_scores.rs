@@ -7,23 +7,23 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::PromptId;
 
-use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
+use crate::wire::decision::{ADMIT, CLOSE, DEFER, REJECT};
 
 /// The responses of one step whose scores are needed: those that are admitted, and those that are not decided yet.
 ///
 /// The score of a paused response is needed until its prompt is deferred or the round closes. A later round that completes the group
 /// returns the response again and scores it then.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct NeededScores {
     /// The admitted samples of each decided prompt, in ascending order. Empty if the prompt is not trained on in this step.
     decided: BTreeMap<PromptId, Vec<u32>>,
     closed: bool,
-    owed: Owed,
+    owed: ScoringScope,
 }
 
 /// Which scores are needed in addition to those of admitted responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Owed {
+pub(crate) enum ScoringScope {
     /// Those of prompts that the schedule has not decided. The default.
     #[default]
     Undecided,
@@ -33,9 +33,9 @@ pub(crate) enum Owed {
     All,
 }
 
-impl Wanted {
+impl NeededScores {
     /// Creates the state of a step without decisions.
-    pub(super) fn new(owed: Owed) -> Self {
+    pub(super) fn new(owed: ScoringScope) -> Self {
         Self { owed, ..Self::default() }
     }
 
@@ -63,9 +63,9 @@ impl Wanted {
             decided.map_or(!self.closed, |admitted| admitted.contains(&sample))
         };
         match self.owed {
-            Owed::Undecided => undecided(),
-            Owed::UntilClosed => !self.closed || undecided(),
-            Owed::All => true,
+            ScoringScope::Undecided => undecided(),
+            ScoringScope::UntilClosed => !self.closed || undecided(),
+            ScoringScope::All => true,
         }
     }
 }
@@ -74,12 +74,12 @@ impl Wanted {
 mod tests {
     use super::*;
     use crate::schedule::encode::decisions;
-    use crate::schedule::{Decision, Queue, Reason, Round};
+    use crate::schedule::{Decision, Queue, Reason, RoundKind};
     use rollpacker_dataflow::step::Step;
 
-    fn check(owed: Owed, decided: &[Decision], expected: [bool; 4]) {
-        let mut wanted = Wanted::new(owed);
-        wanted.decide(&decisions(decided, &vec![None; decided.len()], Round::Short));
+    fn check(owed: ScoringScope, decided: &[Decision], expected: [bool; 4]) {
+        let mut wanted = NeededScores::new(owed);
+        wanted.decide(&decisions(decided, &vec![None; decided.len()], RoundKind::Short));
         let wants = [(1, 0), (1, 1), (2, 0), (3, 0)]
             .map(|(prompt, sample)| wanted.wants(PromptId(prompt), sample));
         assert_eq!(wants, expected, "{decided:?}");
@@ -104,16 +104,16 @@ mod tests {
 
     #[test]
     fn what_is_admitted_or_undecided_is_wanted() {
-        check(Owed::Undecided, &[], [true; 4]);
-        check(Owed::Undecided, &[admit()], [false, true, true, true]);
-        check(Owed::Undecided, &[defer()], [true, true, false, true]);
-        check(Owed::Undecided, &[reject()], [true, true, false, true]);
-        check(Owed::Undecided, &[admit(), close()], [false, true, false, false]);
+        check(ScoringScope::Undecided, &[], [true; 4]);
+        check(ScoringScope::Undecided, &[admit()], [false, true, true, true]);
+        check(ScoringScope::Undecided, &[defer()], [true, true, false, true]);
+        check(ScoringScope::Undecided, &[reject()], [true, true, false, true]);
+        check(ScoringScope::Undecided, &[admit(), close()], [false, true, false, false]);
     }
 
     #[test]
     fn a_schedule_that_decides_by_scores_is_owed_them_until_its_round_closes() {
-        check(Owed::UntilClosed, &[admit(), defer()], [true; 4]);
-        check(Owed::UntilClosed, &[admit(), defer(), close()], [false, true, false, false]);
+        check(ScoringScope::UntilClosed, &[admit(), defer()], [true; 4]);
+        check(ScoringScope::UntilClosed, &[admit(), defer(), close()], [false, true, false, false]);
     }
 }

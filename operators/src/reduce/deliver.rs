@@ -13,30 +13,35 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
 use rollpacker_stages::train::{Numbers, Partial, PartialError, Total};
 
+use super::costs::{Costs, NAME};
 use super::wire::{self, Chunk};
-use super::{Costs, NAME};
 use crate::policy::metrics_batch;
 use crate::trainer::TrainerThread;
 
 /// The output streams of the operator.
-pub(super) struct Put<'scope> {
+pub(super) struct Delivered<'scope> {
     /// Carries no data. Its frontier passes a step once this worker's replica has the sums of the step.
     pub(super) done: BatchStream<'scope>,
     pub(super) metrics: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// The capabilities for `done`, metrics and errors.
-type Capabilities = [Capability<Step>; 3];
+/// The capabilities for the outputs of a step.
+struct Capabilities {
+    /// Dropped when the replica has the sums.
+    _done: Capability<Step>,
+    metrics: Capability<Step>,
+    errors: Capability<Step>,
+}
 
 /// Builds the operator. Steps are processed in order, each after the update of its predecessor: with staleness, the sums of a step may
 /// arrive before that update.
-pub(super) fn put<'scope>(
+pub(super) fn deliver<'scope>(
     sums: BatchStream<'scope>,
     totals: BatchStream<'scope>,
     trainer: Rc<TrainerThread>,
     costs: Costs,
-) -> Put<'scope> {
+) -> Delivered<'scope> {
     let mut operator = Operator::new("reduce_put", sums.scope());
     let mut sums = operator.input(sums, Pipeline, &schema::GRADIENTS);
     let mut totals = operator.input(totals, Pipeline, &schema::TOTALS);
@@ -46,13 +51,17 @@ pub(super) fn put<'scope>(
     let wake = operator.waker();
     trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
-        let mut open: BTreeMap<Step, (Capabilities, Gathered)> = BTreeMap::new();
+        let mut open: BTreeMap<Step, (Capabilities, StepSums)> = BTreeMap::new();
         let mut putting: Vec<(Capabilities, Reply<Result<(), String>>)> = Vec::new();
         let mut failed = Vec::new();
         move |frontiers| {
             let held = |capability: &InputCapability<Step>| {
-                let ports = [done.index(), metrics.index(), errors.index()];
-                (ports.map(|port| capability.retain(port)), Gathered::default())
+                let capabilities = Capabilities {
+                    _done: capability.retain(done.index()),
+                    metrics: capability.retain(metrics.index()),
+                    errors: capability.retain(errors.index()),
+                };
+                (capabilities, StepSums::default())
             };
             sums.for_each(|capability, batch| {
                 let step = open.entry(*capability.time()).or_insert_with(|| held(&capability));
@@ -74,7 +83,7 @@ pub(super) fn put<'scope>(
                     }
                     Err(error) => {
                         let fault = Fault::new(NAME, error.to_string());
-                        errors.give(&capabilities[2], faults_batch(&[fault]));
+                        errors.give(&capabilities.errors, faults_batch(&[fault]));
                         failed.push(capabilities);
                     }
                 }
@@ -83,12 +92,12 @@ pub(super) fn put<'scope>(
                 match reply.poll_outcome() {
                     None => putting.push((capabilities, reply)),
                     Some(Ok(())) => {
-                        let measured = costs.metrics(*capabilities[1].time());
-                        metrics.give(&capabilities[1], metrics_batch(&measured));
+                        let measured = costs.metrics(*capabilities.metrics.time());
+                        metrics.give(&capabilities.metrics, metrics_batch(&measured));
                     }
                     Some(Err(message)) => {
                         let fault = Fault::new(NAME, message);
-                        errors.give(&capabilities[2], faults_batch(&[fault]));
+                        errors.give(&capabilities.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);
                     }
@@ -96,18 +105,18 @@ pub(super) fn put<'scope>(
             }
         }
     });
-    Put { done: done_stream, metrics: metric_stream, errors: error_stream }
+    Delivered { done: done_stream, metrics: metric_stream, errors: error_stream }
 }
 
 /// The sums of a step received so far.
 #[derive(Default)]
-struct Gathered {
+struct StepSums {
     chunks: BTreeMap<u32, Numbers>,
     /// Totals by the worker that they come from.
     totals: BTreeMap<u32, Vec<Total>>,
 }
 
-impl Gathered {
+impl StepSums {
     fn partial(self) -> Result<Partial, PartialError> {
         let mut chunks = self.chunks.into_values();
         let mut gradient = chunks.next().unwrap_or_default();
@@ -133,7 +142,7 @@ mod tests {
 
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Call {
-        Put(Step),
+        Delivered(Step),
         Update(Step),
     }
 
@@ -155,7 +164,7 @@ mod tests {
         }
 
         fn put_sum(&mut self, step: Step, _: Partial) -> Result<(), TrainError> {
-            self.log(Call::Put(step));
+            self.log(Call::Delivered(step));
             Ok(())
         }
 
@@ -196,9 +205,9 @@ mod tests {
                     }
                 }
             });
-            let put = put(sums, told, trainer.clone(), costs);
+            let delivered = deliver(sums, told, trainer.clone(), costs);
             let mut sink = Operator::new("sink", scope);
-            let _done = sink.input(put.done, Pipeline, &schema::GROUPS);
+            let _done = sink.input(delivered.done, Pipeline, &schema::GROUPS);
             sink.notify_always();
             sink.build(move |_| {
                 move |frontiers| {
@@ -212,7 +221,7 @@ mod tests {
         })
         .expect("no fault");
         let steps = [Step(0), Step(1)];
-        let expected = steps.map(|step| [Call::Put(step), Call::Update(step)]).concat();
+        let expected = steps.map(|step| [Call::Delivered(step), Call::Update(step)]).concat();
         assert_eq!(*log.lock().expect("unpoisoned"), expected);
     }
 }

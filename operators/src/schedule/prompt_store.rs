@@ -5,52 +5,57 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 
-use super::plan::Leftover;
+use super::plan::LeftoverPrompt;
 use super::pool::Pool;
 use super::round::OpenRound;
-use super::rounds::{Next, Rounds, times};
+use super::rounds::{NextAction, Rounds, times};
 use super::{Decision, Queue, Reason};
 
 /// Fresh prompts, and prompts left by earlier rounds. The latter all belong to one epoch, and all of them go into the next round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Stock {
+pub(super) struct PromptStore {
     pub(super) pool: Pool,
     epoch: u32,
-    left: Vec<Leftover>,
+    left: Vec<LeftoverPrompt>,
 }
 
 /// The prompts of an upcoming round: all that are left, and `fresh` fresh ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct RoundShare {
     pub(super) epoch: u32,
     pub(super) fresh: usize,
 }
 
-impl Stock {
+impl PromptStore {
     /// Returns the next round, for rounds that launch `launched` prompts and admit `quota`. It is smaller at the end of an epoch, and
     /// launches no more prompts than the rest of the run can admit.
-    pub(super) fn next(&self, rounds: &Rounds, launched: usize, quota: usize) -> Next<Share> {
+    pub(super) fn next(
+        &self,
+        rounds: &Rounds,
+        launched: usize,
+        quota: usize,
+    ) -> NextAction<RoundShare> {
         if rounds.left() == 0 {
-            return Next::Finish;
+            return NextAction::Finish;
         }
         let epoch = if self.left.is_empty() { self.pool.first_epoch() } else { Some(self.epoch) };
         let Some(epoch) = epoch else {
-            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+            return if self.pool.is_over() { NextAction::Finish } else { NextAction::Prompts };
         };
         let wanted = launched.min(times(rounds.left(), quota)).saturating_sub(self.left.len());
         let fresh = self.pool.fresh(epoch, "", wanted);
-        fresh.map_or(Next::Prompts, |fresh| Next::Round(Share { epoch, fresh }))
+        fresh.map_or(NextAction::Prompts, |fresh| NextAction::Round(RoundShare { epoch, fresh }))
     }
 
     /// Removes the prompts of a round, in the order in which they were read.
-    pub(super) fn take(&mut self, Share { epoch, fresh }: Share) -> Vec<Leftover> {
+    pub(super) fn take(&mut self, RoundShare { epoch, fresh }: RoundShare) -> Vec<LeftoverPrompt> {
         let mut taken = std::mem::take(&mut self.left);
-        taken.extend(self.pool.take(epoch, "", fresh).into_iter().map(Leftover::fresh));
+        taken.extend(self.pool.take(epoch, "", fresh).into_iter().map(LeftoverPrompt::fresh));
         taken
     }
 
     /// Returns the prompts left by earlier rounds, in the order in which they were read.
-    pub(super) fn left(&self) -> &[Leftover] {
+    pub(super) fn left(&self) -> &[LeftoverPrompt] {
         &self.left
     }
 
@@ -67,7 +72,7 @@ impl Stock {
 pub(super) fn defer_rest(
     round: OpenRound,
     rounds: &mut Rounds,
-) -> impl Iterator<Item = (Arc<str>, Leftover)> {
+) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt)> {
     round.into_rest().map(|(lane, left, is_deferred)| {
         if is_deferred {
             rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
@@ -77,7 +82,7 @@ pub(super) fn defer_rest(
 }
 
 /// Returns the queue as reported when the round of `step` closes: the prompts that were launched before.
-pub(super) fn queue<'a>(left: impl IntoIterator<Item = &'a Leftover>, step: Step) -> Queue {
+pub(super) fn queue<'a>(left: impl IntoIterator<Item = &'a LeftoverPrompt>, step: Step) -> Queue {
     let deferred = left.into_iter().filter_map(|left| left.since);
     let (length, oldest) =
         deferred.fold((0, step), |(length, oldest), since| (length + 1, oldest.min(since)));

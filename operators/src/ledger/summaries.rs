@@ -5,22 +5,27 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use super::Lengths;
-use super::bias::{UNIT, Weighed};
+use super::bias::{LengthComparison, UNIT, WeightSums};
 use super::facts::Length;
-use super::graph::{Rows, Sums, Weighing};
 use super::pairs::{Pair, Pairs, Products};
+
+/// The diff of a length: the number of responses, their weights and squared weights.
+pub(super) type Weighing = (i64, i64, i64);
+/// The diff of a pair: the sums of its [`Products`](super::pairs::Products).
+pub(super) type Sums = ((i64, i64, i64), (i64, i64, i64));
+/// The diff of a row: launched responses; whole responses, their tokens and squared tokens; trained responses and their scores.
+pub(super) type RowSums = (i64, (i64, i64, i64), (i64, i64));
 
 /// A summary of all facts up to a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(super) enum Told {
+pub(super) enum Summary {
     /// Responses and tokens trained so far, the policy's mean length as bits, and metrics with their values as bits. Bits make the values
     /// comparable exactly.
     Lengths { trained: (i64, i64), mean: u64, metrics: Vec<(String, u64)> },
     /// The metrics of pairs, with their values as bits.
     Pairs(Vec<(String, u64)>),
     /// Sums over rows, and the sum over rows of the squared deviations from the mean of the row.
-    Rows { rows: i64, sums: Rows, within: i64 },
+    Rows { rows: i64, sums: RowSums, within: i64 },
     /// The number of deferred prompts, the sum of the steps at which they were deferred, and the earliest of these.
     Waiting { prompts: i64, sum: i64, first: u64 },
 }
@@ -29,7 +34,7 @@ pub(super) enum Told {
 pub(super) fn compare(
     lengths: VecCollection<'_, Step, Length, Weighing>,
     cap: u32,
-) -> VecCollection<'_, Step, Told> {
+) -> VecCollection<'_, Step, Summary> {
     let told =
         lengths.map(|length| ((), length)).reduce_named("lengths", move |(), facts, told| {
             told.push((of_lengths(facts, cap), 1));
@@ -37,18 +42,18 @@ pub(super) fn compare(
     told.map(|((), told)| told)
 }
 
-fn of_lengths(facts: &[(&Length, Weighing)], cap: u32) -> Told {
+fn of_lengths(facts: &[(&Length, Weighing)], cap: u32) -> Summary {
     let lengths = gathered(facts);
     let mean = lengths.policy.mean().unwrap_or(0.0);
-    Told::Lengths {
+    Summary::Lengths {
         trained: (lengths.trained.count(), lengths.trained.tokens()),
         mean: mean.to_bits(),
         metrics: as_bits(lengths.bias(cap)),
     }
 }
 
-fn gathered(facts: &[(&Length, Weighing)]) -> Lengths {
-    let mut lengths = Lengths::default();
+fn gathered(facts: &[(&Length, Weighing)]) -> LengthComparison {
+    let mut lengths = LengthComparison::default();
     for (length, (count, weight, square)) in facts {
         let times = u64::try_from(*count).unwrap_or(0);
         let policies = [&mut lengths.policy, &mut lengths.policy_low];
@@ -63,7 +68,7 @@ fn gathered(facts: &[(&Length, Weighing)]) -> Lengths {
                 continue;
             }
             Length::Trained(at) => {
-                let weighed = Weighed { count: *count, weight: *weight, square: *square };
+                let weighed = WeightSums { count: *count, weight: *weight, square: *square };
                 lengths.trained.add(at, weighed);
                 continue;
             }
@@ -75,13 +80,13 @@ fn gathered(facts: &[(&Length, Weighing)]) -> Lengths {
 /// Compares the pairs up to each step.
 pub(super) fn compare_pairs(
     pairs: VecCollection<'_, Step, Pair, Sums>,
-) -> VecCollection<'_, Step, Told> {
+) -> VecCollection<'_, Step, Summary> {
     let told = pairs.map(|pair| ((), pair)).reduce_named("pairs", |(), facts, told| {
         let mut pairs = Pairs::default();
         for (pair, ((a, b, c), (d, e, f))) in facts {
             pairs.add(**pair, &Products::of([*a, *b, *c, *d, *e, *f]));
         }
-        told.push((Told::Pairs(as_bits(pairs.metrics())), 1));
+        told.push((Summary::Pairs(as_bits(pairs.metrics())), 1));
     });
     told.map(|((), told)| told)
 }
@@ -95,14 +100,16 @@ fn of_bits(metrics: &[(String, u64)]) -> impl Iterator<Item = (String, f64)> {
 }
 
 /// Sums the histories of all rows. Each row is one record, which is revised when the row is launched again.
-pub(super) fn histories(rows: VecCollection<'_, Step, u64, Rows>) -> VecCollection<'_, Step, Told> {
+pub(super) fn histories(
+    rows: VecCollection<'_, Step, u64, RowSums>,
+) -> VecCollection<'_, Step, Summary> {
     let by_row = rows.count_core::<i64>();
     let total = by_row.explode(|(_, sums)| {
         let (_, (n, s, q), _) = sums;
         let within = if n > 0 { q - s * s / n } else { 0 };
         Some(((), ((1i64, within), sums)))
     });
-    total.count_core::<isize>().map(|((), ((rows, within), sums))| Told::Rows {
+    total.count_core::<isize>().map(|((), ((rows, within), sums))| Summary::Rows {
         rows,
         sums,
         within,
@@ -112,23 +119,23 @@ pub(super) fn histories(rows: VecCollection<'_, Step, u64, Rows>) -> VecCollecti
 /// Summarizes the deferred prompts.
 pub(super) fn waits(
     waiting: VecCollection<'_, Step, (PromptId, Step)>,
-) -> VecCollection<'_, Step, Told> {
+) -> VecCollection<'_, Step, Summary> {
     let since = waiting.map(|(_, since)| ((), since));
     let told = since.reduce_named("waiting", |(), since, told| {
         let prompts = since.iter().map(|(_, count)| *count as i64).sum();
         let sum = since.iter().map(|(since, count)| since.0 as i64 * *count as i64).sum();
         let first = since.first().map_or(0, |(since, _)| since.0);
-        told.push((Told::Waiting { prompts, sum, first }, 1));
+        told.push((Summary::Waiting { prompts, sum, first }, 1));
     });
     told.map(|((), told)| told)
 }
 
 /// Returns the metrics of a step from the summaries that became valid (+1) or invalid (-1) in it.
-pub(super) fn metrics(step: Step, changes: &[(Told, isize)]) -> Metrics {
+pub(super) fn metrics(step: Step, changes: &[(Summary, isize)]) -> Metrics {
     let mut metrics = Metrics::new();
     for (told, _) in changes.iter().filter(|(_, change)| *change > 0) {
         match told {
-            Told::Lengths { metrics: columns, mean, trained } => {
+            Summary::Lengths { metrics: columns, mean, trained } => {
                 metrics.extend(of_bits(columns));
                 let now = since(*trained, before(changes));
                 let step_mean = now.1 as f64 / now.0 as f64 / f64::from_bits(*mean);
@@ -136,9 +143,9 @@ pub(super) fn metrics(step: Step, changes: &[(Told, isize)]) -> Metrics {
                     metrics.insert("bias/step_mean_ratio".to_owned(), step_mean);
                 }
             }
-            Told::Pairs(columns) => metrics.extend(of_bits(columns)),
-            Told::Rows { rows, sums, within } => metrics.extend(of_rows(*rows, *sums, *within)),
-            Told::Waiting { prompts, sum, first } => {
+            Summary::Pairs(columns) => metrics.extend(of_bits(columns)),
+            Summary::Rows { rows, sums, within } => metrics.extend(of_rows(*rows, *sums, *within)),
+            Summary::Waiting { prompts, sum, first } => {
                 metrics.extend(of_waiting(step, *prompts, *sum, *first));
             }
         }
@@ -150,9 +157,9 @@ pub(super) fn metrics(step: Step, changes: &[(Told, isize)]) -> Metrics {
 }
 
 /// Returns the responses and tokens trained before the step: those of the summary that the step retracts.
-fn before(changes: &[(Told, isize)]) -> (i64, i64) {
+fn before(changes: &[(Summary, isize)]) -> (i64, i64) {
     let taken = changes.iter().find_map(|(told, change)| match told {
-        Told::Lengths { trained, .. } if *change < 0 => Some(*trained),
+        Summary::Lengths { trained, .. } if *change < 0 => Some(*trained),
         _ => None,
     });
     taken.unwrap_or_default()
@@ -163,16 +170,16 @@ fn since(now: (i64, i64), before: (i64, i64)) -> (i64, i64) {
 }
 
 /// Returns `true` if the last deferred prompt was settled in this step.
-fn is_over(changes: &[(Told, isize)]) -> bool {
+fn is_over(changes: &[(Summary, isize)]) -> bool {
     let waiting = |sign: isize| {
-        changes
-            .iter()
-            .any(|(told, change)| matches!(told, Told::Waiting { .. }) && change.signum() == sign)
+        changes.iter().any(|(told, change)| {
+            matches!(told, Summary::Waiting { .. }) && change.signum() == sign
+        })
     };
     waiting(-1) && !waiting(1)
 }
 
-fn of_rows(rows: i64, sums: Rows, within: i64) -> Metrics {
+fn of_rows(rows: i64, sums: RowSums, within: i64) -> Metrics {
     let (launched, (n, s, q), (trained, scores)) = sums;
     let [rows, launched, n, s, q, trained, within] =
         [rows, launched, n, s, q, trained, within].map(|sum| sum as f64);

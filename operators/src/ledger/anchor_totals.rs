@@ -6,14 +6,14 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
+use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{Part, Restored};
+use serde::{Deserialize, Serialize};
 
-use super::anchors::{Case, Longest};
-use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
-use crate::reward::Limit;
+use crate::resume::{ResumeError, SavedState};
+use crate::time_limit::TimeLimit;
 
 /// The name of the part.
 pub(super) const PART: &str = "ledger_anchors";
@@ -21,18 +21,38 @@ pub(super) const PART: &str = "ledger_anchors";
 const KILLS: &str = "audited_kills";
 const WRONG: &str = "wrong_kills";
 
+/// A test case: the dataset row, and the index of the case in the row.
+pub(super) type Case = (u64, u32);
+
+/// A duration in nanoseconds, as a difference type whose sum is the maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) struct Longest(pub(super) u64);
+
+impl IsZero for Longest {
+    /// Returns `false`: a case with a correct execution is known, even if the execution took no time.
+    fn is_zero(&self) -> bool {
+        false
+    }
+}
+
+impl Semigroup for Longest {
+    fn plus_equals(&mut self, other: &Self) {
+        self.0 = self.0.max(other.0);
+    }
+}
+
 /// The longest correct execution of each test case, and the results of audits.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct KnownAnchors {
+pub(crate) struct AnchorTotals {
     pub(super) longest: BTreeMap<Case, Longest>,
     /// The number of audited executions that exceeded their limit, and the number of those that were correct.
     pub(super) audits: (i64, i64),
 }
 
-impl KnownAnchors {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+impl SavedState for AnchorTotals {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
         let Some(batch) = read_rows(restored, PART, &schema::ANCHORS)? else {
-            return Ok(Self::default());
+            return Ok(None);
         };
         let fact = |key: &str| {
             let facts = restored.records(PART).find_map(|record| record.facts.get(key));
@@ -42,16 +62,18 @@ impl KnownAnchors {
         let cases = batch.values::<UInt32Type>(column::CASE).values();
         let took = batch.values::<UInt64Type>(column::TOOK).values();
         let longest = ids.iter().zip(cases).zip(took);
-        Ok(Self {
+        Ok(Some(Self {
             longest: longest.map(|((row, case), took)| ((*row, *case), Longest(*took))).collect(),
             audits: (fact(KILLS), fact(WRONG)),
-        })
+        }))
     }
+}
 
+impl AnchorTotals {
     /// Reports the anchors to a limit, as the ledger does when they change.
-    pub(crate) fn tell(&self, limit: &mut impl Limit) {
+    pub(crate) fn tell(&self, limit: &mut impl TimeLimit) {
         for ((row, case), Longest(took)) in &self.longest {
-            limit.anchored(*row, *case, Nanos(*took));
+            limit.set_anchor(*row, *case, Nanos(*took));
         }
     }
 

@@ -3,11 +3,11 @@
 use rollpacker_dataflow::snapshot::{Part, Restored};
 use serde::{Deserialize, Serialize};
 
-use crate::resume::ResumeError;
 use crate::resume::part::{json, read_json};
+use crate::resume::{ResumeError, SavedState};
 
 /// The name of the snapshot part with the coefficient.
-pub(super) const PART: &str = "advantage";
+pub(crate) const PART: &str = "advantage";
 
 /// The bound to which the relative error of the divergence is clipped.
 const LARGEST_ERROR: f64 = 0.2;
@@ -42,11 +42,7 @@ impl KlController {
         Self { control, coefficient }
     }
 
-    pub(crate) fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
-        read_json(restored, PART)
-    }
-
-    pub(super) fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> Part {
         json(self)
     }
 
@@ -68,6 +64,12 @@ impl KlController {
             let error = (kl / target_kl - 1.0).clamp(-LARGEST_ERROR, LARGEST_ERROR);
             self.coefficient *= 1.0 + error * responses as f64 / horizon;
         }
+    }
+}
+
+impl SavedState for KlController {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+        read_json(restored, PART)
     }
 }
 

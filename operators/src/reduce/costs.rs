@@ -1,0 +1,60 @@
+//! The cost of reductions, for metrics.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::step::Step;
+use rollpacker_stages::train::Metrics;
+
+/// The name of the operators in faults.
+pub(super) const NAME: &str = "reduce";
+
+/// The cost of the reductions in progress on this worker. Shared by the three operators.
+#[derive(Clone)]
+pub(super) struct Costs {
+    clock: Arc<dyn Clock>,
+    steps: Rc<RefCell<BTreeMap<Step, Cost>>>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cost {
+    /// Bytes sent to other workers.
+    pub(super) bytes: u64,
+    /// The number of parts in which this worker sent its gradient.
+    pub(super) takes: u64,
+    /// The time at which all workers had accumulated their groups of the step. From then on, the reduction delays the update.
+    due: Option<Nanos>,
+}
+
+impl Costs {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, steps: Rc::default() }
+    }
+
+    /// Changes the cost of a step.
+    pub(super) fn change(&self, step: Step, change: impl FnOnce(&mut Cost)) {
+        change(self.steps.borrow_mut().entry(step).or_default());
+    }
+
+    /// Records that all groups of the step are accumulated, at the first call.
+    pub(super) fn due(&self, step: Step) {
+        let now = self.clock.now();
+        self.change(step, |cost| cost.due = cost.due.or(Some(now)));
+    }
+
+    /// Removes the cost of a step and returns its metrics. Called when this worker has the sums of the step.
+    pub(super) fn metrics(&self, step: Step) -> Metrics {
+        let cost = self.steps.borrow_mut().remove(&step).unwrap_or_default();
+        let exposed = cost.due.map_or(Nanos(0), |due| self.clock.now().since(due));
+        [
+            ("reduce/bytes", cost.bytes as f64),
+            ("reduce/takes", cost.takes as f64),
+            ("timing_s/reduce", exposed.as_secs_f64()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}

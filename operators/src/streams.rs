@@ -1,0 +1,36 @@
+//! The streams and handles of a step that each operator passes on to the next.
+
+use rollpacker_dataflow::batch::BatchStream;
+use rollpacker_dataflow::timely::dataflow::operators::Concat;
+
+use crate::in_flight::InFlightResponses;
+use crate::resume::Resumable;
+
+/// The streams and handles that the outputs of the operators from [`rollout`](crate::rollout) to [`gradient`](crate::gradient) have in
+/// common.
+pub struct StepStreams<'scope> {
+    /// Batches of [`DECISIONS`](rollpacker_dataflow::schema::DECISIONS): the decisions that concern this worker.
+    pub decisions: BatchStream<'scope>,
+    /// Batches of [`PLACEMENTS`](rollpacker_dataflow::schema::PLACEMENTS), if there is a placement policy.
+    pub placements: Option<BatchStream<'scope>>,
+    /// Batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): those of all operators so far.
+    pub metrics: BatchStream<'scope>,
+    /// Errors so far.
+    pub errors: BatchStream<'scope>,
+    /// Batches of [`ERRORS`](rollpacker_dataflow::schema::ERRORS) that do not end the run, so far.
+    pub warnings: BatchStream<'scope>,
+    pub(crate) in_flight: InFlightResponses,
+    pub(crate) resumable: Resumable<'scope>,
+}
+
+impl<'scope> StepStreams<'scope> {
+    /// Adds the metrics of an operator.
+    pub(crate) fn with_metrics(self, metrics: BatchStream<'scope>) -> Self {
+        Self { metrics: self.metrics.concat(metrics), ..self }
+    }
+
+    /// Adds the errors of an operator.
+    pub(crate) fn with_errors(self, errors: BatchStream<'scope>) -> Self {
+        Self { errors: self.errors.concat(errors), ..self }
+    }
+}

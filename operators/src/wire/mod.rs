@@ -1,0 +1,12 @@
+//! Row encodings that several operators share: rows and columns of batches, and the values of columns that one operator writes and others
+//! read.
+//!
+//! Architecture invariant: this module uses no other module of the crate.
+
+pub(crate) mod action;
+pub(crate) mod columns;
+pub(crate) mod decision;
+pub(crate) mod finish_reason;
+pub(crate) mod metric;
+pub(crate) mod notice;
+pub(crate) mod rows;
