@@ -8,13 +8,13 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
-use rollpacker_dataflow::cluster::Seat;
+use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
 use rollpacker_dataflow::snapshot::{SnapshotPlan, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
-use rollpacker_dataflow::watchdog::{Stall, Watch, Watchdog};
+use rollpacker_dataflow::watchdog::{Stall, Watchdog, WatchdogSettings};
 use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
@@ -37,26 +37,26 @@ use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 
 /// Emits prompts until there are no more, or until they are no longer needed.
-pub type Produce = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
+pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
     /// Runs on its own thread, which may block on files.
-    Thread(Produce),
+    Thread(PromptProducer),
     /// Runs on the worker's thread; for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
 }
 
 /// The time of a run.
 #[derive(Clone)]
-pub enum Time {
+pub enum RunTime {
     /// The time of the machine.
     Wall(Arc<dyn Clock>),
     /// Virtual time, which the stages advance.
     Virtual(VirtualClock),
 }
 
-impl Time {
+impl RunTime {
     /// Returns the clock that shows this time.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
@@ -68,17 +68,17 @@ impl Time {
 }
 
 /// The start of a run.
-pub enum Begin {
+pub enum RunStart {
     /// At the first step, with this initial policy.
-    Anew(Policy),
+    Initial(Policy),
     /// After the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot restores them.
     Resumed(Rc<Resumed>),
 }
 
-impl Begin {
+impl RunStart {
     fn resumed(&self) -> Option<&Rc<Resumed>> {
         match self {
-            Self::Anew(_) => None,
+            Self::Initial(_) => None,
             Self::Resumed(resumed) => Some(resumed),
         }
     }
@@ -117,7 +117,7 @@ pub struct Pipeline {
     /// The validator and the number of steps between two validations, 0 for none.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
     /// The start of the run.
-    pub begin: Begin,
+    pub begin: RunStart,
     /// The plan by which snapshots of the run are taken; `None` disables them.
     pub snapshots: Option<SnapshotPlan>,
     /// Maximum number of steps by which the sampling policy may lag behind the trained one.
@@ -128,11 +128,11 @@ pub struct Pipeline {
     /// The executor of the rewards.
     pub rewards: Executor,
     /// The time of the run. In virtual time no stage may block on a thread.
-    pub time: Time,
+    pub time: RunTime,
     /// A handle to request that the run ends after the open round.
     pub stop: Stop,
     /// Reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was requested.
-    pub watchdog: Option<Watch>,
+    pub watchdog: Option<WatchdogSettings>,
 }
 
 impl Pipeline {
@@ -141,16 +141,16 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
     pub fn run(mut self, observer: impl Observer + 'static) -> Result<(), Fault> {
-        let policies = self.policies()?;
+        let policies = self.initial_policies()?;
         let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
-            Time::Wall(clock) => {
+            RunTime::Wall(clock) => {
                 let watchdog = self.watchdog(clock, &observer);
                 runtime::run_watched(watchdog, |scope, faults| {
                     self.build(&policies, scope, faults, observer)
                 })
             }
-            Time::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
+            RunTime::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
                 self.build(&policies, scope, faults, observer)
             }),
         }
@@ -162,14 +162,18 @@ impl Pipeline {
     ///
     /// # Errors
     /// The first fault of any stage of any worker, the loss of a process, or virtual time, which supports a single worker only.
-    pub fn run_at(mut self, seat: Seat, observer: impl Observer + 'static) -> Result<(), Fault> {
-        let Time::Wall(clock) = self.time.clone() else {
+    pub fn run_worker(
+        mut self,
+        handle: WorkerHandle,
+        observer: impl Observer + 'static,
+    ) -> Result<(), Fault> {
+        let RunTime::Wall(clock) = self.time.clone() else {
             return Err(Fault::new("pipeline", "virtual time supports a single worker only"));
         };
-        let policies = self.policies()?;
+        let policies = self.initial_policies()?;
         let observer = Rc::new(RefCell::new(observer));
         let watchdog = self.watchdog(clock, &observer);
-        seat.run(watchdog, |scope, faults| self.build(&policies, scope, faults, observer))
+        handle.run(watchdog, |scope, faults| self.build(&policies, scope, faults, observer))
     }
 
     fn watchdog<O: Observer + 'static>(
@@ -181,14 +185,14 @@ impl Pipeline {
         let tell = move |stall: &Stall| told.warning(&stall.fault());
         let stop = self.stop.clone();
         let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, tell));
-        watchdog.map(|watchdog| watchdog.ending_if(move || stop.is_requested()))
+        watchdog.map(|watchdog| watchdog.fail_on_stall_if(move || stop.is_requested()))
     }
 
     /// Returns the policies that the first steps sample with. Restores the schedule, the placement and the trainer from the snapshot.
-    fn policies(&mut self) -> Result<Vec<Policy>, Fault> {
+    fn initial_policies(&mut self) -> Result<Vec<Policy>, Fault> {
         let resumed = match &self.begin {
-            Begin::Anew(initial) => return Ok(vec![initial.clone()]),
-            Begin::Resumed(resumed) => resumed.clone(),
+            RunStart::Initial(initial) => return Ok(vec![initial.clone()]),
+            RunStart::Resumed(resumed) => resumed.clone(),
         };
         let failed = |message: String| Fault::new("resume", message);
         resumed.restore(&mut self.schedule).map_err(|error| failed(error.to_string()))?;
@@ -213,8 +217,8 @@ impl Pipeline {
             SnapshotPlan { resumed, ..plan }
         });
         let snapshots = plan.map(|plan| match &self.time {
-            Time::Wall(_) => Snapshots::new(scope, &plan),
-            Time::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
+            RunTime::Wall(_) => Snapshots::new(scope, &plan),
+            RunTime::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
         });
         Resumable::new(snapshots, resumed)
     }
@@ -282,13 +286,14 @@ impl Pipeline {
 
         let observer = Rc::new(RefCell::new(observer));
         let mut warned = observer.clone();
-        let warnings = route::first("warnings_to_first", updates.warnings, &schema::ERRORS);
+        let warnings =
+            route::gather_at_first("warnings_to_first", updates.warnings, &schema::ERRORS);
         warn(warnings, move |warning| warned.warning(&warning));
         let mut failing = observer.clone();
-        faults.before_the_end(move |fault| failing.failed(fault));
+        faults.on_fault(move |fault| failing.failed(fault));
         raise(updates.errors, faults);
-        let responses = route::first("responses_to_first", responses, &schema::RESPONSES);
-        let groups = route::first("trained_to_first", groups, &schema::GROUPS);
+        let responses = route::gather_at_first("responses_to_first", responses, &schema::RESPONSES);
+        let groups = route::gather_at_first("trained_to_first", groups, &schema::GROUPS);
         let recorded = Recorded {
             responses: responses.clone(),
             groups: groups.clone(),

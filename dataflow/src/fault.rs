@@ -99,15 +99,15 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
 
 /// The faults that have reached the end of this worker's error streams.
 #[derive(Clone, Default)]
-pub struct Faults(Rc<RefCell<Raised>>);
+pub struct Faults(Rc<RefCell<FaultState>>);
 
 /// The callback for the fault that ends the run.
-type Told = Box<dyn FnOnce(&Fault)>;
+type FaultCallback = Box<dyn FnOnce(&Fault)>;
 
 #[derive(Default)]
-struct Raised {
+struct FaultState {
     faults: Vec<Fault>,
-    told: Option<Told>,
+    told: Option<FaultCallback>,
 }
 
 impl Faults {
@@ -119,11 +119,11 @@ impl Faults {
 
     /// Sets a callback for the fault that ends the run. It runs before the graph is torn down, because the teardown waits for threads that
     /// operators own, and one of them may be what failed. Replaces an earlier callback.
-    pub fn before_the_end(&self, tell: impl FnOnce(&Fault) + 'static) {
+    pub fn on_fault(&self, tell: impl FnOnce(&Fault) + 'static) {
         self.0.borrow_mut().told = Some(Box::new(tell));
     }
 
-    pub(crate) fn tell(&self, fault: &Fault) {
+    pub(crate) fn notify(&self, fault: &Fault) {
         let told = self.0.borrow_mut().told.take();
         if let Some(tell) = told {
             tell(fault);
@@ -139,7 +139,7 @@ pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
 
 /// Returns a stream with one fault at the first step, which it holds open. For a graph that turns out to be invalid while it is built.
 #[must_use]
-pub fn refuse(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
+pub fn fault_stream(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     let mut operator = Operator::new("refusal", scope);
     let (mut refused, stream) = operator.output(&schema::ERRORS, &[]);
     operator.build(move |capabilities| {

@@ -43,7 +43,7 @@ pub fn convert(
     format: Format,
     options: WriteOptions,
 ) -> Result<u64, DatasetError> {
-    Inputs::of(config.paths()?).refuse(output)?;
+    Inputs::of(config.paths()?).check_output(output)?;
     check_place(output)?;
     let dataset = Dataset::open(config.clone())?;
     match format {

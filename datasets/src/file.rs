@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::chunk::Chunks;
-use crate::columns::{ColumnPath, Plan};
+use crate::columns::{ColumnPath, ColumnRoles};
 use crate::config::DatasetConfig;
 use crate::error::{DatasetError, quoted};
 use crate::jsonl::JsonlFile;
@@ -44,7 +44,7 @@ impl PromptFile {
         }
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &ColumnRoles {
         match self {
             Self::Parquet(file) => file.plan(),
             Self::Jsonl(file) => file.plan(),
@@ -155,7 +155,7 @@ impl Format {
     fn of(path: &Path) -> Result<Self, DatasetError> {
         match Self::of_name(path) {
             Some(format) => Ok(format),
-            None => Opened::of_content(path).map(|opened| opened.format),
+            None => OpenedFile::of_content(path).map(|opened| opened.format),
         }
     }
 
@@ -177,15 +177,15 @@ impl Format {
 }
 
 /// The content of a file. The first bytes have already been read and come from memory, because a pipe returns them only once.
-pub(crate) type Content = Chain<Cursor<Vec<u8>>, File>;
+pub(crate) type FileContent = Chain<Cursor<Vec<u8>>, File>;
 
 /// A file that is opened once, with its format.
-pub(crate) struct Opened {
+pub(crate) struct OpenedFile {
     pub(crate) format: Format,
-    pub(crate) content: Content,
+    pub(crate) content: FileContent,
 }
 
-impl Opened {
+impl OpenedFile {
     /// Opens a file and detects its format.
     ///
     /// # Errors

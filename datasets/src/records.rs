@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::error::DatasetError;
-use crate::file::{Format, Opened, check_reopens};
+use crate::file::{Format, OpenedFile, check_reopens};
 use crate::jsonl::JsonlRecords;
 use crate::parquet::ParquetRecords;
 
@@ -30,7 +30,7 @@ impl Records {
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
         let path: Arc<Path> = path.into();
         let of = |rows, records| Self { rows, failed: false, records };
-        let Opened { format, content } = Opened::open(&path)?;
+        let OpenedFile { format, content } = OpenedFile::open(&path)?;
         Ok(match format {
             Format::Parquet => {
                 let records = ParquetRecords::open(path)?;

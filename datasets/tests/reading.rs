@@ -47,10 +47,10 @@ proptest! {
         let resumed = rows(dataset.prompts(cursor).unwrap().until_epoch(3));
         prop_assert_eq!(&resumed, &rest);
         if let Some((epoch, row, _)) = head.last() {
-            let behind = dataset.behind(*epoch, *row).unwrap();
+            let behind = dataset.cursor_after(*epoch, *row).unwrap();
             prop_assert_eq!(rows(dataset.prompts(behind).unwrap().until_epoch(3)), rest.clone());
         }
-        prop_assert!(dataset.behind(0, 450).is_none());
+        prop_assert!(dataset.cursor_after(0, 450).is_none());
         prop_assert_eq!(head.len() + rest.len(), 3 * dataset.len() as usize);
     }
 
@@ -185,14 +185,14 @@ fn long_prompts_are_left_out_and_counted() {
     let dataset = Dataset::open(DatasetConfig::of(folder.numbered(&[120], false))).unwrap();
     let measure = |prompt: &Prompt| (prompt.chars(), ());
     let mut kept =
-        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).no_longer_than(11, measure);
+        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).filter_by_length(11, measure);
     assert_eq!(kept.by_ref().map(Result::unwrap).count(), 100);
-    assert_eq!((kept.left_out().prompts, kept.left_out().longest), (20, 12));
-    assert_eq!(kept.left_out().by_data_source.get("made"), Some(&20));
-    let mut none = dataset.prompts(Cursor::default()).unwrap().no_longer_than(3, measure);
+    assert_eq!((kept.stats().prompts, kept.stats().longest), (20, 12));
+    assert_eq!(kept.stats().by_data_source.get("made"), Some(&20));
+    let mut none = dataset.prompts(Cursor::default()).unwrap().filter_by_length(3, measure);
     assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
     let mut none =
-        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).no_longer_than(3, measure);
+        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).filter_by_length(3, measure);
     assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
     assert!(none.next().is_none());
 }

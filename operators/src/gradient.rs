@@ -11,7 +11,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
-use rollpacker_dataflow::watchdog::Awaiting;
+use rollpacker_dataflow::watchdog::WaitGuard;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;
@@ -65,7 +65,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
 struct Running {
     held: Held,
     reply: Reply<Result<(), String>>,
-    _awaited: Awaiting,
+    _awaited: WaitGuard,
 }
 
 fn accumulate<'scope>(
@@ -82,8 +82,8 @@ fn accumulate<'scope>(
     let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
     let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
-    let stream = operator.spanned(stream);
-    let (wake, awaits) = (operator.waker(), operator.waiting());
+    let stream = operator.end_spans_by(stream);
+    let (wake, awaits) = (operator.waker(), operator.wait_handle());
     operator.build(move |_capabilities| {
         let mut waiting = Waiting::new(fetch, devices);
         let mut running: Option<Running> = None;

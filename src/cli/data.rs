@@ -196,7 +196,7 @@ pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
     };
     match report {
         Ok((text, code)) => {
-            terminal::say(text.trim_end()).context("cannot print the report")?;
+            terminal::print_line(text.trim_end()).context("cannot print the report")?;
             Ok(code)
         }
         Err(error) => Ok(bad_input(&error.into())),

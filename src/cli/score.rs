@@ -16,8 +16,8 @@ use toml::Table;
 
 use super::bad_input;
 use crate::memory::{Estimate, judges};
-use crate::progress::Rows;
-use crate::recipe::raw::{self, Routed};
+use crate::progress::RowProgress;
+use crate::recipe::raw::{self, RouteTarget};
 use crate::recipe::{Recipe, overlay};
 use crate::rewards::rewards;
 use crate::score::{Columns, Scoring, Summary};
@@ -114,7 +114,7 @@ fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Resu
         .enable_all()
         .build()
         .context("cannot start the threads of the rewards")?;
-    let progress = Rows::new();
+    let progress = RowProgress::new();
     let scored = runtime.block_on(scoring.run(&args.input, &mut output, |done, all| {
         progress.done(done, all);
     }));
@@ -199,7 +199,7 @@ impl ScoreArgs {
             overlay(&mut options, option)?;
         }
         let reward = raw::Reward {
-            routes: BTreeMap::from([("*".to_owned(), Routed::One(self.reward.clone()))]),
+            routes: BTreeMap::from([("*".to_owned(), RouteTarget::One(self.reward.clone()))]),
             options: BTreeMap::from([(self.reward.clone(), options)]),
             ..raw::Reward::default()
         };
@@ -213,11 +213,11 @@ impl ScoreArgs {
             Some(path) if is_standard(path) => {
                 let output = io::stdout().as_fd().try_clone_to_owned();
                 let output = File::from(output.context("cannot open standard output")?);
-                inputs.refuse_open("standard output", &output)?;
+                inputs.check_open("standard output", &output)?;
                 Output::Terminal(JsonRows::new())
             }
             Some(path) => {
-                inputs.refuse(path)?;
+                inputs.check_output(path)?;
                 Output::File(BufWriter::new(NewFile::create(path)?))
             }
         })
@@ -231,7 +231,7 @@ impl ScoreArgs {
         };
         match self.output.as_deref() {
             Some(path) if is_standard(path) => terminal::warn(text.trim_end()),
-            _ => terminal::say(text.trim_end()).context("cannot print")?,
+            _ => terminal::print_line(text.trim_end()).context("cannot print")?,
         }
         Ok(())
     }

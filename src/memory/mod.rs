@@ -44,7 +44,7 @@ pub struct Estimate {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not enough memory: the run needs at least {}, and {} are available ({}). The largest parts are {}; lower these settings or free memory",
-    Size(*.needed), Size(.available.bytes), .available.limit, list(.largest)
+    ByteSize(*.needed), ByteSize(.available.bytes), .available.limit, list(.largest)
 )]
 pub struct OutOfMemory {
     /// The bytes that the run needs.
@@ -124,15 +124,15 @@ pub(crate) fn setting(key: &str, value: impl fmt::Display) -> String {
 fn list(parts: &[Part]) -> String {
     let part = |part: &Part| {
         let Part { what, bytes, settings } = part;
-        format!("{} for {what} ({})", Size(*bytes), settings.join(", "))
+        format!("{} for {what} ({})", ByteSize(*bytes), settings.join(", "))
     };
     parts.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
 /// A number of bytes, printed in the largest unit in which it is at least 1.
-struct Size(u64);
+struct ByteSize(u64);
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(&str, u64); 5] = [
             ("EiB", 1 << 60),
@@ -177,6 +177,6 @@ mod tests {
         let part = Part::new("weights", [], [u64::MAX, 4]);
         let estimate = Estimate::default().with(part.clone()).with(part);
         assert_eq!(estimate.bytes(), u64::MAX);
-        assert_eq!(Size(u64::MAX).to_string(), "16.0 EiB");
+        assert_eq!(ByteSize(u64::MAX).to_string(), "16.0 EiB");
     }
 }

@@ -47,8 +47,8 @@ pub(super) fn size(size: i64) -> u64 {
 /// A model folder that cannot be read is skipped here; the judge reports the error when it is built.
 pub(crate) fn judges(section: &raw::Reward) -> impl Iterator<Item = Part> {
     let names = section.routes.values().flat_map(|routed| match routed {
-        raw::Routed::One(name) => vec![name],
-        raw::Routed::Sum(terms) => terms.keys().collect(),
+        raw::RouteTarget::One(name) => vec![name],
+        raw::RouteTarget::Sum(terms) => terms.keys().collect(),
     });
     let names: std::collections::BTreeSet<&String> = names.collect();
     names.into_iter().filter_map(|name| judge(name, section.options.get(name)?))

@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::error::{RecipeError, bound, nearest, one_of};
+use super::error::{RecipeError, nearest, one_of, out_of_bounds};
 use super::keys;
-use super::most::{self, check_integers};
+use super::limits::{self, check_integers};
 use super::value::read_value;
 
 /// The section `[schedule]`: a name, and the keys of that schedule's `Config` except those that other sections set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Section {
+pub struct ScheduleSection {
     /// The name of the schedule, one of [`names`]. Default: `tail_batching`.
     #[serde(default = "default_name")]
     pub name: String,
@@ -28,7 +28,7 @@ pub struct Section {
 
 /// The settings of other sections that every schedule uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct ScheduleSize {
     /// Number of prompts of a round (`data.train_batch_size`).
     pub prompts: usize,
     /// Number of responses to each prompt (`rollout.n`).
@@ -39,11 +39,11 @@ pub struct Size {
     pub total_steps: Option<u64>,
 }
 
-/// Keys of schedule configurations that [`Size`] sets.
+/// Keys of schedule configurations that [`ScheduleSize`] sets.
 const SAID_ELSEWHERE: [&str; 3] = ["prompts", "responses", "total_steps"];
 
 /// A schedule that recipes can name.
-struct Known {
+struct ScheduleEntry {
     name: &'static str,
     fields: fn() -> &'static [&'static str],
     build: fn(Table) -> Result<Built, RecipeError>,
@@ -55,57 +55,57 @@ type Built = Result<Builtin, ScheduleError>;
 
 const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
 
-static KNOWN: [Known; 8] = [
-    Known {
+static KNOWN: [ScheduleEntry; 8] = [
+    ScheduleEntry {
         name: "sync",
         fields: keys::fields::<sync::Config>,
         build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::AfterRollout,
         fetch: Fetch::WholeStep,
     },
-    Known {
+    ScheduleEntry {
         name: "fused",
         fields: keys::fields::<sync::Config>,
         build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },
-    Known {
+    ScheduleEntry {
         name: "history_sorted",
         fields: keys::fields::<history_sorted::Config>,
         build: |table| Ok(HistorySorted::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },
-    Known {
+    ScheduleEntry {
         name: "tail_batching",
         fields: keys::fields::<tail_batching::Config>,
         build: |table| Ok(TailBatching::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },
-    Known {
+    ScheduleEntry {
         name: "dynamic",
         fields: keys::fields::<dynamic::Config>,
         build: |table| Ok(Dynamic::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },
-    Known {
+    ScheduleEntry {
         name: "sorted",
         fields: keys::fields::<sorted::Config>,
         build: |table| Ok(Sorted::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },
-    Known {
+    ScheduleEntry {
         name: "partial",
         fields: keys::fields::<partial::Config>,
         build: |table| Ok(Partial::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },
-    Known {
+    ScheduleEntry {
         name: "frontier_group",
         fields: keys::fields::<frontier_group::Config>,
         build: |table| Ok(FrontierGroup::new(config(table)?).map(Builtin::from)),
@@ -127,7 +127,7 @@ pub fn options(name: &str) -> Option<Vec<&'static str>> {
 }
 
 /// Returns the configuration keys of a schedule that no other section sets.
-fn own_fields(known: &Known) -> impl Iterator<Item = &'static str> {
+fn own_fields(known: &ScheduleEntry) -> impl Iterator<Item = &'static str> {
     (known.fields)().iter().copied().filter(|key| !SAID_ELSEWHERE.contains(key))
 }
 
@@ -135,36 +135,36 @@ fn own_fields(known: &Known) -> impl Iterator<Item = &'static str> {
 pub(crate) fn check_scoring(schedule: &Builtin, scoring: Scoring) -> Result<(), RecipeError> {
     if schedule.wants_scores() && scoring == Scoring::AfterRollout {
         let expected = "`streamed` with a schedule that decides by scores";
-        return Err(bound("pipeline.reward", expected, "`after_rollout`"));
+        return Err(out_of_bounds("pipeline.reward", expected, "`after_rollout`"));
     }
     Ok(())
 }
 
 /// Removes the keys of other schedules from a section, so that overriding the name suffices to change the schedule.
-pub(super) fn leave_others(section: &mut Table) {
+pub(super) fn drop_other_schedules_keys(section: &mut Table) {
     let name = section.get("name").and_then(Value::as_str).unwrap_or_default();
-    let has = |known: &Known, key: &str| (known.fields)().contains(&key);
+    let has = |known: &ScheduleEntry, key: &str| (known.fields)().contains(&key);
     let Some(named) = KNOWN.iter().find(|known| known.name == name) else { return };
     section.retain(|key, _| {
         key == "name" || has(named, key) || !KNOWN.iter().any(|known| has(known, key))
     });
 }
 
-impl Default for Section {
+impl Default for ScheduleSection {
     fn default() -> Self {
         Self { name: default_name(), options: Table::new() }
     }
 }
 
-impl Section {
+impl ScheduleSection {
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
     /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
-    pub fn build(&self, size: Size) -> Result<Builtin, RecipeError> {
+    pub fn build(&self, size: ScheduleSize) -> Result<Builtin, RecipeError> {
         let known = self.known()?;
         self.check_keys(known)?;
-        check_integers("schedule", &Value::Table(self.options.clone()), most::OF_SCHEDULE)?;
+        check_integers("schedule", &Value::Table(self.options.clone()), limits::SCHEDULE_COUNT)?;
         let mut table = self.options.clone();
         table.insert("prompts".to_owned(), integer(size.prompts as u64));
         table.insert("responses".to_owned(), integer(size.responses.into()));
@@ -193,7 +193,7 @@ impl Section {
         Ok(self.known()?.fetch)
     }
 
-    fn known(&self) -> Result<&'static Known, RecipeError> {
+    fn known(&self) -> Result<&'static ScheduleEntry, RecipeError> {
         one_of("schedule.name", &self.name, &names().collect::<Vec<_>>())?;
         Ok(KNOWN
             .iter()
@@ -204,12 +204,12 @@ impl Section {
     /// Converts an error of a schedule into a recipe error that names the key as written.
     fn refused(&self, error: ScheduleError) -> RecipeError {
         match error {
-            ScheduleError::Zero { key } => bound(self.path(&key), "at least 1", 0),
+            ScheduleError::Zero { key } => out_of_bounds(self.path(&key), "at least 1", 0),
             ScheduleError::Small { key, found, least, why } => {
-                bound(self.path(key), format!("at least {least}, {why}"), found)
+                out_of_bounds(self.path(key), format!("at least {least}, {why}"), found)
             }
             ScheduleError::Factor { key, found, max } => {
-                bound(self.path(key), format!("a number from 1 to {max}"), found)
+                out_of_bounds(self.path(key), format!("a number from 1 to {max}"), found)
             }
             ScheduleError::Conflict { key, with, why } => RecipeError::Type {
                 key: self.path(key),
@@ -223,7 +223,7 @@ impl Section {
             },
             ScheduleError::Quotas { found, expected } => {
                 let expected = format!("a sum of {expected}, the prompts of a round");
-                bound(self.path("quotas"), expected, found)
+                out_of_bounds(self.path("quotas"), expected, found)
             }
         }
     }
@@ -241,7 +241,7 @@ impl Section {
         }
     }
 
-    fn check_keys(&self, known: &Known) -> Result<(), RecipeError> {
+    fn check_keys(&self, known: &ScheduleEntry) -> Result<(), RecipeError> {
         let keys: Vec<&'static str> = own_fields(known).collect();
         let unknown = self.options.keys().find(|key| !keys.contains(&key.as_str()));
         unknown.map_or(Ok(()), |key| {

@@ -23,10 +23,10 @@ use rollpacker_stages::reward::{Context, Limits, Router, Sample, Score};
 pub use row::{Columns, RowError};
 pub use summary::{SourceSummary, Summary};
 
-use group::{Groups, Key, Member};
+use group::{GroupRow, Key, PendingGroups};
 use row::Object;
 use summary::Scored;
-use window::{Done, Window};
+use window::{TaskResult, Window};
 
 /// Settings for scoring the rows of a file.
 pub struct Scoring {
@@ -101,8 +101,8 @@ impl Scoring {
     }
 
     /// Counts the rows of each group. Does nothing unless a reward scores whole groups.
-    fn groups(&mut self, input: &Path) -> anyhow::Result<Groups> {
-        let mut groups = Groups::default();
+    fn groups(&mut self, input: &Path) -> anyhow::Result<PendingGroups> {
+        let mut groups = PendingGroups::default();
         if !self.router.scores_groups() {
             let unused = self.columns.group.is_none();
             ensure!(unused, "option `--group-key`: no reward scores whole groups");
@@ -134,7 +134,7 @@ impl Scoring {
         &mut self,
         row: u64,
         record: Result<Object, DatasetError>,
-    ) -> anyhow::Result<impl Future<Output = Done> + Send + use<>> {
+    ) -> anyhow::Result<impl Future<Output = TaskResult> + Send + use<>> {
         let (key, read) = match record {
             Ok(record) => match self.key(&record)?.transpose() {
                 Ok(key) => (key, self.columns.sample(record)?),
@@ -148,10 +148,12 @@ impl Scoring {
             let data_source = read.as_ref().ok().map(|sample| sample.data_source.clone());
             let own = score(&router, read, &context).await;
             match key {
-                None => Done::Row(row, Scored { data_source, score: own.map(|(_, score)| score) }),
+                None => {
+                    TaskResult::Row(row, Scored { data_source, score: own.map(|(_, score)| score) })
+                }
                 Some(key) => {
                     let data_source = key.0.clone();
-                    Done::Member(key, Box::new(Member { row, data_source, own }))
+                    TaskResult::Member(key, Box::new(GroupRow { row, data_source, own }))
                 }
             }
         })

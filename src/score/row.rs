@@ -79,7 +79,7 @@ impl Columns {
     }
 
     fn settle(&mut self, row: &Object) -> anyhow::Result<()> {
-        self.response = Some(usual(row, "response", &RESPONSE)?);
+        self.response = Some(usual_column(row, "response", &RESPONSE)?);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Columns {
     /// If the row has no column that can be the group.
     pub(super) fn settle_group(&mut self, row: &Object) -> anyhow::Result<()> {
         if self.group.is_none() {
-            self.group = Some(usual(row, "group", &GROUP)?);
+            self.group = Some(usual_column(row, "group", &GROUP)?);
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Columns {
     pub(super) fn group(&self, row: &Object) -> Result<String, RowError> {
         let name = self.group.as_deref().unwrap_or("group");
         let value = find(row, name).filter(|value| !value.is_null());
-        value.map(plain).ok_or_else(|| wrong(name, "a group id", &Value::Null))
+        value.map(to_text).ok_or_else(|| wrong(name, "a group id", &Value::Null))
     }
 
     /// Returns the data source of a row.
@@ -134,12 +134,12 @@ impl Columns {
             messages: prompt.map_or_else(|| "[]".to_owned(), messages),
             response_length: number(row, "response_length")?.unwrap_or(0),
             response_ids: ids(row)?,
-            ground_truth: truth.map(plain),
+            ground_truth: truth.map(to_text),
             extra_info: Some(self.extra(row, info, &used)?),
             finish_reason: finish_reason(row)?,
             ..Sample::of(
                 source,
-                &said(response).ok_or_else(|| wrong(name, "a text", response))?,
+                &response_text(response).ok_or_else(|| wrong(name, "a text", response))?,
                 None,
             )
         })
@@ -179,7 +179,7 @@ impl Columns {
 }
 
 /// Returns the first of the usual column names that a row has.
-fn usual(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
+fn usual_column(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
     let found = names.iter().find(|name| find(row, name).is_some());
     found.map(|name| (*name).to_owned()).with_context(|| {
         format!(
@@ -206,7 +206,7 @@ fn root(row: &Object, name: &str) -> String {
 }
 
 /// Returns the text of a response: the response itself, or the content of its last message.
-fn said(response: &Value) -> Option<String> {
+fn response_text(response: &Value) -> Option<String> {
     match response {
         Value::String(text) => Some(text.clone()),
         Value::Array(messages) => Some(messages.last()?["content"].as_str()?.to_owned()),
@@ -224,7 +224,7 @@ fn messages(prompt: &Value) -> String {
 }
 
 /// Returns a string as it is, and any other value as JSON.
-fn plain(value: &Value) -> String {
+fn to_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

@@ -14,7 +14,7 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_files::NewFile;
 
-use super::configured::Configured;
+use super::configuration::ConfigurationRuns;
 use super::outcome::StepOutcome;
 
 /// Writes the steps of all runs to a Parquet file.
@@ -24,7 +24,7 @@ use super::outcome::StepOutcome;
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
+pub fn write(path: &Path, runs: &[ConfigurationRuns]) -> anyhow::Result<()> {
     let batch = batch(runs).context("cannot build the columns of the steps")?;
     let file = NewFile::create(path)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
@@ -39,12 +39,12 @@ pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
 
 /// A step and the run that it belongs to.
 struct Row<'a> {
-    run: &'a Configured,
+    run: &'a ConfigurationRuns,
     seed: u64,
     step: &'a StepOutcome,
 }
 
-fn batch(runs: &[Configured]) -> Result<RecordBatch, arrow::error::ArrowError> {
+fn batch(runs: &[ConfigurationRuns]) -> Result<RecordBatch, arrow::error::ArrowError> {
     let rows: Vec<Row<'_>> = runs
         .iter()
         .flat_map(|run| {
@@ -102,7 +102,7 @@ mod tests {
     use arrow::datatypes::Float64Type;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-    use super::super::configured::tests::configured;
+    use super::super::configuration::tests::configured;
     use super::super::summary::tests::run;
     use super::*;
 

@@ -30,7 +30,7 @@ section! {
         /// Kinds of tasks, and how they are rewarded.
         tasks: Tasks = Tasks::default(),
         /// The schedule: which prompts and responses a round launches and keeps; the same section as in recipes.
-        schedule: schedule::Section = schedule::Section::default(),
+        schedule: schedule::ScheduleSection = schedule::ScheduleSection::default(),
         /// Overlap of the stages.
         pipeline: Pipeline = Pipeline::default(),
         /// Options of the stream trainer, with `pipeline.placement = "stream"`.
@@ -384,7 +384,7 @@ choice! {
 }
 
 impl RawJob {
-    /// Returns the dotted names of all keys of a job, like [`Raw::keys`](crate::recipe::Raw::keys) for recipes.
+    /// Returns the dotted names of all keys of a job, like [`RawRecipe::keys`](crate::recipe::RawRecipe::keys) for recipes.
     #[must_use]
     pub fn keys() -> Vec<String> {
         crate::recipe::keys::all::<Self>()

@@ -4,7 +4,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 use rollpacker::algorithms::Algorithms;
-use rollpacker::recipe::{Raw, Recipe, schedule};
+use rollpacker::recipe::{RawRecipe, Recipe, schedule};
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
@@ -78,7 +78,7 @@ fn is_of_sft(key: &Key) -> bool {
 
 /// Returns `true` if the key accepts some number, ignoring its dependencies on other keys.
 fn is_numeric(path: &Path, name: &str) -> bool {
-    ["1", "0.5"].iter().any(|value| Raw::read(path, &[format!("{name}={value}")]).is_ok())
+    ["1", "0.5"].iter().any(|value| RawRecipe::read(path, &[format!("{name}={value}")]).is_ok())
 }
 
 /// Returns all numeric keys of recipes, including those of schedules, losses and estimators.
@@ -87,7 +87,7 @@ fn keys(path: &Path) -> Vec<Key> {
         let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
         found.flat_map(|(_, settings)| settings.iter().map(|&setting| setting.to_owned())).collect()
     };
-    let plain = Raw::keys().into_iter().filter(|name| is_numeric(path, name));
+    let plain = RawRecipe::keys().into_iter().filter(|name| is_numeric(path, name));
     let mut keys: Vec<Key> = plain.map(|name| Key { beside: beside(&name), name }).collect();
     for name in schedule::names() {
         let options = schedule::options(name).expect("it is known");

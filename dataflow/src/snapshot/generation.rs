@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::SnapshotError;
 use super::files::Files;
-use super::layout::{Layout, claimed, manifest_of, step_of};
+use super::layout::{SnapshotLayout, claim_of, manifest_of, step_of};
 
 /// The number of times that a run's folder had been opened when a process opened it, from 1.
 ///
@@ -37,7 +37,10 @@ impl FromStr for Generation {
 }
 
 /// Claims the generation after the newest. Claim files are never removed: a removed one could be created again.
-pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
+pub(crate) fn claim(
+    files: &dyn Files,
+    layout: &SnapshotLayout,
+) -> Result<Generation, SnapshotError> {
     files
         .create_folder(&layout.root)
         .map_err(SnapshotError::io("make the folder", &layout.root))?;
@@ -61,11 +64,14 @@ pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, Sn
 }
 
 /// Returns the newest generation of which the folder contains any file, or 0 if there is none.
-pub(crate) fn newest(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
+pub(crate) fn newest(
+    files: &dyn Files,
+    layout: &SnapshotLayout,
+) -> Result<Generation, SnapshotError> {
     let list = |path: &Path| files.list(path).map_err(SnapshotError::io("list", path));
     let mut newest = Generation::default();
     for name in list(&layout.root)? {
-        let named = claimed(&name).or_else(|| manifest_of(&name).map(|id| id.generation));
+        let named = claim_of(&name).or_else(|| manifest_of(&name).map(|id| id.generation));
         newest = newest.max(named.unwrap_or_default());
         if step_of(&name).is_some() {
             let within = list(&layout.root.join(&name))?;

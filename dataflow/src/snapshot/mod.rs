@@ -22,7 +22,7 @@
 //! longer commit.
 //!
 //! If a snapshot cannot be written, the run either ends, or continues with a warning and retries ([`OnError`]). Earlier snapshots are not
-//! affected. If a file of a snapshot is missing, truncated or changed, the snapshot before it is used, and [`Found`] reports the reason.
+//! affected. If a file of a snapshot is missing, truncated or changed, the snapshot before it is used, and [`SearchResult`] reports the reason.
 //!
 //! Architecture invariant: this module does not interpret the content of parts.
 
@@ -56,5 +56,5 @@ pub use part::{Draft, Part};
 pub use parts::Parts;
 pub use plan::{OnError, SnapshotPlan};
 pub use protocol::Snapshots;
-pub use restored::{Found, Restored};
+pub use restored::{RestoredSnapshot, SearchResult};
 pub use store::{Committed, SnapshotStore, StoreOptions};

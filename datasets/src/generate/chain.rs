@@ -49,12 +49,12 @@ impl Lengths {
 
 /// A map of the digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Digits {
+enum DigitMap {
     Add(u8),
     Multiply(u8),
 }
 
-impl Digits {
+impl DigitMap {
     fn draw(random: &mut ChaCha8Rng) -> Self {
         match random.random_bool(0.5) {
             true => Self::Add(random.random_range(1..=9)),
@@ -70,7 +70,7 @@ impl Digits {
     }
 }
 
-impl std::fmt::Display for Digits {
+impl std::fmt::Display for DigitMap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Add(by) => write!(f, "+{by}"),
@@ -98,7 +98,7 @@ impl Demonstration {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
     start: u8,
-    maps: Vec<Digits>,
+    maps: Vec<DigitMap>,
 }
 
 impl Chain {
@@ -107,7 +107,7 @@ impl Chain {
         let count = lengths.draw(random);
         Self {
             start: random.random_range(0..10),
-            maps: (0..count).map(|_| Digits::draw(random)).collect(),
+            maps: (0..count).map(|_| DigitMap::draw(random)).collect(),
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_chain_reads_from_left_to_right() {
-        let chain = Chain { start: 3, maps: vec![Digits::Add(4), Digits::Multiply(7)] };
+        let chain = Chain { start: 3, maps: vec![DigitMap::Add(4), DigitMap::Multiply(7)] };
         assert_eq!(chain.prompt(), "3+4*7");
         assert_eq!(chain.worked(), "3+4=7,7*7=9,A:9");
         assert_eq!(chain.direct(), "A:9");
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn every_map_is_a_bijection_other_than_the_identity() {
         let mut random = ChaCha8Rng::seed_from_u64(1);
-        for map in (0..1000).map(|_| Digits::draw(&mut random)) {
+        for map in (0..1000).map(|_| DigitMap::draw(&mut random)) {
             let mut images: Vec<u8> = (0..10).map(|digit| map.apply(digit)).collect();
             assert_ne!(images, (0..10).collect::<Vec<_>>(), "{map}");
             images.sort_unstable();

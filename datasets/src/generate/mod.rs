@@ -91,8 +91,11 @@ pub fn generate(
     config.check()?;
     std::fs::create_dir_all(folder).map_err(DatasetError::io(folder, "create"))?;
     let (train, validation) = (folder.join("train.parquet"), folder.join("validation.parquet"));
-    let mut source =
-        Source { random: ChaCha8Rng::seed_from_u64(config.seed), seen: HashSet::new(), config };
+    let mut source = ChainSource {
+        random: ChaCha8Rng::seed_from_u64(config.seed),
+        seen: HashSet::new(),
+        config,
+    };
     let mut lengths = std::collections::BTreeMap::new();
 
     let mut choice = ChaCha8Rng::seed_from_u64(config.seed);
@@ -206,7 +209,7 @@ impl ChainConfig {
     }
 }
 
-struct Source<'a> {
+struct ChainSource<'a> {
     config: &'a ChainConfig,
     random: ChaCha8Rng,
     /// Digests of the drawn prompts. On a collision, a new prompt is discarded and another is drawn, which does no harm.
@@ -216,7 +219,7 @@ struct Source<'a> {
 /// The number of consecutive known prompts after which drawing fails.
 const PATIENCE: u32 = 10_000;
 
-impl Source<'_> {
+impl ChainSource<'_> {
     /// Draws a prompt that has not been drawn before.
     fn draw(&mut self) -> Result<Chain, DatasetError> {
         for _ in 0..PATIENCE {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::chunk::{Chunk, Chunks};
-use crate::columns::{ColumnPath, Kind, Layout, Plan};
+use crate::columns::{ColumnKind, ColumnPath, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::jsonl::lines::Lines;
@@ -33,7 +33,7 @@ type Object = Map<String, Value>;
 #[derive(Debug)]
 pub(crate) struct JsonlFile {
     path: Arc<Path>,
-    plan: Arc<Plan>,
+    plan: Arc<ColumnRoles>,
     columns: Vec<(String, String)>,
     /// The byte offsets of rows 0, 64, 128, ...
     places: Arc<[u64]>,
@@ -57,7 +57,7 @@ impl JsonlFile {
         if rows == 0 {
             return Err(DatasetError::NoRows { file: path.to_path_buf() });
         }
-        let plan = Arc::new(Plan::resolve(&path, &first, config)?);
+        let plan = Arc::new(ColumnRoles::resolve(&path, &first, config)?);
         let columns =
             first.iter().map(|(name, value)| (name.clone(), type_name(value).to_owned())).collect();
         let segments = segments(rows, &places, lines.end);
@@ -68,7 +68,7 @@ impl JsonlFile {
         &self.path
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &ColumnRoles {
         &self.plan
     }
 
@@ -160,17 +160,17 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-impl Layout for Object {
+impl FileLayout for Object {
     fn roots(&self) -> Vec<String> {
         self.keys().cloned().collect()
     }
 
-    fn kind(&self, parts: &[String]) -> Option<Kind> {
+    fn kind(&self, parts: &[String]) -> Option<ColumnKind> {
         Some(match descend(self, parts)? {
-            Value::Array(_) => Kind::List,
-            Value::String(_) => Kind::Text,
-            Value::Object(_) => Kind::Struct,
-            _ => Kind::Other,
+            Value::Array(_) => ColumnKind::List,
+            Value::String(_) => ColumnKind::Text,
+            Value::Object(_) => ColumnKind::Struct,
+            _ => ColumnKind::Other,
         })
     }
 }
@@ -182,7 +182,7 @@ fn descend<'a>(object: &'a Object, parts: &[String]) -> Option<&'a Value> {
 
 /// An iterator over the chunks of some rows.
 struct JsonlChunks {
-    plan: Arc<Plan>,
+    plan: Arc<ColumnRoles>,
     places: Arc<[u64]>,
     lines: Lines,
     /// The row number of the next line.

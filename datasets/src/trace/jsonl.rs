@@ -7,14 +7,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::plan::{Kind, Plan};
-use super::{At, Cell, Reading, bad_line};
+use super::plan::{TraceColumnKind, TraceColumns};
+use super::{Cell, RowLocation, TraceReader, bad_line};
 use crate::error::DatasetError;
 
-pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetError> {
+pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), DatasetError> {
     let mut lines = BufReader::new(File::open(path).map_err(DatasetError::io(path, "open"))?);
     let mut line = String::new();
-    let mut planned: Option<(Vec<(String, Kind)>, Plan)> = None;
+    let mut planned: Option<(Vec<(String, TraceColumnKind)>, TraceColumns)> = None;
     let mut row = 0;
     while lines.read_line(&mut line).map_err(DatasetError::io(path, "read"))? > 0 {
         if !line.trim().is_empty() {
@@ -26,7 +26,7 @@ pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetEr
                 planned = Some((columns.clone(), trace.plan(path, &columns)?));
             }
             let (columns, plan) = planned.as_ref().expect("invariant: the first line planned it");
-            let at = At { file: path, row, columns };
+            let at = RowLocation { file: path, row, columns };
             trace.push(&at, plan, |column| {
                 object.get(columns[column].0.as_str()).map_or(Cell::Null, cell)
             })?;
@@ -45,12 +45,12 @@ fn object(line: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-fn kind(value: &Value) -> Kind {
+fn kind(value: &Value) -> TraceColumnKind {
     match value {
-        Value::Number(_) => Kind::Number,
-        Value::String(_) => Kind::Text,
-        Value::Array(_) => Kind::List,
-        Value::Null | Value::Bool(_) | Value::Object(_) => Kind::Other,
+        Value::Number(_) => TraceColumnKind::Number,
+        Value::String(_) => TraceColumnKind::Text,
+        Value::Array(_) => TraceColumnKind::List,
+        Value::Null | Value::Bool(_) | Value::Object(_) => TraceColumnKind::Other,
     }
 }
 

@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::error::{DatasetError, quoted};
 use crate::file::check_reopens;
-use plan::{How, Plan};
+use plan::{LengthSource, TraceColumns};
 
 /// Response lengths and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct TraceRow {
     pub tokens: u32,
     /// `true` if the response ended by itself or at the maximum length. `false` if it was dropped, so that `tokens` is a lower bound
     /// (censored).
-    pub whole: bool,
+    pub is_complete: bool,
 }
 
 /// The source of a trace.
@@ -88,7 +88,7 @@ impl Trace {
     /// If the path does not exist; if a file is a pipe, has another format or is damaged; if no column holds lengths; or if a row cannot be
     /// used. The error names file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
-        let mut trace = Reading {
+        let mut trace = TraceReader {
             options,
             keys: BTreeMap::new(),
             named: Vec::new(),
@@ -130,7 +130,7 @@ impl Trace {
     #[must_use]
     pub fn uncensored(&self, seed: u64) -> Vec<TraceRow> {
         let mut ascending: Vec<(u32, bool)> =
-            self.rows.iter().map(|row| (row.tokens, row.whole)).collect();
+            self.rows.iter().map(|row| (row.tokens, row.is_complete)).collect();
         ascending.sort_unstable();
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut grown = |mut tokens: u32, mut whole: bool| {
@@ -144,8 +144,11 @@ impl Trace {
             }
             tokens
         };
-        let mut whole =
-            |row: &TraceRow| TraceRow { tokens: grown(row.tokens, row.whole), whole: true, ..*row };
+        let mut whole = |row: &TraceRow| TraceRow {
+            tokens: grown(row.tokens, row.is_complete),
+            is_complete: true,
+            ..*row
+        };
         self.rows.iter().map(&mut whole).collect()
     }
 
@@ -179,7 +182,7 @@ enum Cell<'a> {
 }
 
 /// The state of reading a trace.
-struct Reading<'a> {
+struct TraceReader<'a> {
     options: &'a TraceOptions<'a>,
     /// The keys that are not whole numbers, in the order of their first occurrence.
     keys: BTreeMap<String, usize>,
@@ -196,14 +199,14 @@ struct Columns {
     prompt_length_column: Option<String>,
 }
 
-impl Reading<'_> {
+impl TraceReader<'_> {
     /// Chooses the columns of a file.
     fn plan(
         &mut self,
         file: &Path,
-        columns: &[(String, plan::Kind)],
-    ) -> Result<Plan, DatasetError> {
-        let plan = Plan::of(file, columns, self.options)?;
+        columns: &[(String, plan::TraceColumnKind)],
+    ) -> Result<TraceColumns, DatasetError> {
+        let plan = TraceColumns::of(file, columns, self.options)?;
         let name = |index: usize| columns[index].0.clone();
         self.columns.get_or_insert_with(|| Columns {
             length_column: name(plan.length.0),
@@ -216,8 +219,8 @@ impl Reading<'_> {
     /// Adds a row; `cell` returns its values by column.
     fn push<'c>(
         &mut self,
-        at: &At<'_>,
-        plan: &Plan,
+        at: &RowLocation<'_>,
+        plan: &TraceColumns,
         cell: impl Fn(usize) -> Cell<'c>,
     ) -> Result<(), DatasetError> {
         let tokens = self.tokens(at, plan.length, cell(plan.length.0))?;
@@ -236,7 +239,7 @@ impl Reading<'_> {
             step: plan.step.and_then(|column| cell(column).whole_number()),
             prompt_tokens,
             tokens,
-            whole,
+            is_complete: whole,
         });
         Ok(())
     }
@@ -244,8 +247,8 @@ impl Reading<'_> {
     /// Returns the length of a prompt, or `None` if the row does not record it.
     fn recorded_tokens(
         &self,
-        at: &At<'_>,
-        length: (usize, How),
+        at: &RowLocation<'_>,
+        length: (usize, LengthSource),
         cell: Cell<'_>,
     ) -> Result<Option<u32>, DatasetError> {
         match cell {
@@ -257,26 +260,26 @@ impl Reading<'_> {
     /// Returns the number of tokens that a cell stands for.
     fn tokens(
         &self,
-        at: &At<'_>,
-        (column, how): (usize, How),
+        at: &RowLocation<'_>,
+        (column, how): (usize, LengthSource),
         cell: Cell<'_>,
     ) -> Result<u32, DatasetError> {
         let bad = |expected, found| at.bad(column, expected, found);
         match (how, cell) {
-            (How::Number, cell) => {
+            (LengthSource::Number, cell) => {
                 cell.whole_number().ok_or_else(|| bad("a whole number of tokens", cell.shown()))
             }
-            (How::List, Cell::List(entries)) => u32::try_from(entries)
+            (LengthSource::List, Cell::List(entries)) => u32::try_from(entries)
                 .map_err(|_| bad("at most 4294967295 tokens", entries.to_string())),
-            (How::List, cell) => Err(bad("a list of token ids", cell.shown())),
-            (How::Text, Cell::Text(text)) => {
+            (LengthSource::List, cell) => Err(bad("a list of token ids", cell.shown())),
+            (LengthSource::Text, Cell::Text(text)) => {
                 let count = self.options.count_tokens.map_or(Err(String::new()), |of| of(&text));
                 let tokens =
                     count.map_err(|reason| bad("text that the tokenizer can encode", reason))?;
                 u32::try_from(tokens)
                     .map_err(|_| bad("at most 4294967295 tokens", tokens.to_string()))
             }
-            (How::Text, cell) => Err(bad("text", cell.shown())),
+            (LengthSource::Text, cell) => Err(bad("text", cell.shown())),
         }
     }
 
@@ -340,13 +343,13 @@ impl<'a> Cell<'a> {
 }
 
 /// The location of a row, for error messages.
-struct At<'a> {
+struct RowLocation<'a> {
     file: &'a Path,
     row: u64,
-    columns: &'a [(String, plan::Kind)],
+    columns: &'a [(String, plan::TraceColumnKind)],
 }
 
-impl At<'_> {
+impl RowLocation<'_> {
     fn bad(&self, column: usize, expected: &'static str, found: String) -> DatasetError {
         DatasetError::BadRow {
             file: self.file.to_owned(),

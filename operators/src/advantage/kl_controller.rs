@@ -1,6 +1,6 @@
 //! The coefficient of the KL penalty in rewards.
 
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::resume::ResumeError;
@@ -42,7 +42,7 @@ impl KlController {
         Self { control, coefficient }
     }
 
-    pub(crate) fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+    pub(crate) fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
         read_json(restored, PART)
     }
 

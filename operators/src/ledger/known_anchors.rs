@@ -8,7 +8,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 
 use super::anchors::{Case, Longest};
 use crate::resume::ResumeError;
@@ -30,7 +30,7 @@ pub(crate) struct KnownAnchors {
 }
 
 impl KnownAnchors {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+    pub(crate) fn read(restored: &RestoredSnapshot) -> Result<Self, ResumeError> {
         let Some(batch) = read_rows(restored, PART, &schema::ANCHORS)? else {
             return Ok(Self::default());
         };

@@ -54,15 +54,15 @@ impl ReduceExt for Gradients<'_> {
             self.generating.clone(),
             costs.clone(),
         );
-        let chunks = route::exchanged(
+        let chunks = route::exchange(
             "gradients_to_owners",
             taken.chunks,
             route::to_worker(schema::column::WORKER),
             &schema::GRADIENTS,
         );
         let summed = sum::sum(chunks, costs.clone());
-        let sums = route::all("gradients_to_all", summed.sums, &schema::GRADIENTS);
-        let totals = route::all("totals_to_all", taken.totals, &schema::TOTALS);
+        let sums = route::broadcast("gradients_to_all", summed.sums, &schema::GRADIENTS);
+        let totals = route::broadcast("totals_to_all", taken.totals, &schema::TOTALS);
         let put = put::put(sums, totals, self.trainer.clone(), costs);
         let errors = self.errors.concat(taken.errors).concat(summed.errors).concat(put.errors);
         let metrics = self.metrics.concat(put.metrics);

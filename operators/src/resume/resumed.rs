@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rollpacker_dataflow::budget::Budget;
-use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::Step;
 
 use super::ResumeError;
@@ -35,7 +35,7 @@ impl Resumed {
     ///
     /// # Errors
     /// If the snapshot cannot be read, or a part has a different layout.
-    pub fn read(restored: &Restored) -> Result<Self, ResumeError> {
+    pub fn read(restored: &RestoredSnapshot) -> Result<Self, ResumeError> {
         let trainer = restored.records(trainer::PART).next();
         Ok(Self {
             step: restored.step(),

@@ -11,7 +11,7 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_dataflow::watchdog::Waiting;
+use rollpacker_dataflow::watchdog::WaitHandle;
 use rollpacker_stages::rollout::lockstep::Reached;
 use rollpacker_stages::rollout::{
     Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
@@ -60,7 +60,7 @@ pub(crate) type HeldRequests = (Step, Capabilities, Batch);
 pub(crate) struct Driver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
-    waiting: Waiting,
+    waiting: WaitHandle,
     steps: BTreeMap<Step, UnderWay>,
     /// The policies of steps without a request so far.
     policies: BTreeMap<Step, Policy>,
@@ -89,7 +89,7 @@ impl Driver {
             generating: Generating::default(),
             engine,
             clock,
-            waiting: Waiting::default(),
+            waiting: WaitHandle::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
             kept: Kept::new(pauses),
@@ -111,7 +111,7 @@ impl Driver {
     }
 
     /// Reports the responses in flight to `waiting`.
-    pub(super) fn tells(self, waiting: Waiting) -> Self {
+    pub(super) fn tells(self, waiting: WaitHandle) -> Self {
         Self { waiting, ..self }
     }
 

@@ -10,7 +10,7 @@ use arrow::datatypes::{
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
@@ -54,7 +54,7 @@ static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub(crate) struct KeptRows(Option<Batch>);
 
 impl KeptRows {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+    pub(crate) fn read(restored: &RestoredSnapshot) -> Result<Self, ResumeError> {
         read_rows(restored, PART, &KEPT).map(Self)
     }
 

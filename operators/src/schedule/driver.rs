@@ -11,7 +11,7 @@ use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
+use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 
 use super::operator::finish_reason;
 use super::published::{Open, Published};
@@ -38,9 +38,9 @@ pub(super) struct Driver {
     closed: Option<Capability<Step>>,
     budget: Budget,
     stop: Stop,
-    waiting: Waiting,
+    waiting: WaitHandle,
     /// Held while no round can open for lack of prompts, so that the watchdog reports it.
-    lacks_prompts: Option<Awaiting>,
+    lacks_prompts: Option<WaitGuard>,
     /// Prompts that the schedule knows.
     prompts: Stocked,
     /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
@@ -77,7 +77,7 @@ impl Driver {
             closed: None,
             budget,
             stop,
-            waiting: Waiting::default(),
+            waiting: WaitHandle::default(),
             lacks_prompts: None,
             arrived: BTreeMap::new(),
             published: Published::default(),
@@ -94,7 +94,7 @@ impl Driver {
     }
 
     /// Sets the handle with which the driver reports what rounds wait for.
-    pub(super) fn tells(self, waiting: Waiting) -> Self {
+    pub(super) fn tells(self, waiting: WaitHandle) -> Self {
         Self { waiting, ..self }
     }
 

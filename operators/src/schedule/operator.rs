@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
+use rollpacker_dataflow::fault::{Fault, fault_stream, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
@@ -140,7 +140,7 @@ pub(crate) fn schedule<'scope>(
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
-    let decision_stream = operator.spanned(decision_stream);
+    let decision_stream = operator.end_spans_by(decision_stream);
     let mut parts = SavedParts::register(&resumable, &mut operator);
     let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
     let spread = Spread::over(scope.peers());
@@ -148,7 +148,7 @@ pub(crate) fn schedule<'scope>(
         Some(resumed) => spread.with_kept(resumed.kept.prompts()),
         None => spread,
     };
-    let waiting = operator.waiting();
+    let waiting = operator.wait_handle();
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
@@ -203,8 +203,11 @@ pub(crate) fn schedule<'scope>(
             driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
-    let errors =
-        if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
+    let errors = if unsaved {
+        error_stream.concat(fault_stream(scope, unsaved_fault()))
+    } else {
+        error_stream
+    };
     Rounds { requests: request_stream, decisions: decision_stream, errors }
 }
 

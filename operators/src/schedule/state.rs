@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use serde::de::DeserializeOwned;
@@ -153,7 +153,7 @@ pub(crate) struct SavedSchedule {
 
 /// Returns a fact stored beside the rows of the prompts part, or the default if it is absent.
 fn fact<T: DeserializeOwned + Default>(
-    restored: &Restored,
+    restored: &RestoredSnapshot,
     key: &'static str,
 ) -> Result<T, ResumeError> {
     let said = restored.records(PROMPTS).find_map(|record| record.facts.get(key));
@@ -167,7 +167,7 @@ fn fact<T: DeserializeOwned + Default>(
 }
 
 impl SavedSchedule {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+    pub(crate) fn read(restored: &RestoredSnapshot) -> Result<Self, ResumeError> {
         Ok(Self {
             policy: read_bytes(restored, SCHEDULE)?,
             held: read_rows(restored, PROMPTS, &HELD)?,

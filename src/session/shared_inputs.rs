@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::clock::{Clock, WallClock};
-use rollpacker_dataflow::cluster::Seat;
-use rollpacker_dataflow::watchdog::{Pulse, Watch};
+use rollpacker_dataflow::cluster::WorkerHandle;
+use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
@@ -25,16 +25,16 @@ use super::Session;
 use super::engine::check_context;
 use crate::algorithms::Algorithms;
 use crate::memory::{self, Estimate};
-use crate::prompts::{LeftOut, PromptReader};
+use crate::prompts::{OverlongPrompts, PromptReader};
 use crate::recipe::Recipe;
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
 
 /// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
 #[derive(Clone)]
-pub struct Opened {
+pub struct SharedInputs {
     pub(super) recipe: Recipe,
-    pub(super) stages: Stages,
+    pub(super) stages: WorkerResources,
     pub(super) device: Device,
     pub(super) train_data: Dataset,
     pub(super) val_data: Option<Dataset>,
@@ -47,20 +47,20 @@ pub struct Opened {
     pub(super) guests: Guests,
     /// The vocabulary size of the model.
     pub(super) vocab_size: i64,
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<WatchdogSettings>,
     pub(super) snapshots: RunSnapshots,
 }
 
 /// The inputs that the threads of a worker share.
 #[derive(Clone)]
-pub(super) struct Stages {
+pub(super) struct WorkerResources {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) encoder: Arc<PromptEncoder>,
     pub(super) router: Router,
     pub(super) store: WeightStore,
 }
 
-impl Opened {
+impl SharedInputs {
     pub(super) fn open(
         recipe: Recipe,
         registry: &Registry,
@@ -96,7 +96,7 @@ impl Opened {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
             template: ChatTemplate::from_folder(folder)?,
         };
-        let stages = Stages {
+        let stages = WorkerResources {
             clock: Arc::new(WallClock::start()),
             encoder: Arc::new(encoder),
             router,
@@ -138,19 +138,19 @@ impl Opened {
     ///
     /// # Errors
     /// If the recipe's profile cannot be read.
-    pub fn session(&self, seat: &Seat) -> anyhow::Result<Session> {
-        let is_host = seat.local() == 0;
-        let stages = Stages {
-            clock: Arc::new(seat.clock()),
+    pub fn session(&self, handle: &WorkerHandle) -> anyhow::Result<Session> {
+        let is_host = handle.local_index() == 0;
+        let stages = WorkerResources {
+            clock: Arc::new(handle.clock()),
             store: WeightStore::new(versions(&self.recipe)),
             ..self.stages.clone()
         };
-        let device = device_of(&self.recipe.raw.trainer.device, self.device, seat.local());
+        let device = device_of(&self.recipe.raw.trainer.device, self.device, handle.local_index());
         let guests = if is_host { self.guests.clone() } else { Guests::default() };
-        Session::of(Self { stages, device, guests, ..self.clone() }, seat.index() == 0)
+        Session::of(Self { stages, device, guests, ..self.clone() }, handle.index() == 0)
     }
 
-    pub(super) fn reader(&self, dataset: Dataset, left_out: LeftOut) -> PromptReader {
+    pub(super) fn reader(&self, dataset: Dataset, left_out: OverlongPrompts) -> PromptReader {
         PromptReader {
             dataset,
             encoder: self.stages.encoder.clone(),
@@ -179,7 +179,7 @@ impl Opened {
     }
 
     /// Returns the counter that threads outside of the graph advance to show progress to the watchdog.
-    pub(super) fn pulse(&self) -> Pulse {
+    pub(super) fn pulse(&self) -> ProgressCounter {
         self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default()
     }
 

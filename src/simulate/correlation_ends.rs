@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::interval::Interval;
-use super::stat::Stat;
+use super::interval::SpeedupInterval;
+use super::stat::SeedStat;
 use super::summary::Summary;
 
 /// The value of a figure at the lower and at the upper end of the correlation; not sorted by size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Both {
+pub struct LowHigh {
     /// Value at the lower end.
     pub low: f64,
     /// Value at the upper end.
@@ -17,44 +17,44 @@ pub struct Both {
 
 /// The means of the figures of a configuration at both ends; the trace determines the two correlations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Ends {
+pub struct CorrelationEnds {
     /// Seconds of a step.
-    pub step_s: Both,
+    pub step_s: LowHigh,
     /// Trained response tokens per second.
-    pub tokens_per_s: Both,
+    pub tokens_per_s: LowHigh,
     /// Speed-up of a step over the baseline.
-    pub speedup: Option<Both>,
+    pub speedup: Option<LowHigh>,
     /// The smallest interval that contains the speed-up's intervals at both ends.
-    pub speedup_interval: Option<Interval>,
+    pub speedup_interval: Option<SpeedupInterval>,
     /// Speed-up over the baseline in trained tokens per second.
-    pub token_speedup: Option<Both>,
+    pub token_speedup: Option<LowHigh>,
     /// Speed-up of a step over the plain `sync` of the job.
-    pub speedup_over_sync: Option<Both>,
+    pub speedup_over_sync: Option<LowHigh>,
     /// Mean trained length over the policy's.
-    pub mean_ratio: Option<Both>,
+    pub mean_ratio: Option<LowHigh>,
     /// Ratio of the 90th percentiles of length.
-    pub p90_ratio: Option<Both>,
+    pub p90_ratio: Option<LowHigh>,
     /// Ratio of the 99th percentiles of length.
-    pub p99_ratio: Option<Both>,
+    pub p99_ratio: Option<LowHigh>,
     /// The least inclusion over all buckets of length: trained share over the policy's share.
-    pub least_inclusion: Option<Both>,
+    pub least_inclusion: Option<LowHigh>,
     /// Effective sample size over the number of responses.
-    pub ess: Option<Both>,
+    pub ess: Option<LowHigh>,
     /// The share of sampled tokens that were not trained on.
-    pub discarded: Option<Both>,
+    pub discarded: Option<LowHigh>,
 }
 
-impl Ends {
+impl CorrelationEnds {
     /// Collects the figures of a configuration at both ends.
     #[must_use]
     pub fn of(low: &Summary, high: &Summary) -> Self {
-        let both = |of: fn(&Summary) -> Option<Stat>| {
-            Some(Both { low: of(low)?.mean, high: of(high)?.mean })
+        let both = |of: fn(&Summary) -> Option<SeedStat>| {
+            Some(LowHigh { low: of(low)?.mean, high: of(high)?.mean })
         };
         let intervals = low.speedup_interval.zip(high.speedup_interval);
         Self {
-            step_s: Both { low: low.step_s.mean, high: high.step_s.mean },
-            tokens_per_s: Both { low: low.tokens_per_s.mean, high: high.tokens_per_s.mean },
+            step_s: LowHigh { low: low.step_s.mean, high: high.step_s.mean },
+            tokens_per_s: LowHigh { low: low.tokens_per_s.mean, high: high.tokens_per_s.mean },
             speedup: both(|summary| summary.speedup),
             speedup_interval: intervals.map(|(low, high)| low.hull(high)),
             token_speedup: both(|summary| summary.token_speedup),

@@ -14,7 +14,7 @@ use rollpacker_stages::rollout::profile::{Phase, Row};
 use super::bad_input;
 use crate::profile;
 use crate::recipe::error::Number;
-use crate::recipe::most;
+use crate::recipe::limits;
 use crate::simulate::profile::Profiled;
 use crate::simulate::{self, Job};
 use crate::terminal;
@@ -46,11 +46,11 @@ pub(crate) struct ProfileArgs {
 
 pub(crate) fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
     let opened = args.check().and_then(|()| match args.simulated {
-        true => Ok(Opened::Simulated(Box::new(Job::read(&args.config, &args.overrides)?))),
+        true => Ok(ProfileSubject::Simulated(Box::new(Job::read(&args.config, &args.overrides)?))),
         false => open_engine(&args),
     });
     let opened = opened.and_then(|opened| {
-        opened.inputs(&args.config).refuse(&args.output)?;
+        opened.inputs(&args.config).check_output(&args.output)?;
         Ok(opened)
     });
     let measured = match opened {
@@ -71,7 +71,7 @@ impl ProfileArgs {
             "option `--budget`: expected seconds above 0, found {found}"
         );
         ensure!(
-            budget <= most::SECONDS,
+            budget <= limits::SECONDS,
             "option `--budget`: expected at most 1e9 seconds, found {found}"
         );
         // A measurement takes minutes. Check first that the result can be written.
@@ -81,13 +81,13 @@ impl ProfileArgs {
 }
 
 /// The validated subject of a measurement.
-enum Opened {
+enum ProfileSubject {
     Simulated(Box<Job>),
     #[cfg(feature = "torch")]
-    Torch(torch::Opened),
+    Torch(torch::TorchSubject),
 }
 
-impl Opened {
+impl ProfileSubject {
     /// Returns the input files of the measurement.
     fn inputs(&self, config: &Path) -> Inputs {
         let mut inputs = match self {
@@ -109,12 +109,12 @@ impl Opened {
 }
 
 #[cfg(feature = "torch")]
-fn open_engine(args: &ProfileArgs) -> anyhow::Result<Opened> {
-    torch::Opened::open(&args.config, &args.overrides).map(Opened::Torch)
+fn open_engine(args: &ProfileArgs) -> anyhow::Result<ProfileSubject> {
+    torch::TorchSubject::open(&args.config, &args.overrides).map(ProfileSubject::Torch)
 }
 
 #[cfg(not(feature = "torch"))]
-fn open_engine(_args: &ProfileArgs) -> anyhow::Result<Opened> {
+fn open_engine(_args: &ProfileArgs) -> anyhow::Result<ProfileSubject> {
     anyhow::bail!("this build has no torch engine: expected `--simulated` with a job")
 }
 

@@ -43,7 +43,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use self::client::client;
 use self::env::{Target, name_service, target};
-use self::loss::{Losses, Watched};
+use self::loss::{CountingExporter, LossCounter};
 use self::metrics::Metrics;
 
 pub use self::loss::{Loss, Signal};
@@ -177,7 +177,7 @@ fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
 #[derive(Debug)]
 struct Traces {
     provider: SdkTracerProvider,
-    losses: Losses,
+    losses: LossCounter,
 }
 
 impl Traces {
@@ -187,9 +187,9 @@ impl Traces {
             .with_http_client(client(Signal::Traces, &to.endpoint, to.timeout)?)
             .build()
             .map_err(|source| TelemetryError::Exporter { signal: Signal::Traces, source })?;
-        let losses = Losses::new(Signal::Traces, &to.endpoint);
+        let losses = LossCounter::new(Signal::Traces, &to.endpoint);
         let provider = SdkTracerProvider::builder()
-            .with_batch_exporter(Watched::new(exporter, losses.clone()))
+            .with_batch_exporter(CountingExporter::new(exporter, losses.clone()))
             .with_resource(resource)
             .build();
         subscribe(&provider)?;

@@ -28,7 +28,7 @@ impl Dataset {
     ///
     /// If a file cannot be read.
     pub fn data_sources(&self) -> Result<Vec<FirstRow>, DatasetError> {
-        let mut seen = Seen::default();
+        let mut seen = SourceIndex::default();
         for (file, ranges) in self.rows_by_file() {
             let default = file.plan().default_data_source.clone();
             let each = |row, source: Option<&str>| {
@@ -46,14 +46,14 @@ impl Dataset {
 }
 
 #[derive(Default)]
-struct Seen {
+struct SourceIndex {
     first: Vec<FirstRow>,
     known: BTreeSet<Arc<str>>,
     /// The source of the previous row, which is usually that of the next.
     last: Option<Arc<str>>,
 }
 
-impl Seen {
+impl SourceIndex {
     fn see(&mut self, source: &str, row: u64, file: impl FnOnce() -> PathBuf) {
         if self.last.as_deref() == Some(source) {
             return;
