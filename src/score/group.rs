@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollpacker_stages::reward::{Context, Router, Sample, Score};
 
-use super::RowError;
+use super::row::RowError;
 use super::summary::Scored;
 
 /// The key of a group: its data source and the text in the group column.

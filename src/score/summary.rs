@@ -7,7 +7,7 @@ use rollpacker_stages::reward::Score;
 use serde::Serialize;
 use serde_json::json;
 
-use super::RowError;
+use super::row::RowError;
 use crate::terminal::escape_line;
 
 /// A row and its score or error.

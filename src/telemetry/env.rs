@@ -5,7 +5,7 @@ use std::time::Duration;
 use opentelemetry_sdk::resource::ResourceBuilder;
 use rollpacker_stages::secret::without_credentials;
 
-use super::TelemetryError;
+use super::error::TelemetryError;
 use super::loss::Signal;
 
 /// The destination of a signal.

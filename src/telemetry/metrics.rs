@@ -13,9 +13,9 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
 use reqwest::blocking::Client;
 
-use super::TelemetryError;
 use super::client::client;
 use super::env::Target;
+use super::error::TelemetryError;
 use super::loss::{CountingExporter, Loss, LossCounter, Signal};
 
 /// Maximum number of steps that wait for the collector. Further steps are lost.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 
-use super::{Panicked, WakeOnDrop};
+use super::panicked::{Panicked, WakeOnDrop};
 use crate::clock::{Alarm, Clock, Nanos, VirtualClock};
 
 type Command<T> = Box<dyn FnOnce(&mut T) + Send>;

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use timely::dataflow::Scope;
 use timely::scheduling::SyncActivator;
 
-use super::{Panicked, WakeOnDrop};
+use super::panicked::{Panicked, WakeOnDrop};
 use crate::batch::{Batch, BatchStream};
 use crate::budget::Budget;
 use crate::fault::{Fault, faults_batch};

@@ -12,8 +12,8 @@ use timely::scheduling::SyncActivator;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::task::JoinSet;
 
-use super::Panicked;
 use super::cancellable::{Cancellable, Canceller};
+use super::panicked::Panicked;
 
 /// The executor that runs an operator's futures.
 #[derive(Clone, Debug)]

@@ -8,8 +8,9 @@ use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use super::message::{self, Hello, PROTOCOL, Role};
-use super::{ClusterError, Facts, Hosts};
+use super::error::ClusterError;
+use super::hosts::Hosts;
+use super::message::{self, Facts, Hello, PROTOCOL, Role};
 use crate::clock::{Clock, Nanos, WallClock};
 
 /// The pause before the next attempt to connect to a process that does not listen yet, or to accept a connection.

@@ -9,16 +9,12 @@ use std::time::Duration;
 
 use timely::communication::Hooks;
 
-use super::ClusterError;
+use super::error::ClusterError;
 use super::message::{self, Message};
-use super::run_state::RunState;
+use super::run_state::{DRAIN_TIMEOUT, RunState};
 
 /// A process that sends nothing for this long is considered lost: its machine or the network has failed.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
-/// from the control connection.
-pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The control connections of this process.
 pub(super) struct ControlConnections {

@@ -6,9 +6,11 @@ use std::net::TcpStream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::Facts;
 use crate::clock::Nanos;
 use crate::fault::Fault;
+
+/// Settings on which all processes of a run must agree, as pairs of name and value. Error messages read "has a different `name`".
+pub type Facts = Vec<(String, String)>;
 
 /// Identifies the messages of this module and the framing of timely. Another version of the program may have another protocol.
 pub(super) const PROTOCOL: &str = "rollpacker 1, timely 0.31";

@@ -26,8 +26,9 @@ use timely::communication::allocator::zero_copy::initialize::{
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::communication::{Hooks, WorkerGuards, initialize_from};
 
-pub use error::ClusterError;
+pub use error::{ClusterError, NAME};
 pub use hosts::Hosts;
+pub use message::Facts;
 pub use worker_handle::WorkerHandle;
 
 use self::connect::{Peer, connect};
@@ -36,14 +37,8 @@ use self::run_state::RunState;
 use crate::clock::WallClock;
 use crate::fault::Fault;
 
-/// The operator name of faults that the cluster itself raises.
-pub const NAME: &str = "cluster";
-
 /// The default time that processes wait for each other at the start.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Settings on which all processes of a run must agree, as pairs of name and value. Error messages read "has a different `name`".
-pub type Facts = Vec<(String, String)>;
 
 /// The workers that run a graph.
 #[derive(Clone, Debug)]

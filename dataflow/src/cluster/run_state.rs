@@ -5,13 +5,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-use super::{Hosts, NAME};
+use super::error::NAME;
+use super::hosts::Hosts;
 use crate::fault::Fault;
 use crate::step::Step;
 use crate::watchdog::{self, ProgressCounter, Watchdog, WorkerProgress};
 
 /// The maximum interval between the heartbeats that processes send to each other.
 const BEAT: Duration = Duration::from_secs(1);
+
+/// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
+/// from the control connection.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The outcome of a run: open, failed, or closed.
 pub(crate) struct RunState {
@@ -206,14 +211,13 @@ impl RunState {
     }
 
     /// Waits until all sent data has arrived. Returns `false` if the run failed and the data did not arrive within
-    /// [`DRAIN_TIMEOUT`](super::control::DRAIN_TIMEOUT).
+    /// [`DRAIN_TIMEOUT`].
     pub(super) fn wait_settled(&self) -> bool {
         let running = |state: &mut LockedState| !state.settled && state.fault.is_none();
         let waited = self.changed.wait_while(self.state(), running);
         let state = waited.unwrap_or_else(PoisonError::into_inner);
         let flushing = |state: &mut LockedState| !state.settled;
-        let waited =
-            self.changed.wait_timeout_while(state, super::control::DRAIN_TIMEOUT, flushing);
+        let waited = self.changed.wait_timeout_while(state, DRAIN_TIMEOUT, flushing);
         waited.unwrap_or_else(PoisonError::into_inner).0.settled
     }
 

@@ -27,6 +27,7 @@
 //! Architecture invariant: this module does not interpret the content of parts.
 
 mod cadence;
+mod claim;
 mod commit;
 mod descriptor;
 mod error;

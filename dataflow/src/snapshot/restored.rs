@@ -9,11 +9,10 @@ use arrow::error::ArrowError;
 use arrow::ipc::reader::FileReader;
 
 use super::error::{Damage, SnapshotError};
-use super::files::Files;
+use super::files::{Files, read_all};
 use super::hash::{measure, sha256};
 use super::layout::{SnapshotId, SnapshotLayout};
 use super::manifest::{Manifest, PartRecord};
-use super::store::read_all;
 use crate::step::Step;
 
 /// The result of the search for a snapshot to resume from.

@@ -1,13 +1,13 @@
 //! The snapshot store: a folder with the snapshots of one run.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::claim::{claim, newest};
 use super::error::{Damage, SnapshotError};
 use super::files::{Disk, Files};
 use super::garbage;
-use super::generation::{Generation, claim, newest};
+use super::generation::Generation;
 use super::layout::{SnapshotId, SnapshotLayout, claim_of, manifest_of};
 use super::manifest::{Identity, LAYOUT, Manifest, PartRecord};
 use super::restored::{RestoredSnapshot, SearchResult, verify};
@@ -322,11 +322,4 @@ fn newest_first(names: &[String]) -> Vec<SnapshotId> {
     let mut ids: Vec<_> = names.iter().filter_map(|name| manifest_of(name)).collect();
     ids.sort_unstable_by(|one, other| other.cmp(one));
     ids
-}
-
-/// Reads a whole file.
-pub(crate) fn read_all(files: &dyn Files, path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    files.open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

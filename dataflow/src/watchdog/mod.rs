@@ -12,90 +12,29 @@
 //! its graph down and waits for the threads that operators own. A program whose threads may hang must end itself in the callback
 //! [`on_fault`](crate::fault::Faults::on_fault).
 
+mod progress;
 mod stall;
 mod waits;
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub(crate) use progress::{WorkerProgress, count_progress, moved, moved_at, progress};
 use serde::{Deserialize, Serialize};
 pub use stall::{Stall, Wait};
 pub(crate) use waits::OperatorWaits;
 pub use waits::{WaitGuard, WaitHandle, WaitKey};
 
+use self::progress::counted;
 use crate::clock::{Clock, Nanos};
-use crate::fault::Fault;
-use crate::step::Step;
-
-type Count = Box<dyn Fn() -> u64>;
-
-thread_local! {
-    static OPERATORS: RefCell<Vec<Rc<OperatorWaits>>> = const { RefCell::new(Vec::new()) };
-    /// The counters of work done outside of the graph for this worker.
-    static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
-    /// The number of rows and frontier changes that this worker has processed.
-    static MOVED: Cell<u64> = const { Cell::new(0) };
-    /// The latest step of which this worker has processed rows.
-    static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
-    /// The clock for wait times, if a watchdog runs.
-    static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
-}
-
-/// Counts one event of progress.
-pub(crate) fn moved() {
-    MOVED.set(MOVED.get().wrapping_add(1));
-}
-
-/// Counts progress with rows of a step.
-pub(crate) fn moved_at(step: Step) {
-    moved();
-    if step != Step::END {
-        REACHED.set(REACHED.get().max(step));
-    }
-}
-
-/// The progress of this worker.
-pub(crate) struct WorkerProgress {
-    /// A wrapping count of progress on the worker and of reported work outside.
-    pub(crate) moved: u64,
-    /// The latest step of which rows were processed.
-    pub(crate) step: Step,
-}
-
-/// Returns the progress of this worker.
-pub(crate) fn progress() -> WorkerProgress {
-    WorkerProgress { moved: counted(), step: REACHED.get() }
-}
+use crate::fault::record::Fault;
 
 /// Removes the operators of dataflows that this thread ran before. Those of the next dataflow measure waits by `clock`; `None` if no
 /// watchdog runs.
 pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
-    OPERATORS.with_borrow_mut(Vec::clear);
-    COUNTS.with_borrow_mut(Vec::clear);
-    CLOCK.replace(clock);
-    REACHED.set(Step(0));
-}
-
-pub(crate) fn count_progress(count: impl Fn() -> u64 + 'static) {
-    COUNTS.with_borrow_mut(|counts| counts.push(Box::new(count)));
-}
-
-fn watch(operator: Rc<OperatorWaits>) {
-    OPERATORS.with_borrow_mut(|operators| operators.push(operator));
-}
-
-fn now() -> Option<Nanos> {
-    CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.now()))
-}
-
-/// Returns the progress on this worker plus the reported work outside.
-fn counted() -> u64 {
-    let outside =
-        |counts: &Vec<Count>| counts.iter().map(|count| count()).fold(0, u64::wrapping_add);
-    MOVED.get().wrapping_add(COUNTS.with_borrow(outside))
+    waits::clear();
+    progress::begin(clock);
 }
 
 /// The reaction to a stall.
@@ -242,7 +181,7 @@ impl Watchdog {
         if silent < self.after || (self.reported && !is_asked) {
             return None;
         }
-        let stall = OPERATORS.with_borrow(|operators| Stall::of(operators, silent, now));
+        let stall = waits::with_operators(|operators| Stall::of(operators, silent, now));
         if is_asked {
             return Some(stall.fault_after_stop());
         }
@@ -278,9 +217,12 @@ impl Watchdog {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
     use super::*;
     use crate::clock::VirtualClock;
-    use crate::step::{PromptId, SampleId};
+    use crate::step::{PromptId, SampleId, Step};
 
     const AFTER: Nanos = Nanos(10);
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::waits::OperatorWaits;
 use crate::clock::Nanos;
-use crate::fault::Fault;
+use crate::fault::record::Fault;
 use crate::step::{PromptId, Step};
 
 /// A wait of one operator for one step.

@@ -7,12 +7,27 @@ use std::rc::Rc;
 
 use timely::progress::frontier::MutableAntichain;
 
-use super::{moved, now, watch};
+use super::progress::{moved, now};
 use crate::clock::Nanos;
 use crate::step::{PromptId, SampleId, Step};
 
 /// The awaited things of an operator, with the start of each wait.
 pub(super) type Waits = BTreeMap<WaitKey, (Cow<'static, str>, Nanos)>;
+
+thread_local! {
+    /// The operators of the dataflow of this thread.
+    static OPERATORS: RefCell<Vec<Rc<OperatorWaits>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Removes all operators of this thread.
+pub(super) fn clear() {
+    OPERATORS.with_borrow_mut(Vec::clear);
+}
+
+/// Calls `read` with the operators of this thread, as they were built.
+pub(super) fn with_operators<R>(read: impl FnOnce(&[Rc<OperatorWaits>]) -> R) -> R {
+    OPERATORS.with_borrow(|operators| read(operators))
+}
 
 /// The information that the watchdog has about one operator on one worker.
 #[derive(Debug)]
@@ -27,7 +42,7 @@ impl OperatorWaits {
     pub(crate) fn register(name: &'static str) -> Rc<Self> {
         let watched =
             Rc::new(Self { name, frontiers: RefCell::default(), waits: RefCell::default() });
-        watch(watched.clone());
+        OPERATORS.with_borrow_mut(|operators| operators.push(watched.clone()));
         watched
     }
 
