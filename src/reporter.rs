@@ -64,7 +64,7 @@ struct Totals {
 
 /// The content of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct RunSummary {
     /// The reason why the run ended: `finished`, `stopped` or `out_of_time`.
     pub ended: EndReason,
     /// The number of steps trained.
@@ -307,12 +307,12 @@ impl Totals {
         self.prompts += metric("schedule/admitted_prompts") as u64;
     }
 
-    fn summary(&self, finished: &RunResult) -> Summary {
+    fn summary(&self, finished: &RunResult) -> RunSummary {
         let score = |metrics: &Option<Metrics>, name: &str| {
             metrics.as_ref().and_then(|all| all.get(name).copied())
         };
         let per = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
-        Summary {
+        RunSummary {
             ended: finished.ended,
             steps: self.steps,
             trained_prompts: self.prompts,

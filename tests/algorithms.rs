@@ -14,7 +14,7 @@ use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
 use rollpacker::stages::catalog::NoOptions;
 use rollpacker::stages::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
-use rollpacker_dataflow::cluster::{Cluster, Facts};
+use rollpacker_dataflow::cluster::{Cluster, RunFacts};
 use rollpacker_dataflow::fault::Fault;
 use tch::TchError;
 use workplace::Workplace;
@@ -202,7 +202,7 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
     let opened = session.opened();
     let (by_name, _) = place.train_session("name", session, &named);
     let folder = place.path("workers");
-    let on_workers = Cluster::with_threads(2).run(&Facts::default(), "", move |seat| {
+    let on_workers = Cluster::with_threads(2).run(&RunFacts::default(), "", move |seat| {
         let steps = Steps::default();
         let session = opened.session(&seat).expect("it opens").with_reward("*", Spread);
         session

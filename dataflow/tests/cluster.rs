@@ -11,7 +11,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 use arrow::datatypes::Float64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, Hosts, WorkerHandle};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::{Fault, Faults, faults_batch, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route::{broadcast, gather_at_first};
@@ -91,10 +91,10 @@ fn failing(stream: BatchStream<'_>, faults: &Faults) {
 }
 
 /// Returns the sum on each worker when all workers send to the first, and the first sends to all.
-fn told_round(seat: WorkerHandle) -> Result<f64, Fault> {
+fn told_round(handle: WorkerHandle) -> Result<f64, Fault> {
     let told = std::rc::Rc::new(std::cell::Cell::new(0.0));
     let hearing = told.clone();
-    seat.run(None, move |scope, _| {
+    handle.run(None, move |scope, _| {
         let numbers = numbers(scope, true);
         let at_first = gather_at_first("numbers to the first", numbers, &schema::METRICS);
         sum(broadcast("numbers to all", at_first, &schema::METRICS), hearing);
@@ -102,20 +102,20 @@ fn told_round(seat: WorkerHandle) -> Result<f64, Fault> {
     Ok(told.get())
 }
 
-fn broken(seat: WorkerHandle) -> Result<f64, Fault> {
-    seat.run(None, |scope, faults| failing(numbers(scope, false), faults))?;
+fn broken(handle: WorkerHandle) -> Result<f64, Fault> {
+    handle.run(None, |scope, faults| failing(numbers(scope, false), faults))?;
     Ok(0.0)
 }
 
-fn endless(seat: WorkerHandle) -> Result<f64, Fault> {
-    seat.run(None, |scope, _| {
+fn endless(handle: WorkerHandle) -> Result<f64, Fault> {
+    handle.run(None, |scope, _| {
         let told = std::rc::Rc::default();
         sum(gather_at_first("numbers to the first", numbers(scope, false), &schema::METRICS), told);
     })?;
     Ok(0.0)
 }
 
-fn facts(recipe: &str) -> Facts {
+fn facts(recipe: &str) -> RunFacts {
     vec![("recipe".to_owned(), recipe.to_owned())]
 }
 
@@ -153,9 +153,9 @@ fn a_fault_of_one_worker_ends_all_with_its_message() {
 #[test]
 fn a_worker_that_does_not_begin_ends_those_that_run() {
     let error = Cluster::with_threads(3)
-        .run(&facts("a"), "", |seat| match seat.index() {
+        .run(&facts("a"), "", |handle| match handle.index() {
             1 => Err(Fault::new("session", "no such folder")),
-            _ => endless(seat),
+            _ => endless(handle),
         })
         .expect_err("one did not begin");
     assert_eq!(error.to_string(), "session: no such folder");
@@ -302,11 +302,11 @@ fn part() {
         Some("told_round") => cluster.run(&facts("a"), "", told_round),
         Some("broken") => cluster.run(&facts("a"), "", broken),
         Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", told_round),
-        _ => cluster.run(&facts("a"), "", |seat| {
-            if seat.index() == 3 {
+        _ => cluster.run(&facts("a"), "", |handle| {
+            if handle.index() == 3 {
                 say("it goes on");
             }
-            endless(seat)
+            endless(handle)
         }),
     };
     say(&end(result));

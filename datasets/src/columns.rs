@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{Columns, DatasetConfig};
+use crate::config::{DatasetConfig, PromptColumns};
 use crate::error::DatasetError;
 
 /// A path to a column: the root column, then fields of structs.
@@ -59,7 +59,8 @@ impl ColumnRoles {
         layout: &impl FileLayout,
         config: &DatasetConfig,
     ) -> Result<Self, DatasetError> {
-        let Columns { prompt, data_source, ground_truth, extra_info, domain } = &config.columns;
+        let PromptColumns { prompt, data_source, ground_truth, extra_info, domain } =
+            &config.columns;
         let part = |given: &Option<String>, usual: &[&str]| match given {
             Some(name) => find(layout, name).ok_or_else(|| absent(file, layout, name)).map(Some),
             None => Ok(usual.iter().find_map(|name| find(layout, name))),

@@ -74,7 +74,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Columns, Compression, DatasetConfig, WriteOptions, convert};
+    use crate::{Compression, DatasetConfig, PromptColumns, WriteOptions, convert};
 
     const LINES: &str = r#"
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
@@ -97,7 +97,8 @@ nonsense
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rows.jsonl");
         fs::write(&path, LINES).expect("written");
-        let columns = Columns { data_source: Some("info.from".to_owned()), ..Columns::default() };
+        let columns =
+            PromptColumns { data_source: Some("info.from".to_owned()), ..PromptColumns::default() };
         let config = DatasetConfig { columns, ..DatasetConfig::of([path.display().to_string()]) };
         let expected =
             |sources: [(&str, u64); 4]| sources.map(|(name, row)| (name.to_owned(), row));
@@ -113,7 +114,7 @@ nonsense
         fs::write(&path, readable).expect("written");
         let parquet = folder.path().join("rows.parquet");
         let options = WriteOptions { compression: Compression::Zstd, row_group_rows: 2 };
-        convert(&config, &parquet, convert::Format::Verl, options).expect("converted");
+        convert(&config, &parquet, convert::OutputFormat::Verl, options).expect("converted");
         let config = DatasetConfig::of([parquet.display().to_string()]);
         let in_rows = expected([("a", 0), ("unknown", 2), ("b", 4), ("c\n", 6)]);
         assert_eq!(found(config.clone()), in_rows);

@@ -20,7 +20,7 @@ pub struct FilterStats {
     pub by_data_source: BTreeMap<String, u64>,
 }
 
-/// An iterator over the prompts that are not too long, with their measured values. Created by [`Prompts::no_longer_than`].
+/// An iterator over the prompts that are not too long, with their measured values. Created by [`Prompts::filter_by_length`].
 #[derive(Debug)]
 pub struct LengthFilter<M> {
     prompts: Prompts,

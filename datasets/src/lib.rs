@@ -62,7 +62,7 @@ pub mod trace;
 pub mod validate;
 mod writer;
 
-pub use crate::config::{Columns, DatasetConfig};
+pub use crate::config::{DatasetConfig, PromptColumns};
 pub use crate::convert::convert;
 pub use crate::data_sources::FirstRow;
 pub use crate::dataset::Dataset;

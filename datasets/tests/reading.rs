@@ -11,7 +11,9 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression as Codec, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
-use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig, DatasetError, Prompt, Records};
+use rollpacker_datasets::{
+    Cursor, Dataset, DatasetConfig, DatasetError, Prompt, PromptColumns, Records,
+};
 use serde_json::json;
 
 use crate::made::{Folder, text};
@@ -142,7 +144,7 @@ fn a_bad_row_is_an_error_behind_which_reading_goes_on() {
 fn columns_can_be_renamed_and_added() {
     let folder = Folder::new();
     let line = json!({"q": "why?", "prompt": "not this", "a": {"b": [1, 2]}, "from": "me", "kind": "code", "level": 5, "more": 1});
-    let columns = Columns {
+    let columns = PromptColumns {
         prompt: Some("q".into()),
         ground_truth: Some("a.b".into()),
         data_source: Some("from".into()),

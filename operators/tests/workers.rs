@@ -12,7 +12,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, WorkerHandle};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::{Fault, raise};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, Step};
@@ -155,7 +155,7 @@ impl Run {
 
     fn on(&self, cluster: &Cluster) -> Result<Ran, ClusterError> {
         let run = self.clone();
-        let workers = cluster.run(&Facts::new(), "", move |seat| run.worker(seat))?;
+        let workers = cluster.run(&RunFacts::new(), "", move |seat| run.worker(seat))?;
         let (mut reports, updated): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         let others: usize = reports.iter().skip(1).map(Vec::len).sum();
         assert_eq!(others, 0, "the first worker is told of everything");

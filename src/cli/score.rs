@@ -20,7 +20,7 @@ use crate::progress::RowProgress;
 use crate::recipe::raw::{self, RouteTarget};
 use crate::recipe::{Recipe, overlay};
 use crate::rewards::rewards;
-use crate::score::{Columns, Scoring, Summary};
+use crate::score::{ScoreColumns, ScoreSummary, Scoring};
 use crate::terminal::{self, JsonRows};
 
 /// Maximum of `--concurrency`. All concurrently scored rows are in memory.
@@ -108,7 +108,7 @@ fn is_closed(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Result<Summary> {
+fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Result<ScoreSummary> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("reward")
         .enable_all()
@@ -224,7 +224,7 @@ impl ScoreArgs {
     }
 
     /// Prints the summary on standard output, or on standard error if the rows go to standard output.
-    fn print(&self, summary: &Summary) -> anyhow::Result<()> {
+    fn print(&self, summary: &ScoreSummary) -> anyhow::Result<()> {
         let text = match self.json {
             true => serde_json::to_string(summary)?,
             false => summary.text(),
@@ -240,7 +240,7 @@ impl ScoreArgs {
 /// The rewards and columns to score with, and the input files that they were read from or that they name.
 struct Section {
     reward: raw::Reward,
-    columns: Columns,
+    columns: ScoreColumns,
     inputs: Inputs,
 }
 
@@ -250,10 +250,10 @@ fn is_standard(path: &Path) -> bool {
 
 impl ColumnArgs {
     /// Returns the columns that the command line names, and those of a recipe where it names none.
-    fn over(&self, recipe: Option<&raw::Data>) -> Columns {
+    fn over(&self, recipe: Option<&raw::Data>) -> ScoreColumns {
         let data = recipe.cloned().unwrap_or_default();
         let extra = || recipe.map(|data| data.extra_columns.clone());
-        Columns {
+        ScoreColumns {
             response: self.response_key.clone(),
             data_source: self.data_source_key.clone().or(data.reward_fn_key),
             ground_truth: self.ground_truth_key.clone().or(data.ground_truth_key),

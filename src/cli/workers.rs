@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, WorkerHandle};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::operator::Stop;
@@ -61,7 +61,7 @@ impl Workers {
     }
 
     /// Returns the facts on which all processes must agree: the version, the prompts, and every setting except the path of the run folder.
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> RunFacts {
         let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
         let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));
         let own = [version, prompts].map(|(name, value)| (name.to_owned(), value));

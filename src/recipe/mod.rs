@@ -1,7 +1,7 @@
 //! Recipes: TOML files that describe a run, with overrides on the command line.
 //!
-//! Reading has two phases. [`RawRecipe`] holds the settings as written, with defaults. [`Recipe`] holds the validated settings. Later code never
-//! parses text again.
+//! Reading has two phases. [`RawRecipe`] holds the settings as written, with defaults. [`Recipe`] holds the validated settings. Later code
+//! never parses text again.
 
 pub(crate) mod algorithm;
 pub mod aliases;
@@ -21,7 +21,7 @@ use std::path::Path;
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
-use rollpacker_datasets::{Columns, DatasetConfig};
+use rollpacker_datasets::{DatasetConfig, PromptColumns};
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::Builtin;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
@@ -115,12 +115,12 @@ impl RawRecipe {
         max_samples: i64,
         shuffle: bool,
     ) -> DatasetConfig {
-        let columns = Columns {
+        let columns = PromptColumns {
             prompt: self.data.prompt_key.clone(),
             data_source: self.data.reward_fn_key.clone(),
             ground_truth: self.data.ground_truth_key.clone(),
             domain: self.data.domain_key.clone(),
-            ..Columns::default()
+            ..PromptColumns::default()
         };
         DatasetConfig {
             columns,

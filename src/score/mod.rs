@@ -20,12 +20,12 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_datasets::{DatasetError, Records};
 use rollpacker_stages::reward::{Context, Limits, Router, Sample, Score};
 
-pub use row::{Columns, RowError};
-pub use summary::{SourceSummary, Summary};
+pub use row::{RowError, ScoreColumns};
+pub use summary::{ScoreSummary, SourceSummary};
 
-use group::{GroupRow, Key, PendingGroups};
+use group::{GroupKey, GroupRow, PendingGroups};
 use row::Object;
-use summary::Scored;
+use summary::ScoredRow;
 use window::{TaskResult, Window};
 
 /// Settings for scoring the rows of a file.
@@ -33,7 +33,7 @@ pub struct Scoring {
     /// The rewards by data source.
     pub router: Router,
     /// The columns of the file.
-    pub columns: Columns,
+    pub columns: ScoreColumns,
     /// Maximum number of rows scored at once.
     pub concurrency: usize,
     /// Time limits of test cases.
@@ -60,12 +60,12 @@ impl Scoring {
         input: &Path,
         output: &mut impl Write,
         mut progress: impl FnMut(u64, Option<u64>),
-    ) -> anyhow::Result<Summary> {
+    ) -> anyhow::Result<ScoreSummary> {
         let begun = self.clock.now();
         let mut window = Window::new(self.groups(input)?);
         let mut records = Records::open(input)?;
         let rows = records.rows();
-        let mut summary = Summary::default();
+        let mut summary = ScoreSummary::default();
         let width = self.concurrency.max(1);
         let mut more = true;
         while more || !window.is_empty() {
@@ -122,7 +122,7 @@ impl Scoring {
     }
 
     /// Returns the group of a row, if its data source has a group reward.
-    fn key(&mut self, row: &Object) -> anyhow::Result<Option<Result<Key, RowError>>> {
+    fn key(&mut self, row: &Object) -> anyhow::Result<Option<Result<GroupKey, RowError>>> {
         let Ok(source) = self.columns.source(row).map(str::to_owned) else { return Ok(None) };
         let Ok(Some(reward)) = self.router.group_reward_of(&source) else { return Ok(None) };
         let scored = || format!("reward `{reward}` of data_source `{source}` scores whole groups");
@@ -148,9 +148,10 @@ impl Scoring {
             let data_source = read.as_ref().ok().map(|sample| sample.data_source.clone());
             let own = score(&router, read, &context).await;
             match key {
-                None => {
-                    TaskResult::Row(row, Scored { data_source, score: own.map(|(_, score)| score) })
-                }
+                None => TaskResult::Row(
+                    row,
+                    ScoredRow { data_source, score: own.map(|(_, score)| score) },
+                ),
                 Some(key) => {
                     let data_source = key.0.clone();
                     TaskResult::Member(key, Box::new(GroupRow { row, data_source, own }))

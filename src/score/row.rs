@@ -9,7 +9,7 @@ pub(super) type Object = Map<String, Value>;
 
 /// The columns of a file; a dot selects a field of an object. `None` selects the first of the usual names that a row has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Columns {
+pub struct ScoreColumns {
     /// The response: a text, or messages of which the last counts. Usual names: `response`, `solution_str`, `completion`, `output`,
     /// `generation`.
     pub response: Option<String>,
@@ -65,7 +65,7 @@ impl From<RewardError> for RowError {
     }
 }
 
-impl Columns {
+impl ScoreColumns {
     /// Converts a row to a sample. The first row determines the columns.
     ///
     /// # Errors
@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    fn read(mut columns: Columns, row: Value) -> Result<Sample, String> {
+    fn read(mut columns: ScoreColumns, row: Value) -> Result<Sample, String> {
         let Value::Object(row) = row else { panic!("an object") };
         columns.default_data_source = "unknown".to_owned();
         columns.sample(row).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
@@ -274,7 +274,7 @@ mod tests {
             "prompt": "why", "extra_info": "{\"index\": 3}", "index": 4, "choices": ["a"],
             "response_ids": [1, 2], "finish_reason": "length",
         });
-        let sample = read(Columns::default(), row).expect("a sample");
+        let sample = read(ScoreColumns::default(), row).expect("a sample");
         assert_eq!((sample.response.as_str(), sample.data_source.as_str()), ("x", "unknown"));
         assert_eq!(sample.ground_truth.as_deref(), Some("{\"a\":1}"));
         assert_eq!(sample.messages, r#"[{"role":"user","content":"why"}]"#);
@@ -287,11 +287,11 @@ mod tests {
 
     #[test]
     fn columns_can_be_named_also_within_objects() {
-        let columns = Columns {
+        let columns = ScoreColumns {
             response: Some("extra_info.said".to_owned()),
             ground_truth: Some("a.b".to_owned()),
             extra_columns: Some(Vec::new()),
-            ..Columns::default()
+            ..ScoreColumns::default()
         };
         let row = json!({"extra_info": {"said": "x"}, "a.b": "dotted", "a": {"b": "path"}, "c": 1});
         let sample = read(columns, row).expect("a sample");
@@ -306,14 +306,14 @@ mod tests {
     fn a_response_may_be_messages() {
         let said = json!([{"role": "assistant", "content": "x"}]);
         assert_eq!(
-            read(Columns::default(), json!({"completion": said})).expect("read").response,
+            read(ScoreColumns::default(), json!({"completion": said})).expect("read").response,
             "x"
         );
     }
 
     #[test]
     fn what_cannot_be_read_names_its_column() {
-        let error = |row| read(Columns::default(), row).expect_err("unreadable");
+        let error = |row| read(ScoreColumns::default(), row).expect_err("unreadable");
         assert!(
             error(json!({"text": 1}))
                 .starts_with("column `response` is absent: expected one of response, ")

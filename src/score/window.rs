@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use tokio::task::JoinSet;
 
-use super::group::{GroupRow, Key, PendingGroups};
-use super::summary::Scored;
+use super::group::{GroupKey, GroupRow, PendingGroups};
+use super::summary::ScoredRow;
 
 /// The number of finished rows that may wait for an earlier row, per concurrently scored row. This way a slow row does not hold up the
 /// others for long.
@@ -15,18 +15,18 @@ const AHEAD: u64 = 16;
 /// The result of a task.
 pub(super) enum TaskResult {
     /// A scored row.
-    Row(u64, Scored),
+    Row(u64, ScoredRow),
     /// A row with the score of its per-sample reward. The score of its group follows.
-    Member(Key, Box<GroupRow>),
+    Member(GroupKey, Box<GroupRow>),
     /// The scored rows of a group.
-    Group(Vec<(u64, Scored)>),
+    Group(Vec<(u64, ScoredRow)>),
 }
 
 /// The rows in flight, and the finished rows that wait.
 pub(super) struct Window {
     running: JoinSet<TaskResult>,
     groups: PendingGroups,
-    waiting: BTreeMap<u64, Scored>,
+    waiting: BTreeMap<u64, ScoredRow>,
     admitted: u64,
     written: u64,
 }
@@ -68,7 +68,7 @@ impl Window {
     /// Starts to score a group.
     pub(super) fn score_group(
         &mut self,
-        task: impl Future<Output = Vec<(u64, Scored)>> + Send + 'static,
+        task: impl Future<Output = Vec<(u64, ScoredRow)>> + Send + 'static,
     ) {
         self.running.spawn(async { TaskResult::Group(task.await) });
     }
@@ -89,7 +89,7 @@ impl Window {
     }
 
     /// Removes and returns the next row in order, if it is scored.
-    pub(super) fn pop(&mut self) -> Option<Scored> {
+    pub(super) fn pop(&mut self) -> Option<ScoredRow> {
         let scored = self.waiting.remove(&self.written)?;
         self.written += 1;
         Some(scored)

@@ -28,13 +28,16 @@ use rollpacker_operators::reward::Timeouts;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::ValidatorThread;
+use rollpacker_stages::model::WeightStore;
 use rollpacker_stages::reward::{Registry, Reward};
 use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::guests::Guests;
 use rollpacker_stages::rollout::torch::TorchEngine;
 use rollpacker_stages::train::Metrics;
 use rollpacker_stages::train::loss::{KlEstimator, PolicyLoss};
 
 use self::engine::sampling;
+use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
 use crate::guest_metrics::GuestObserver;
 use crate::lifetime::{EndReason, WallTime};
@@ -68,6 +71,27 @@ pub struct Session {
     opened: SharedInputs,
     left_out: OverlongPrompts,
     monitor: Option<Rc<RefCell<ProfileMonitor>>>,
+}
+
+impl SharedInputs {
+    /// Creates the session of one worker.
+    ///
+    /// Judges that share an engine use the one of the first worker of the process. Only the first worker of the cluster monitors the
+    /// profile. If the machine has several devices, the workers of a process use them in turn.
+    ///
+    /// # Errors
+    /// If the recipe's profile cannot be read.
+    pub fn session(&self, handle: &WorkerHandle) -> anyhow::Result<Session> {
+        let is_host = handle.local_index() == 0;
+        let stages = WorkerResources {
+            clock: Arc::new(handle.clock()),
+            store: WeightStore::new(versions(&self.recipe)),
+            ..self.stages.clone()
+        };
+        let device = device_of(&self.recipe.raw.trainer.device, self.device, handle.local_index());
+        let guests = if is_host { self.guests.clone() } else { Guests::default() };
+        Session::of(Self { stages, device, guests, ..self.clone() }, handle.index() == 0)
+    }
 }
 
 impl Session {

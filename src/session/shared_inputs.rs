@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::clock::{Clock, WallClock};
-use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::Estimator;
@@ -21,7 +20,6 @@ use rollpacker_stages::train::torch::TorchTrainer;
 use rollpacker_stages::train::{Objective, Trainer, ValueModel};
 use tch::Device;
 
-use super::Session;
 use super::engine::check_context;
 use crate::algorithms::Algorithms;
 use crate::memory::{self, Estimate};
@@ -131,25 +129,6 @@ impl SharedInputs {
         Self { snapshots, ..self }
     }
 
-    /// Creates the session of one worker.
-    ///
-    /// Judges that share an engine use the one of the first worker of the process. Only the first worker of the cluster monitors the
-    /// profile. If the machine has several devices, the workers of a process use them in turn.
-    ///
-    /// # Errors
-    /// If the recipe's profile cannot be read.
-    pub fn session(&self, handle: &WorkerHandle) -> anyhow::Result<Session> {
-        let is_host = handle.local_index() == 0;
-        let stages = WorkerResources {
-            clock: Arc::new(handle.clock()),
-            store: WeightStore::new(versions(&self.recipe)),
-            ..self.stages.clone()
-        };
-        let device = device_of(&self.recipe.raw.trainer.device, self.device, handle.local_index());
-        let guests = if is_host { self.guests.clone() } else { Guests::default() };
-        Session::of(Self { stages, device, guests, ..self.clone() }, handle.index() == 0)
-    }
-
     pub(super) fn reader(&self, dataset: Dataset, left_out: OverlongPrompts) -> PromptReader {
         PromptReader {
             dataset,
@@ -197,12 +176,12 @@ impl SharedInputs {
 }
 
 /// Returns the number of weight versions that engines may still request.
-fn versions(recipe: &Recipe) -> usize {
+pub(super) fn versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX)
 }
 
 /// Returns the device of a worker. If `written` does not name a specific device, the workers use the CUDA devices in turn.
-fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
+pub(super) fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
     match resolved {
         Device::Cuda(_) if !written.contains(':') => {
             let devices = usize::try_from(tch::Cuda::device_count()).unwrap_or(1);

@@ -10,7 +10,7 @@ use super::outcome::RunOutcome;
 use super::stat::{SeedStat, stat};
 
 /// The training weight of each length: the sum of the weights of its responses.
-type Trained = BTreeMap<u32, f64>;
+type TrainedLengths = BTreeMap<u32, f64>;
 
 /// The end of the first bucket of lengths, in tokens; each further bucket ends at twice the end of the previous one.
 const FIRST_BUCKET: u32 = 512;
@@ -149,7 +149,7 @@ fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Vec<(String, f64)> {
         .zip(ends)
         .take_while(|(start, _)| *start <= longest)
         .filter_map(|(start, end)| {
-            let share = |trained: &Trained, total: f64| {
+            let share = |trained: &TrainedLengths, total: f64| {
                 trained.range(start..end).map(|(_, weight)| weight).sum::<f64>() / total
             };
             let policy = share(&baseline.trained, beside);
@@ -158,16 +158,16 @@ fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Vec<(String, f64)> {
         .collect()
 }
 
-fn weight(trained: &Trained) -> Option<f64> {
+fn weight(trained: &TrainedLengths) -> Option<f64> {
     Some(trained.values().sum()).filter(|sum| *sum > 0.0)
 }
 
-fn mean(trained: &Trained) -> Option<f64> {
+fn mean(trained: &TrainedLengths) -> Option<f64> {
     let sum: f64 = trained.iter().map(|(&length, weight)| f64::from(length) * weight).sum();
     Some(sum / weight(trained)?)
 }
 
-fn quantile(trained: &Trained, q: f64) -> Option<f64> {
+fn quantile(trained: &TrainedLengths, q: f64) -> Option<f64> {
     let wanted = q * weight(trained)?;
     let mut below = 0.0;
     let reached = trained.iter().find(|(_, weight)| {

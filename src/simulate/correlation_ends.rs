@@ -3,8 +3,6 @@
 use serde::Serialize;
 
 use super::interval::SpeedupInterval;
-use super::stat::SeedStat;
-use super::summary::Summary;
 
 /// The value of a figure at the lower and at the upper end of the correlation; not sorted by size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -42,29 +40,4 @@ pub struct CorrelationEnds {
     pub ess: Option<LowHigh>,
     /// The share of sampled tokens that were not trained on.
     pub discarded: Option<LowHigh>,
-}
-
-impl CorrelationEnds {
-    /// Collects the figures of a configuration at both ends.
-    #[must_use]
-    pub fn of(low: &Summary, high: &Summary) -> Self {
-        let both = |of: fn(&Summary) -> Option<SeedStat>| {
-            Some(LowHigh { low: of(low)?.mean, high: of(high)?.mean })
-        };
-        let intervals = low.speedup_interval.zip(high.speedup_interval);
-        Self {
-            step_s: LowHigh { low: low.step_s.mean, high: high.step_s.mean },
-            tokens_per_s: LowHigh { low: low.tokens_per_s.mean, high: high.tokens_per_s.mean },
-            speedup: both(|summary| summary.speedup),
-            speedup_interval: intervals.map(|(low, high)| low.hull(high)),
-            token_speedup: both(|summary| summary.token_speedup),
-            speedup_over_sync: both(|summary| summary.speedup_over_sync),
-            mean_ratio: both(|summary| summary.bias.mean_ratio),
-            p90_ratio: both(|summary| summary.bias.p90_ratio),
-            p99_ratio: both(|summary| summary.bias.p99_ratio),
-            least_inclusion: both(|summary| summary.bias.least_inclusion),
-            ess: both(|summary| summary.bias.ess),
-            discarded: both(|summary| summary.bias.discarded),
-        }
-    }
 }

@@ -8,13 +8,16 @@ use rollpacker_dataflow::schema::column;
 pub use rollpacker_operators::report::Stages;
 use rollpacker_operators::report::{Instants, Observer, StepReport, measure};
 use rollpacker_operators::rollout::is_given_again;
+use rollpacker_operators::schedule::Round;
 use rollpacker_operators::survival::Survival;
-use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::rollout::{FinishReason, Placement as Instances};
 use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
 use super::gantt::{Gantt, TrainingLog};
-use super::setup::RoundCounts;
+
+/// The number of rounds by kind and by the instances that they began with.
+pub type RoundCounts = BTreeMap<(Round, Instances), u64>;
 
 /// The outcome of a run with one seed.
 #[derive(Clone, Debug, Default, PartialEq)]

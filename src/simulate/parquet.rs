@@ -38,19 +38,19 @@ pub fn write(path: &Path, runs: &[ConfigurationRuns]) -> anyhow::Result<()> {
 }
 
 /// A step and the run that it belongs to.
-struct Row<'a> {
+struct SummaryRow<'a> {
     run: &'a ConfigurationRuns,
     seed: u64,
     step: &'a StepOutcome,
 }
 
 fn batch(runs: &[ConfigurationRuns]) -> Result<RecordBatch, arrow::error::ArrowError> {
-    let rows: Vec<Row<'_>> = runs
+    let rows: Vec<SummaryRow<'_>> = runs
         .iter()
         .flat_map(|run| {
             let outcomes = run.seeds.iter().zip(&run.outcomes);
             outcomes.flat_map(move |(&seed, outcome)| {
-                outcome.steps.iter().map(move |step| Row { run, seed, step })
+                outcome.steps.iter().map(move |step| SummaryRow { run, seed, step })
             })
         })
         .collect();
@@ -69,11 +69,11 @@ fn batch(runs: &[ConfigurationRuns]) -> Result<RecordBatch, arrow::error::ArrowE
     RecordBatch::try_new_with_options(schema, arrays, &options)
 }
 
-fn named(rows: &[Row<'_>]) -> Vec<(&'static str, ArrayRef)> {
-    let text = |of: &dyn Fn(&Row<'_>) -> String| {
+fn named(rows: &[SummaryRow<'_>]) -> Vec<(&'static str, ArrayRef)> {
+    let text = |of: &dyn Fn(&SummaryRow<'_>) -> String| {
         Arc::new(rows.iter().map(|row| Some(of(row))).collect::<StringArray>()) as ArrayRef
     };
-    let count = |of: &dyn Fn(&Row<'_>) -> u64| {
+    let count = |of: &dyn Fn(&SummaryRow<'_>) -> u64| {
         Arc::new(rows.iter().map(of).collect::<Vec<_>>().into_iter().collect::<UInt64Array>())
             as ArrayRef
     };

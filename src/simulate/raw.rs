@@ -146,8 +146,8 @@ section! {
         prompt_column: Option<String> = None,
         /// The column of prompt lengths. Default: found by name. Where no length is recorded, it is drawn from `population`.
         prompt_length_column: Option<String> = None,
-        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0 to
-        /// 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
+        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0
+        /// to 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
         correlation: Option<f64> = None,
         /// The folder of the tokenizer that counts the tokens of a trace of texts.
         tokenizer: Option<PathBuf> = None,

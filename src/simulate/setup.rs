@@ -14,7 +14,7 @@ use rollpacker_stages::rollout::Placement as Instances;
 use serde::Serialize;
 
 use super::job::Job;
-use super::outcome::RunOutcome;
+use super::outcome::{RoundCounts, RunOutcome};
 use super::placement::initial_placement;
 use super::raw::{Dispatch, HandOut, Judge, Placement, PlannerRule};
 
@@ -159,9 +159,6 @@ fn rollout(job: &Job, outcomes: &[RunOutcome]) -> Vec<RolloutSetup> {
     rollout.sort_by(|a, b| b.share.total_cmp(&a.share));
     rollout
 }
-
-/// The number of rounds by kind and by the instances that they began with.
-pub type RoundCounts = BTreeMap<(Round, Instances), u64>;
 
 /// A counter of the instances that rounds begin with. Clones share the counts.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 pub use super::bias::{LEAST_ESS, LengthBias};
 use super::configuration::ConfigurationRuns;
-use super::correlation_ends::CorrelationEnds;
+use super::correlation_ends::{CorrelationEnds, LowHigh};
 use super::interval::SpeedupInterval;
 use super::outcome::{RunOutcome, Stages, StepOutcome};
 use super::setup::Setup;
@@ -169,6 +169,31 @@ fn mean_stages<'a>(steps: impl Iterator<Item = &'a StepOutcome> + Clone) -> Stag
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     if count > 0.0 { sum / count } else { 0.0 }
+}
+
+impl CorrelationEnds {
+    /// Collects the figures of a configuration at both ends.
+    #[must_use]
+    pub fn of(low: &Summary, high: &Summary) -> Self {
+        let both = |of: fn(&Summary) -> Option<SeedStat>| {
+            Some(LowHigh { low: of(low)?.mean, high: of(high)?.mean })
+        };
+        let intervals = low.speedup_interval.zip(high.speedup_interval);
+        Self {
+            step_s: LowHigh { low: low.step_s.mean, high: high.step_s.mean },
+            tokens_per_s: LowHigh { low: low.tokens_per_s.mean, high: high.tokens_per_s.mean },
+            speedup: both(|summary| summary.speedup),
+            speedup_interval: intervals.map(|(low, high)| low.hull(high)),
+            token_speedup: both(|summary| summary.token_speedup),
+            speedup_over_sync: both(|summary| summary.speedup_over_sync),
+            mean_ratio: both(|summary| summary.bias.mean_ratio),
+            p90_ratio: both(|summary| summary.bias.p90_ratio),
+            p99_ratio: both(|summary| summary.bias.p99_ratio),
+            least_inclusion: both(|summary| summary.bias.least_inclusion),
+            ess: both(|summary| summary.bias.ess),
+            discarded: both(|summary| summary.bias.discarded),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -85,8 +85,8 @@ impl RawJob {
     ///
     /// A sweep lays `settings` over the job. If a swept value, such as another schedule or placement, gives a setting of the job no effect,
     /// the setting is dropped rather than rejected: the job as written may use it in another configuration. A combination that the job
-    /// itself writes is not touched; [`reject_unused`](Self::reject_unused) still rejects it. Each dependency is handled in turn, because what
-    /// is dropped decides what the later checks see.
+    /// itself writes is not touched; [`reject_unused`](Self::reject_unused) still rejects it. Each dependency is handled in turn, because
+    /// what is dropped decides what the later checks see.
     ///
     /// # Errors
     /// If `pipeline.gradient` is invalid.

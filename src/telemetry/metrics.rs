@@ -14,7 +14,7 @@ use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
 use reqwest::blocking::Client;
 
 use super::client::client;
-use super::env::Target;
+use super::env::ExportTarget;
 use super::error::TelemetryError;
 use super::loss::{CountingExporter, Loss, LossCounter, Signal};
 
@@ -41,7 +41,7 @@ pub(super) struct ClosingMetrics {
 }
 
 impl Metrics {
-    pub(super) fn start(to: Target, resource: Resource) -> Result<Self, TelemetryError> {
+    pub(super) fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
         let client = client(Signal::Metrics, &to.endpoint, to.timeout)?;
         let losses = LossCounter::new(Signal::Metrics, &to.endpoint);
         let provider = provider(client, losses.clone(), resource)?;

@@ -45,7 +45,7 @@ use tracing_subscriber::layer::SubscriberExt;
 pub use self::error::TelemetryError;
 
 use self::client::client;
-use self::env::{Target, name_service, target};
+use self::env::{ExportTarget, name_service, target};
 use self::loss::{CountingExporter, LossCounter};
 use self::metrics::Metrics;
 
@@ -144,7 +144,7 @@ struct Traces {
 }
 
 impl Traces {
-    fn start(to: Target, resource: Resource) -> Result<Self, TelemetryError> {
+    fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(client(Signal::Traces, &to.endpoint, to.timeout)?)

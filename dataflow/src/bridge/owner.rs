@@ -7,14 +7,14 @@ use std::thread::{self, JoinHandle};
 use super::panicked::{Panicked, WakeOnDrop};
 use crate::clock::{Alarm, Clock, Nanos, VirtualClock};
 
-type Command<T> = Box<dyn FnOnce(&mut T) + Send>;
+type OwnerCommand<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// A thread that owns a value and runs requests on it in order. Dropping the handle waits until the thread has finished all pending
 /// requests.
 ///
 /// Meant for values that are bound to a thread or must not be shared, such as a model with its optimizer, or a device.
 pub struct OwnerThread<T> {
-    commands: Option<mpsc::Sender<Command<T>>>,
+    commands: Option<mpsc::Sender<OwnerCommand<T>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,7 +30,7 @@ impl<T: 'static> OwnerThread<T> {
         name: &str,
         make: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<Self, E> {
-        let (commands, inbox) = mpsc::channel::<Command<T>>();
+        let (commands, inbox) = mpsc::channel::<OwnerCommand<T>>();
         let (ready, made) = mpsc::sync_channel(1);
         let body = move || match make() {
             Ok(mut value) => {
@@ -55,7 +55,7 @@ impl<T: 'static> OwnerThread<T> {
     ) -> Reply<R> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let asked = PendingReply { sender, _wake: WakeOnDrop(Some(wake)) };
-        let command: Command<T> = Box::new(move |value| {
+        let command: OwnerCommand<T> = Box::new(move |value| {
             let asked = asked;
             drop(asked.sender.send(work(value)));
         });

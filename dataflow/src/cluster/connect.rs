@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::error::ClusterError;
 use super::hosts::Hosts;
-use super::message::{self, Facts, Hello, PROTOCOL, Role};
+use super::message::{self, Hello, PROTOCOL, Role, RunFacts};
 use crate::clock::{Clock, Nanos, WallClock};
 
 /// The pause before the next attempt to connect to a process that does not listen yet, or to accept a connection.
@@ -42,7 +42,7 @@ pub(super) fn connect(
     hosts: &Hosts,
     process: usize,
     threads: usize,
-    facts: &Facts,
+    facts: &RunFacts,
     note: &str,
     timeout: Duration,
 ) -> Result<Connected, ClusterError> {
@@ -57,7 +57,7 @@ pub(super) fn connect(
 struct ConnectionPhase<'a> {
     hosts: &'a Hosts,
     process: usize,
-    facts: Facts,
+    facts: RunFacts,
     note: Option<String>,
     clock: WallClock,
     timeout: Duration,

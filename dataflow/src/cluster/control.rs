@@ -10,7 +10,7 @@ use std::time::Duration;
 use timely::communication::Hooks;
 
 use super::error::ClusterError;
-use super::message::{self, Message};
+use super::message::{self, ControlMessage};
 use super::run_state::{DRAIN_TIMEOUT, RunState};
 
 /// A process that sends nothing for this long is considered lost: its machine or the network has failed.
@@ -53,13 +53,13 @@ impl ControlConnections {
 
     /// Reports to the other processes that the workers of this process have run to the end.
     pub(super) fn done(&self) {
-        broadcast(&self.streams, &Message::Done);
+        broadcast(&self.streams, &ControlMessage::Done);
     }
 
     /// Closes the connections, after reporting a fault that is not yet reported.
     pub(super) fn close(self) {
         if let Some(fault) = self.run_state.wait(Duration::ZERO).flatten() {
-            broadcast(&self.streams, &Message::Fault(fault));
+            broadcast(&self.streams, &ControlMessage::Fault(fault));
         }
         self.run_state.close();
         for stream in self.streams.iter() {
@@ -74,7 +74,7 @@ impl ControlConnections {
 }
 
 /// Sends a message to all processes. Errors are ignored: the thread that listens to an unreachable process detects the loss.
-fn broadcast(streams: &[Mutex<TcpStream>], message: &Message) {
+fn broadcast(streams: &[Mutex<TcpStream>], message: &ControlMessage) {
     for stream in streams {
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
         drop(message::write(&mut stream, message));
@@ -84,8 +84,8 @@ fn broadcast(streams: &[Mutex<TcpStream>], message: &Message) {
 fn send_loop(streams: &[Mutex<TcpStream>], run_state: &RunState) {
     while let Some(fault) = run_state.wait_beat() {
         match fault {
-            Some(fault) => broadcast(streams, &Message::Fault(fault)),
-            None => broadcast(streams, &Message::Beat(run_state.progress_count())),
+            Some(fault) => broadcast(streams, &ControlMessage::Fault(fault)),
+            None => broadcast(streams, &ControlMessage::Beat(run_state.progress_count())),
         }
     }
 }
@@ -95,13 +95,13 @@ fn receive_loop(mut stream: TcpStream, process: usize, run_state: &RunState) {
     let mut beats = 0;
     loop {
         match message::read(&mut stream) {
-            Ok(Message::Beat(count)) => {
+            Ok(ControlMessage::Beat(count)) => {
                 if std::mem::replace(&mut beats, count) != count {
                     run_state.record_progress_elsewhere();
                 }
             }
-            Ok(Message::Fault(fault)) => return run_state.fail_reported(fault),
-            Ok(Message::Done) => return,
+            Ok(ControlMessage::Fault(fault)) => return run_state.fail_reported(fault),
+            Ok(ControlMessage::Done) => return,
             Err(error) => return run_state.fail_lost(process, why(&error)),
         }
     }
@@ -135,10 +135,10 @@ pub(super) fn mark_joining_thread() {
 /// Returns hooks that identify timely's network threads, and installs the panic hook that handles their panics.
 ///
 /// When a connection breaks, timely's network thread panics, and the workers that read from it would panic in turn. The panic hook
-/// therefore holds such a thread until the run is closed, so the workers never see the broken channel. First it waits up to [`DRAIN_TIMEOUT`] for
-/// the reason: the control connection usually reports a fault of the other process at about the same time, and that message is better than
-/// "the connection broke". If no reason arrives, the hook itself reports the process as lost. Panics of threads that join network threads
-/// are silenced, and all other panics go to the previous hook.
+/// therefore holds such a thread until the run is closed, so the workers never see the broken channel. First it waits up to
+/// [`DRAIN_TIMEOUT`] for the reason: the control connection usually reports a fault of the other process at about the same time, and that
+/// message is better than "the connection broke". If no reason arrives, the hook itself reports the process as lost. Panics of threads that
+/// join network threads are silenced, and all other panics go to the previous hook.
 pub(super) fn network_hooks(run_state: &Arc<RunState>) -> Hooks {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

@@ -28,7 +28,7 @@ use timely::communication::{Hooks, WorkerGuards, initialize_from};
 
 pub use error::{ClusterError, NAME};
 pub use hosts::Hosts;
-pub use message::Facts;
+pub use message::RunFacts;
 pub use worker_handle::WorkerHandle;
 
 use self::connect::{Peer, connect};
@@ -60,7 +60,8 @@ impl Cluster {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: false } }
     }
 
-    /// Like [`with_threads`](Self::with_threads), but every batch between two workers is encoded and decoded as between processes. For tests.
+    /// Like [`with_threads`](Self::with_threads), but every batch between two workers is encoded and decoded as between processes. For
+    /// tests.
     #[must_use]
     pub fn with_serialized_batches(threads: usize) -> Self {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: true } }
@@ -125,15 +126,15 @@ impl Cluster {
     /// workers.
     ///
     /// Processes start together, once all have connected and agree on `facts`. `note` is a text that process 0 sends to the others; the
-    /// note of any other process is ignored. If a worker of any process fails, panics or is lost, all workers that [run](WorkerHandle::run) a graph
-    /// abandon it.
+    /// note of any other process is ignored. If a worker of any process fails, panics or is lost, all workers that [run](WorkerHandle::run)
+    /// a graph abandon it.
     ///
     /// # Errors
     /// If a process does not connect in time or has different `facts`; the first fault of any worker of any process; or the loss of a
     /// process.
     pub fn run<R: Send + 'static>(
         &self,
-        facts: &Facts,
+        facts: &RunFacts,
         note: &str,
         body: impl Fn(WorkerHandle) -> Result<R, Fault> + Send + Sync + 'static,
     ) -> Result<Vec<R>, ClusterError> {

@@ -5,8 +5,8 @@
 //! watchdog reports the stall ([`Stall`]) and ends the run if it is configured to.
 //!
 //! Three things count as progress of a graph: a row that an operator receives or emits, a frontier that advances, and work outside of the
-//! graph that is reported. Such work is reported by counters that are [read](crate::operator::Operator::count_progress) at every check, such as
-//! the tokens of an engine, and by [records](ProgressCounter::record) from other threads.
+//! graph that is reported. Such work is reported by counters that are [read](crate::operator::Operator::count_progress) at every check,
+//! such as the tokens of an engine, and by [records](ProgressCounter::record) from other threads.
 //!
 //! The watchdog runs on the workers' own threads between activations, so it cannot detect logic that does not return. Ending a run tears
 //! its graph down and waits for the threads that operators own. A program whose threads may hang must end itself in the callback

@@ -12,7 +12,7 @@ use crate::clock::Nanos;
 use crate::step::{PromptId, SampleId, Step};
 
 /// The awaited things of an operator, with the start of each wait.
-pub(super) type Waits = BTreeMap<WaitKey, (Cow<'static, str>, Nanos)>;
+pub(super) type WaitMap = BTreeMap<WaitKey, (Cow<'static, str>, Nanos)>;
 
 thread_local! {
     /// The operators of the dataflow of this thread.
@@ -35,7 +35,7 @@ pub(crate) struct OperatorWaits {
     pub(super) name: &'static str,
     pub(super) frontiers: RefCell<Vec<Option<Step>>>,
     /// The waits, one map per [`WaitHandle`] of the operator.
-    pub(super) waits: RefCell<Vec<Rc<RefCell<Waits>>>>,
+    pub(super) waits: RefCell<Vec<Rc<RefCell<WaitMap>>>>,
 }
 
 impl OperatorWaits {
@@ -97,7 +97,7 @@ impl From<SampleId> for WaitKey {
 ///
 /// Nothing is stored if no watchdog runs.
 #[derive(Clone, Debug, Default)]
-pub struct WaitHandle(Rc<RefCell<Waits>>);
+pub struct WaitHandle(Rc<RefCell<WaitMap>>);
 
 impl WaitHandle {
     /// Records that the operator waits for `what`, a noun phrase that completes "has waited 3 s for ...".

@@ -19,7 +19,7 @@ pub const ANSWER: &str = "A:";
 /// The distribution of the number of maps per prompt: log-normal, redrawn above the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Lengths {
+pub struct ChainLengths {
     /// The median. From 1 to `most`; default: 6.
     pub median: f64,
     /// The standard deviation of the logarithm. From 0 to 3; default: 0.8.
@@ -28,13 +28,13 @@ pub struct Lengths {
     pub most: u32,
 }
 
-impl Default for Lengths {
+impl Default for ChainLengths {
     fn default() -> Self {
         Self { median: 6.0, sigma: 0.8, most: 96 }
     }
 }
 
-impl Lengths {
+impl ChainLengths {
     fn draw(self, random: &mut ChaCha8Rng) -> u32 {
         let lengths = LogNormal::new(self.median.ln(), self.sigma)
             .expect("invariant: sigma was checked to be finite");
@@ -103,7 +103,7 @@ pub struct Chain {
 
 impl Chain {
     /// Draws a random chain. The parameters of `lengths` must be within their bounds.
-    pub(crate) fn draw(random: &mut ChaCha8Rng, lengths: Lengths) -> Self {
+    pub(crate) fn draw(random: &mut ChaCha8Rng, lengths: ChainLengths) -> Self {
         let count = lengths.draw(random);
         Self {
             start: random.random_range(0..10),
@@ -187,7 +187,7 @@ mod tests {
     fn lengths_have_their_median_and_a_long_tail() {
         let mut random = ChaCha8Rng::seed_from_u64(2);
         let mut lengths: Vec<u32> =
-            (0..20_000).map(|_| Lengths::default().draw(&mut random)).collect();
+            (0..20_000).map(|_| ChainLengths::default().draw(&mut random)).collect();
         lengths.sort_unstable();
         assert_eq!(lengths[10_000], 6);
         assert!(lengths[0] == 1 && (80..=96).contains(&lengths[19_999]));
@@ -197,7 +197,7 @@ mod tests {
     fn the_alphabet_is_complete() {
         let mut random = ChaCha8Rng::seed_from_u64(3);
         for _ in 0..100 {
-            let chain = Chain::draw(&mut random, Lengths::default());
+            let chain = Chain::draw(&mut random, ChainLengths::default());
             assert!(
                 (chain.prompt() + &chain.worked())
                     .chars()

@@ -27,7 +27,7 @@ pub(crate) use records::JsonlRecords;
 /// The number of lines between two recorded positions.
 const STRIDE: u64 = 64;
 
-type Object = Map<String, Value>;
+type JsonObject = Map<String, Value>;
 
 /// A JSONL file of prompts.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl JsonlFile {
     pub(crate) fn open(path: Arc<Path>, config: &DatasetConfig) -> Result<Self, DatasetError> {
         let mut lines = Lines::open(&path, 0)?;
         let (mut places, mut rows) = (Vec::new(), 0);
-        let mut first = Object::new();
+        let mut first = JsonObject::new();
         while let Some(place) = lines.next_line()? {
             if rows == 0 {
                 first = object(&lines.line).map_err(|found| bad_line(&path, 0, found))?;
@@ -141,7 +141,7 @@ fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
 const LINE: &str = "(the line)";
 const OBJECT: &str = "a JSON object";
 
-fn object(line: &[u8]) -> Result<Object, String> {
+fn object(line: &[u8]) -> Result<JsonObject, String> {
     match serde_json::from_slice(line) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(shown(&other)),
@@ -160,7 +160,7 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-impl FileLayout for Object {
+impl FileLayout for JsonObject {
     fn roots(&self) -> Vec<String> {
         self.keys().cloned().collect()
     }
@@ -175,7 +175,7 @@ impl FileLayout for Object {
     }
 }
 
-fn descend<'a>(object: &'a Object, parts: &[String]) -> Option<&'a Value> {
+fn descend<'a>(object: &'a JsonObject, parts: &[String]) -> Option<&'a Value> {
     let (root, rest) = parts.split_first()?;
     rest.iter().try_fold(object.get(root)?, |value, part| value.get(part))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::DatasetError;
 use crate::file::FileContent;
 use crate::jsonl::lines::Lines;
-use crate::jsonl::{Object, bad_line, object};
+use crate::jsonl::{JsonObject, bad_line, object};
 
 /// An iterator over the lines of a file as JSON objects.
 pub(crate) struct JsonlRecords {
@@ -21,7 +21,7 @@ impl JsonlRecords {
 }
 
 impl Iterator for JsonlRecords {
-    type Item = Result<Object, DatasetError>;
+    type Item = Result<JsonObject, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.lines.next_line() {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use super::plan::TraceColumnKind;
-use super::{Cell, RowLocation, TraceReader, bad_line};
+use super::{RowLocation, TraceCell, TraceReader, bad_line};
 use crate::error::DatasetError;
 
 pub(super) fn read(
@@ -30,8 +30,8 @@ pub(super) fn read(
     while reader.read_record(&mut record).map_err(failed(row))? {
         let at = RowLocation { file: path, row, columns: &columns };
         trace.push(&at, &plan, |column| match record.get(column) {
-            None | Some("") => Cell::Null,
-            Some(text) => Cell::Text(Cow::Borrowed(text)),
+            None | Some("") => TraceCell::Null,
+            Some(text) => TraceCell::Text(Cow::Borrowed(text)),
         })?;
         row += 1;
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::plan::{TraceColumnKind, TraceColumns};
-use super::{Cell, RowLocation, TraceReader, bad_line};
+use super::{RowLocation, TraceCell, TraceReader, bad_line};
 use crate::error::DatasetError;
 
 pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), DatasetError> {
@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), Datas
             let (columns, plan) = planned.as_ref().expect("invariant: the first line planned it");
             let at = RowLocation { file: path, row, columns };
             trace.push(&at, plan, |column| {
-                object.get(columns[column].0.as_str()).map_or(Cell::Null, cell)
+                object.get(columns[column].0.as_str()).map_or(TraceCell::Null, cell)
             })?;
             row += 1;
         }
@@ -54,15 +54,16 @@ fn kind(value: &Value) -> TraceColumnKind {
     }
 }
 
-fn cell(value: &Value) -> Cell<'_> {
+fn cell(value: &Value) -> TraceCell<'_> {
     match value {
-        Value::Null => Cell::Null,
-        Value::Number(number) => number
-            .as_i128()
-            .map_or_else(|| Cell::Float(number.as_f64().unwrap_or(f64::NAN)), Cell::Integer),
-        Value::String(text) => Cell::Text(Cow::Borrowed(text)),
-        Value::Array(entries) => Cell::List(entries.len()),
-        Value::Bool(_) => Cell::Other("a truth value"),
-        Value::Object(_) => Cell::Other("an object"),
+        Value::Null => TraceCell::Null,
+        Value::Number(number) => number.as_i128().map_or_else(
+            || TraceCell::Float(number.as_f64().unwrap_or(f64::NAN)),
+            TraceCell::Integer,
+        ),
+        Value::String(text) => TraceCell::Text(Cow::Borrowed(text)),
+        Value::Array(entries) => TraceCell::List(entries.len()),
+        Value::Bool(_) => TraceCell::Other("a truth value"),
+        Value::Object(_) => TraceCell::Other("an object"),
     }
 }

@@ -99,17 +99,17 @@ impl Trace {
         for file in &files {
             check_reopens(file)?;
             let before = trace.rows.len();
-            match Format::of(file)? {
-                Format::Parquet => parquet::read(file, &mut trace)?,
-                Format::Jsonl => jsonl::read(file, &mut trace)?,
-                Format::Csv { delimiter } => csv::read(file, delimiter, &mut trace)?,
+            match TraceFormat::of(file)? {
+                TraceFormat::Parquet => parquet::read(file, &mut trace)?,
+                TraceFormat::Jsonl => jsonl::read(file, &mut trace)?,
+                TraceFormat::Csv { delimiter } => csv::read(file, delimiter, &mut trace)?,
             }
             if trace.rows.len() == before {
                 return Err(DatasetError::NoRows { file: file.clone() });
             }
         }
         trace.number_keys();
-        let Columns { length_column, prompt_column, prompt_length_column } =
+        let TraceColumnNames { length_column, prompt_column, prompt_length_column } =
             trace.columns.expect("invariant: a file with rows has a column of lengths");
         let source = TraceSource { files, length_column, prompt_column, prompt_length_column };
         Ok(Self { rows: trace.rows, source })
@@ -171,7 +171,7 @@ impl fmt::Display for TraceSource {
 }
 
 /// The value of a cell, as far as traces need it.
-enum Cell<'a> {
+enum TraceCell<'a> {
     Null,
     Integer(i128),
     Float(f64),
@@ -189,11 +189,11 @@ struct TraceReader<'a> {
     /// The rows with such keys, with the index of the key.
     named: Vec<(usize, usize)>,
     rows: Vec<TraceRow>,
-    columns: Option<Columns>,
+    columns: Option<TraceColumnNames>,
 }
 
 /// The column names of the first file.
-struct Columns {
+struct TraceColumnNames {
     length_column: String,
     prompt_column: Option<String>,
     prompt_length_column: Option<String>,
@@ -208,7 +208,7 @@ impl TraceReader<'_> {
     ) -> Result<TraceColumns, DatasetError> {
         let plan = TraceColumns::of(file, columns, self.options)?;
         let name = |index: usize| columns[index].0.clone();
-        self.columns.get_or_insert_with(|| Columns {
+        self.columns.get_or_insert_with(|| TraceColumnNames {
             length_column: name(plan.length.0),
             prompt_column: plan.prompt.map(name),
             prompt_length_column: plan.prompt_length.map(|(index, _)| name(index)),
@@ -221,7 +221,7 @@ impl TraceReader<'_> {
         &mut self,
         at: &RowLocation<'_>,
         plan: &TraceColumns,
-        cell: impl Fn(usize) -> Cell<'c>,
+        cell: impl Fn(usize) -> TraceCell<'c>,
     ) -> Result<(), DatasetError> {
         let tokens = self.tokens(at, plan.length, cell(plan.length.0))?;
         let prompt_tokens = match plan.prompt_length {
@@ -230,7 +230,7 @@ impl TraceReader<'_> {
         };
         let prompt = plan.prompt.and_then(|column| self.key(cell(column)));
         let whole = plan.finish_reason.map(&cell).is_none_or(|cell| match cell {
-            Cell::Text(reason) => !DROPPED.contains(&reason.as_ref()),
+            TraceCell::Text(reason) => !DROPPED.contains(&reason.as_ref()),
             _ => true,
         });
         self.rows.push(TraceRow {
@@ -249,10 +249,10 @@ impl TraceReader<'_> {
         &self,
         at: &RowLocation<'_>,
         length: (usize, LengthSource),
-        cell: Cell<'_>,
+        cell: TraceCell<'_>,
     ) -> Result<Option<u32>, DatasetError> {
         match cell {
-            Cell::Null => Ok(None),
+            TraceCell::Null => Ok(None),
             cell => self.tokens(at, length, cell).map(Some),
         }
     }
@@ -262,17 +262,17 @@ impl TraceReader<'_> {
         &self,
         at: &RowLocation<'_>,
         (column, how): (usize, LengthSource),
-        cell: Cell<'_>,
+        cell: TraceCell<'_>,
     ) -> Result<u32, DatasetError> {
         let bad = |expected, found| at.bad(column, expected, found);
         match (how, cell) {
             (LengthSource::Number, cell) => {
                 cell.whole_number().ok_or_else(|| bad("a whole number of tokens", cell.shown()))
             }
-            (LengthSource::List, Cell::List(entries)) => u32::try_from(entries)
+            (LengthSource::List, TraceCell::List(entries)) => u32::try_from(entries)
                 .map_err(|_| bad("at most 4294967295 tokens", entries.to_string())),
             (LengthSource::List, cell) => Err(bad("a list of token ids", cell.shown())),
-            (LengthSource::Text, Cell::Text(text)) => {
+            (LengthSource::Text, TraceCell::Text(text)) => {
                 let count = self.options.count_tokens.map_or(Err(String::new()), |of| of(&text));
                 let tokens =
                     count.map_err(|reason| bad("text that the tokenizer can encode", reason))?;
@@ -284,7 +284,7 @@ impl TraceReader<'_> {
     }
 
     /// Returns the key of the next row if it is a whole number. Records other keys, which get a number when all keys are known.
-    fn key(&mut self, cell: Cell<'_>) -> Option<u64> {
+    fn key(&mut self, cell: TraceCell<'_>) -> Option<u64> {
         let text = cell.key()?;
         if let Some(number) = text.parse::<u64>().ok().filter(|number| number.to_string() == text) {
             return Some(number);
@@ -309,12 +309,12 @@ impl TraceReader<'_> {
 /// Finish reasons of responses that were dropped before their end.
 const DROPPED: [&str; 6] = ["abort", "aborted", "pause", "paused", "cancelled", "canceled"];
 
-impl<'a> Cell<'a> {
+impl<'a> TraceCell<'a> {
     fn whole_number<T: TryFrom<i128>>(&self) -> Option<T> {
         let number = match self {
-            Cell::Integer(number) => *number,
-            Cell::Float(number) if number.fract() == 0.0 => *number as i128,
-            Cell::Text(text) => text.trim().parse().ok()?,
+            TraceCell::Integer(number) => *number,
+            TraceCell::Float(number) if number.fract() == 0.0 => *number as i128,
+            TraceCell::Text(text) => text.trim().parse().ok()?,
             _ => return None,
         };
         T::try_from(number).ok()
@@ -323,21 +323,21 @@ impl<'a> Cell<'a> {
     /// Converts the cell to the text of a prompt key.
     fn key(self) -> Option<Cow<'a, str>> {
         match self {
-            Cell::Integer(number) => Some(number.to_string().into()),
-            Cell::Float(number) => Some(number.to_string().into()),
-            Cell::Text(text) => Some(text),
-            Cell::Null | Cell::List(_) | Cell::Other(_) => None,
+            TraceCell::Integer(number) => Some(number.to_string().into()),
+            TraceCell::Float(number) => Some(number.to_string().into()),
+            TraceCell::Text(text) => Some(text),
+            TraceCell::Null | TraceCell::List(_) | TraceCell::Other(_) => None,
         }
     }
 
     fn shown(&self) -> String {
         match self {
-            Cell::Null => "nothing".to_owned(),
-            Cell::Integer(number) => number.to_string(),
-            Cell::Float(number) => number.to_string(),
-            Cell::Text(text) => quoted(text.chars().take(40).collect::<String>().as_bytes()),
-            Cell::List(entries) => format!("a list of {entries}"),
-            Cell::Other(kind) => (*kind).to_owned(),
+            TraceCell::Null => "nothing".to_owned(),
+            TraceCell::Integer(number) => number.to_string(),
+            TraceCell::Float(number) => number.to_string(),
+            TraceCell::Text(text) => quoted(text.chars().take(40).collect::<String>().as_bytes()),
+            TraceCell::List(entries) => format!("a list of {entries}"),
+            TraceCell::Other(kind) => (*kind).to_owned(),
         }
     }
 }
@@ -367,13 +367,13 @@ fn bad_line(file: &Path, row: u64, expected: &'static str, found: String) -> Dat
     DatasetError::BadRow { file: file.to_owned(), row, column, expected, found }
 }
 
-enum Format {
+enum TraceFormat {
     Parquet,
     Jsonl,
     Csv { delimiter: u8 },
 }
 
-impl Format {
+impl TraceFormat {
     fn of(path: &Path) -> Result<Self, DatasetError> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("parquet" | "pq") => Ok(Self::Parquet),
@@ -399,7 +399,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(DatasetError::io(folder, "read"))? {
         let file = entry.map_err(DatasetError::io(folder, "read"))?.path();
-        if Format::of(&file).is_ok() {
+        if TraceFormat::of(&file).is_ok() {
             files.push(file);
         }
     }

@@ -14,7 +14,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
 use arrow::error::ArrowError;
 
 use super::plan::{TraceColumnKind, TraceColumns};
-use super::{Cell, RowLocation, TraceReader};
+use super::{RowLocation, TraceCell, TraceReader};
 use crate::error::DatasetError;
 use crate::parquet::check_magic;
 
@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), Datas
         for index in 0..batch.num_rows() {
             let at = RowLocation { file: path, row, columns: &columns };
             trace.push(&at, &plan, |column| {
-                arrays[column].as_ref().map_or(Cell::Null, |array| cell(array, index))
+                arrays[column].as_ref().map_or(TraceCell::Null, |array| cell(array, index))
             })?;
             row += 1;
         }
@@ -88,17 +88,19 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     }
 }
 
-fn cell(array: &ArrayRef, row: usize) -> Cell<'_> {
+fn cell(array: &ArrayRef, row: usize) -> TraceCell<'_> {
     if array.is_null(row) {
-        return Cell::Null;
+        return TraceCell::Null;
     }
     match array.data_type() {
-        DataType::UInt64 => Cell::Integer(array.as_primitive::<UInt64Type>().value(row).into()),
-        DataType::Int64 => Cell::Integer(array.as_primitive::<Int64Type>().value(row).into()),
-        DataType::Float64 => Cell::Float(array.as_primitive::<Float64Type>().value(row)),
-        DataType::Utf8 => Cell::Text(Cow::Borrowed(array.as_string::<i32>().value(row))),
-        DataType::List(_) => Cell::List(array.as_list::<i32>().value(row).len()),
-        DataType::LargeList(_) => Cell::List(array.as_list::<i64>().value(row).len()),
-        _ => Cell::Other("another type"),
+        DataType::UInt64 => {
+            TraceCell::Integer(array.as_primitive::<UInt64Type>().value(row).into())
+        }
+        DataType::Int64 => TraceCell::Integer(array.as_primitive::<Int64Type>().value(row).into()),
+        DataType::Float64 => TraceCell::Float(array.as_primitive::<Float64Type>().value(row)),
+        DataType::Utf8 => TraceCell::Text(Cow::Borrowed(array.as_string::<i32>().value(row))),
+        DataType::List(_) => TraceCell::List(array.as_list::<i32>().value(row).len()),
+        DataType::LargeList(_) => TraceCell::List(array.as_list::<i64>().value(row).len()),
+        _ => TraceCell::Other("another type"),
     }
 }

@@ -24,7 +24,7 @@ use crate::simulate::axis::Axis;
 use crate::simulate::configuration::ConfigurationRuns;
 use crate::simulate::outcome::GanttStep;
 use crate::simulate::raw::{RawJob, Source};
-use crate::simulate::report::Report;
+use crate::simulate::report::HtmlReport;
 use crate::simulate::study::Study;
 use crate::simulate::sweep::Sweep;
 use crate::simulate::trace::TraceSummary;
@@ -263,7 +263,7 @@ impl SimulateArgs {
             parquet::write(path, &study.runs)?;
         }
         if let Some(path) = &self.report {
-            Report { title, study }.write(path)?;
+            HtmlReport { title, study }.write(path)?;
         }
         Ok(())
     }

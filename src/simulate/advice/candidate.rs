@@ -88,8 +88,8 @@ impl<'a> Candidate<'a> {
 
 /// Returns the cheapest candidate among those that are indistinguishable from the fastest, or `None` if no candidate has low bias.
 ///
-/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Ties in [`CandidateCost`] go to
-/// the faster one.
+/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Ties in
+/// [`CandidateCost`] go to the faster one.
 pub(super) fn choose<'a>(
     candidates: &[Candidate<'a>],
     tolerance: f64,

@@ -10,7 +10,7 @@ pub(super) struct Item {
     name: &'static str,
     /// The experiment as the source describes it.
     pub(super) setting: &'static str,
-    targets: Vec<Target>,
+    targets: Vec<PaperTarget>,
     /// The jobs that it needs.
     pub(super) jobs: Vec<JobId>,
 }
@@ -27,7 +27,7 @@ pub(super) enum Provenance {
 /// A function that computes the simulated value from the runs.
 pub(super) type SimulatedValue = Box<dyn Fn(&Runs) -> f64>;
 
-struct Target {
+struct PaperTarget {
     cell: String,
     paper: f64,
     measure: ErrorMeasure,
@@ -105,13 +105,13 @@ impl Item {
         provenance: Provenance,
         ours: SimulatedValue,
     ) {
-        self.targets.push(Target { cell, paper, measure, provenance, ours });
+        self.targets.push(PaperTarget { cell, paper, measure, provenance, ours });
     }
 
     /// Evaluates the targets on the runs.
     pub(super) fn cells(&self, runs: &Runs) -> Vec<PaperCell> {
-        let cell = |target: &Target| {
-            let Target { paper, measure, .. } = *target;
+        let cell = |target: &PaperTarget| {
+            let PaperTarget { paper, measure, .. } = *target;
             let ours = (target.ours)(runs);
             PaperCell {
                 source: self.source,

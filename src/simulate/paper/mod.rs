@@ -1,8 +1,8 @@
 //! Comparison of the papers' numbers with simulated ones.
 //!
-//! A [`PaperCell`] is one number of a table or figure. The simulated value comes from runs of the jobs in `configs/sim` with overrides, through
-//! the pipeline of `rollpacker simulate`; [`Reproduction::commands`] lists the commands. The constants of the model were fitted to some of
-//! the cells; these show what the model can explain. The other cells were held out of the fit; they show what it predicts.
+//! A [`PaperCell`] is one number of a table or figure. The simulated value comes from runs of the jobs in `configs/sim` with overrides,
+//! through the pipeline of `rollpacker simulate`; [`Reproduction::commands`] lists the commands. The constants of the model were fitted to
+//! some of the cells; these show what the model can explain. The other cells were held out of the fit; they show what it predicts.
 
 mod cell;
 mod fig10_11;

@@ -17,7 +17,7 @@ use super::table;
 
 /// The data of a report.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct HtmlReport<'a> {
     /// The title of the page.
     pub title: &'a str,
     /// The results to report.
@@ -26,7 +26,7 @@ pub struct Report<'a> {
 
 const STYLE: &str = include_str!("style.css");
 
-impl Report<'_> {
+impl HtmlReport<'_> {
     /// Writes the page.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ fn study(runs: Vec<ConfigurationRuns>) -> Study {
 }
 
 fn page(study: &Study) -> String {
-    Report { title: "Job & cluster", study }.html().expect("drawn")
+    HtmlReport { title: "Job & cluster", study }.html().expect("drawn")
 }
 
 fn trace() -> TraceSummary {

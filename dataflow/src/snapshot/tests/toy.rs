@@ -21,7 +21,9 @@ use crate::operator::Operator;
 use crate::route::by_key;
 use crate::runtime::run_virtual;
 use crate::schema::{self, column};
-use crate::snapshot::{Cadence, OnError, Part, Request, RestoredSnapshot, SnapshotPlan, Snapshots};
+use crate::snapshot::{
+    Cadence, OnError, Part, RestoredSnapshot, SnapshotPlan, SnapshotRequest, Snapshots,
+};
 use crate::step::Step;
 
 /// The result of a run: the state of each fold by key.
@@ -273,7 +275,7 @@ impl Toy {
         self.on_arrival || !frontiers[0].less_equal(step)
     }
 
-    fn told(&self, step: Step, shared: &ToyShared, request: &Request) {
+    fn told(&self, step: Step, shared: &ToyShared, request: &SnapshotRequest) {
         if self.dropped_at.is_some_and(|at| step >= at) {
             shared.stop.store(true, Ordering::Release);
         }
