@@ -69,7 +69,7 @@ fn main() -> anyhow::Result<()> {
         scoring: Scoring::Streamed,
         advantage: Ranked.into(),
         reward_kl: None,
-        begin: Begin::Anew(trainer.publish_initial().map_err(anyhow::Error::msg)?),
+        begin: RunStart::Initial(trainer.publish_initial().map_err(anyhow::Error::msg)?),
         snapshots: None,
         trainer: Rc::new(trainer),
         fetch: GroupDelivery::default(),
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
         staleness: 0,
         deterministic: false,
         rewards: Executor::Tokio(rewards.handle().clone()),
-        time: Time::Wall(clock),
+        time: RunTime::Wall(clock),
         stop: Stop::default(),
         watchdog: None,
     };

@@ -7,7 +7,7 @@
 
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::prelude::*;
-use rollpacker::recipe::{Raw, raw};
+use rollpacker::recipe::{RawRecipe, raw};
 use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
 
 /// A reward of 1 for an empty response that halves with every `halved_every` characters.
@@ -45,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     let chain = generate::ChainConfig { rows: 32, validation_rows: 4, ..Default::default() };
     let data = generate::generate(&chain, folder, WriteOptions::default())?;
     fresh_model(&folder.join("model"))?;
-    let recipe = Raw {
+    let recipe = RawRecipe {
         data: raw::Data {
             train_files: vec![data.train.display().to_string()],
             train_batch_size: 4,

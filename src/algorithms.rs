@@ -8,9 +8,9 @@ use rollpacker_stages::train::Objective;
 use rollpacker_stages::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
 
 use crate::recipe::Recipe;
-use crate::recipe::algorithm::Written;
+use crate::recipe::algorithm::KeyedChoice;
 use crate::recipe::aliases::{ALIASES, Alias};
-use crate::recipe::error::{RecipeError, bound, nearest, one_of};
+use crate::recipe::error::{RecipeError, nearest, one_of, out_of_bounds};
 use crate::recipe::raw::Critic;
 
 /// The algorithms that recipes can name. A program adds its own algorithms to these catalogs.
@@ -67,7 +67,7 @@ impl Algorithms {
             let expected =
                 "an estimator with a critic when `[critic]` or trainer.critic_warmup is set";
             let found = format!("`{}`", raw.algorithm.adv_estimator);
-            return Err(bound("algorithm.adv_estimator", expected, found));
+            return Err(out_of_bounds("algorithm.adv_estimator", expected, found));
         }
         Ok(estimator)
     }
@@ -83,11 +83,11 @@ impl Algorithms {
             && own != written
         {
             let expected = format!("{own}, which `{}` requires", actor.policy_loss.loss_mode);
-            return Err(bound("actor.loss_agg_mode", expected, written));
+            return Err(out_of_bounds("actor.loss_agg_mode", expected, written));
         }
         let kl = |key, name: &str| {
             let (choice, keyed) = (Choice::of(name), Vec::new());
-            make(&self.kl_estimators, &Written { key, section: "", choice, keyed })
+            make(&self.kl_estimators, &KeyedChoice { key, section: "", choice, keyed })
         };
         let algorithm = &recipe.raw.algorithm;
         let penalty = kl("algorithm.kl_penalty", &algorithm.kl_penalty)?;
@@ -100,7 +100,7 @@ impl Algorithms {
 
     /// Returns the tables of the documentation, in Markdown.
     #[must_use]
-    pub fn tables(&self) -> String {
+    pub fn markdown_tables(&self) -> String {
         let mut text = String::new();
         let streams = |name: &str| match self.advantages.make(&Choice::of(name)) {
             Ok(estimator) if estimator.whole_step() => "step",
@@ -120,8 +120,8 @@ impl Algorithms {
 }
 
 /// Builds the chosen entry of a catalog. Errors name the recipe key.
-fn make<T>(catalog: &Catalog<T>, written: &Written) -> Result<T, RecipeError> {
-    let Written { key, section, choice, keyed } = written;
+fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, RecipeError> {
+    let KeyedChoice { key, section, choice, keyed } = written;
     let names: Vec<&str> = catalog.names().collect();
     let Some(known) = catalog.options(&choice.name) else {
         one_of(*key, &choice.name, &names)?;
@@ -132,7 +132,7 @@ fn make<T>(catalog: &Catalog<T>, written: &Written) -> Result<T, RecipeError> {
             |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
         let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
         let expected = format!("one of {having} when `{}` is set", stray.key);
-        return Err(bound(*key, expected, format!("`{}`", choice.name)));
+        return Err(out_of_bounds(*key, expected, format!("`{}`", choice.name)));
     }
     // For an entry whose options are not listed, the constructor reports unknown options.
     let stray = choice.options.keys().find(|option| !known.contains(&option.as_str()));

@@ -5,21 +5,21 @@ pub mod algorithms;
 mod app;
 #[doc(hidden)]
 pub mod cli;
-pub mod drift;
 #[cfg(feature = "torch")]
-pub mod hosted;
+pub mod guest_metrics;
 pub mod lifetime;
 pub mod memory;
 pub mod pipeline;
 pub mod profile;
+pub mod profile_monitor;
 pub mod progress;
 pub mod prompts;
 pub mod recipe;
 #[cfg(feature = "torch")]
-pub mod record;
+pub mod reporter;
 pub mod rewards;
 #[cfg(feature = "torch")]
-pub mod run;
+pub mod run_folder;
 pub mod score;
 #[cfg(feature = "torch")]
 pub mod session;
@@ -74,5 +74,5 @@ pub mod prelude {
     };
     pub use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 
-    pub use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
+    pub use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
 }

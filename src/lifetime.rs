@@ -20,7 +20,7 @@ pub const ENDED_EARLY: u8 = 75;
 /// The reason why a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum EndReason {
     /// No step was left.
     #[default]
     Finished,
@@ -30,12 +30,12 @@ pub enum Ended {
     OutOfTime,
 }
 
-impl Ended {
+impl EndReason {
     /// Returns the reason for a run with the stop handle `stop` that made `updates` updates, of `wanted` if the total is known.
     ///
     /// A run that made all its updates is finished, even if a stop was requested meanwhile.
     #[must_use]
-    pub fn by(stop: &Stop, updates: u64, wanted: Option<u64>) -> Self {
+    pub fn of(stop: &Stop, updates: u64, wanted: Option<u64>) -> Self {
         match stop.reason() {
             _ if stop.is_complete() || wanted.is_some_and(|wanted| updates >= wanted) => {
                 Self::Finished
@@ -57,7 +57,7 @@ pub struct WallTime {
     limit: Nanos,
     /// The number of rounds that must end before a round that opens now does, this round included.
     rounds: f64,
-    pace: Mutex<Pace>,
+    pace: Mutex<RoundDurations>,
 }
 
 /// The number of past steps that determine the expected time of the next step. Long rounds of tail batching are a few steps apart.
@@ -67,7 +67,7 @@ pub const RECENT: usize = 16;
 const MARGIN: f64 = 0.1;
 
 #[derive(Default)]
-struct Pace {
+struct RoundDurations {
     opened: Option<Nanos>,
     /// The durations of the last rounds.
     took: VecDeque<Nanos>,
@@ -98,11 +98,11 @@ impl WallTime {
 }
 
 /// Ends the process if a failed run does not end by itself. A failed run waits for the threads of its stages, one of which may hang.
-pub(crate) struct Grace(
+pub(crate) struct ExitTimer(
     #[expect(dead_code, reason = "the thread ends when it is dropped")] mpsc::Sender<()>,
 );
 
-impl Grace {
+impl ExitTimer {
     /// Starts a timer that, after `time`, prints `error` and ends the process with exit status 1. Dropping the value stops the timer.
     pub(crate) fn begin(time: Duration, error: String) -> Self {
         let (end, ended) = mpsc::channel();
@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn a_run_that_made_all_its_updates_is_finished_whatever_was_asked() {
         let stop = Stop::default();
-        assert_eq!(Ended::by(&stop, 3, Some(5)), Ended::Finished, "prompts may be fewer");
+        assert_eq!(EndReason::of(&stop, 3, Some(5)), EndReason::Finished, "prompts may be fewer");
         stop.request();
-        assert_eq!(Ended::by(&stop, 3, Some(5)), Ended::Stopped);
-        assert_eq!(Ended::by(&stop, 5, Some(5)), Ended::Finished);
-        assert_eq!(Ended::by(&stop, 3, None), Ended::Stopped);
+        assert_eq!(EndReason::of(&stop, 3, Some(5)), EndReason::Stopped);
+        assert_eq!(EndReason::of(&stop, 5, Some(5)), EndReason::Finished);
+        assert_eq!(EndReason::of(&stop, 3, None), EndReason::Stopped);
     }
 }

@@ -8,13 +8,13 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
-use rollpacker_dataflow::cluster::Seat;
+use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
-use rollpacker_dataflow::snapshot::{Restored, SnapshotPlan, Snapshots};
+use rollpacker_dataflow::snapshot::{RestoredSnapshot, SnapshotPlan, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
-use rollpacker_dataflow::watchdog::{Stall, Watch, Watchdog};
+use rollpacker_dataflow::watchdog::{Stall, Watchdog, WatchdogSettings};
 use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{LedgerInputs, ledger};
@@ -37,26 +37,26 @@ use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 
 /// Emits prompts until there are no more, or until they are no longer needed.
-pub type Produce = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
+pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
     /// Runs on its own thread, which may block on files.
-    Thread(Produce),
+    Thread(PromptProducer),
     /// Runs on the worker's thread; for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
 }
 
 /// The time of a run.
 #[derive(Clone)]
-pub enum Time {
+pub enum RunTime {
     /// The time of the machine.
     Wall(Arc<dyn Clock>),
     /// Virtual time, which the stages advance.
     Virtual(VirtualClock),
 }
 
-impl Time {
+impl RunTime {
     /// Returns the clock that shows this time.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
@@ -68,17 +68,17 @@ impl Time {
 }
 
 /// The start of a run.
-pub enum Begin {
+pub enum RunStart {
     /// At the first step, with this initial policy.
-    Anew(Policy),
+    Initial(Policy),
     /// After the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot restores them.
-    Resumed(Restored),
+    Resumed(RestoredSnapshot),
 }
 
-impl Begin {
-    fn restored(&self) -> Option<&Restored> {
+impl RunStart {
+    fn restored(&self) -> Option<&RestoredSnapshot> {
         match self {
-            Self::Anew(_) => None,
+            Self::Initial(_) => None,
             Self::Resumed(restored) => Some(restored),
         }
     }
@@ -117,7 +117,7 @@ pub struct Pipeline {
     /// The validator and the number of steps between two validations, 0 for none.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
     /// The start of the run.
-    pub begin: Begin,
+    pub begin: RunStart,
     /// The plan by which snapshots of the run are taken; `None` disables them.
     pub snapshots: Option<SnapshotPlan>,
     /// Maximum number of steps by which the sampling policy may lag behind the trained one.
@@ -128,11 +128,11 @@ pub struct Pipeline {
     /// The executor of the rewards.
     pub rewards: Executor,
     /// The time of the run. In virtual time no stage may block on a thread.
-    pub time: Time,
+    pub time: RunTime,
     /// A handle to request that the run ends after the open round.
     pub stop: Stop,
     /// Reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was requested.
-    pub watchdog: Option<Watch>,
+    pub watchdog: Option<WatchdogSettings>,
 }
 
 impl Pipeline {
@@ -144,13 +144,13 @@ impl Pipeline {
         let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
-            Time::Wall(clock) => {
+            RunTime::Wall(clock) => {
                 let watchdog = self.watchdog(clock, &observer);
                 runtime::run_watched(watchdog, |scope, faults| {
                     self.build(&policies, budget, scope, faults, observer)
                 })
             }
-            Time::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
+            RunTime::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
                 self.build(&policies, budget, scope, faults, observer)
             }),
         }
@@ -162,14 +162,18 @@ impl Pipeline {
     ///
     /// # Errors
     /// The first fault of any stage of any worker, the loss of a process, or virtual time, which supports a single worker only.
-    pub fn run_at(mut self, seat: Seat, observer: impl Observer + 'static) -> Result<(), Fault> {
-        let Time::Wall(clock) = self.time.clone() else {
+    pub fn run_worker(
+        mut self,
+        handle: WorkerHandle,
+        observer: impl Observer + 'static,
+    ) -> Result<(), Fault> {
+        let RunTime::Wall(clock) = self.time.clone() else {
             return Err(Fault::new("pipeline", "virtual time supports a single worker only"));
         };
         let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         let watchdog = self.watchdog(clock, &observer);
-        seat.run(watchdog, |scope, faults| self.build(&policies, budget, scope, faults, observer))
+        handle.run(watchdog, |scope, faults| self.build(&policies, budget, scope, faults, observer))
     }
 
     fn watchdog<O: Observer + 'static>(
@@ -181,7 +185,7 @@ impl Pipeline {
         let tell = move |stall: &Stall| told.warning(&stall.fault());
         let stop = self.stop.clone();
         let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, tell));
-        watchdog.map(|watchdog| watchdog.ending_if(move || stop.is_requested()))
+        watchdog.map(|watchdog| watchdog.fail_on_stall_if(move || stop.is_requested()))
     }
 
     /// Returns the policies that the first steps sample with, and the budget of the prompt source. Restores the schedule, the placement and
@@ -189,8 +193,8 @@ impl Pipeline {
     fn start(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
         let budget = Budget::new(self.prompts_ahead);
         let restored = match &self.begin {
-            Begin::Anew(initial) => return Ok((vec![initial.clone()], budget)),
-            Begin::Resumed(restored) => restored.clone(),
+            RunStart::Initial(initial) => return Ok((vec![initial.clone()], budget)),
+            RunStart::Resumed(restored) => restored.clone(),
         };
         let failed = |error: ResumeError| Fault::new("resume", error.to_string());
         schedule::snapshot::restore(&restored, &mut self.schedule).map_err(failed)?;
@@ -212,11 +216,11 @@ impl Pipeline {
     /// Returns the snapshot handle in which the operators take part.
     fn resumable<'scope>(&self, scope: Scope<'scope, Step>) -> Resumable<'scope> {
         let restored = self.begin.restored().cloned();
-        let resumed = restored.as_ref().map(Restored::step);
+        let resumed = restored.as_ref().map(RestoredSnapshot::step);
         let plan = self.snapshots.clone().map(|plan| SnapshotPlan { resumed, ..plan });
         let snapshots = plan.map(|plan| match &self.time {
-            Time::Wall(_) => Snapshots::new(scope, &plan),
-            Time::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
+            RunTime::Wall(_) => Snapshots::new(scope, &plan),
+            RunTime::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
         });
         Resumable::new(snapshots, restored)
     }
@@ -281,13 +285,14 @@ impl Pipeline {
 
         let observer = Rc::new(RefCell::new(observer));
         let mut warned = observer.clone();
-        let warnings = route::first("warnings_to_first", updates.warnings, &schema::ERRORS);
+        let warnings =
+            route::gather_at_first("warnings_to_first", updates.warnings, &schema::ERRORS);
         warn(warnings, move |warning| warned.warning(&warning));
         let mut failing = observer.clone();
-        faults.before_the_end(move |fault| failing.failed(fault));
+        faults.on_fault(move |fault| failing.failed(fault));
         raise(updates.errors, faults);
-        let responses = route::first("responses_to_first", responses, &schema::RESPONSES);
-        let groups = route::first("trained_to_first", groups, &schema::GROUPS);
+        let responses = route::gather_at_first("responses_to_first", responses, &schema::RESPONSES);
+        let groups = route::gather_at_first("trained_to_first", groups, &schema::GROUPS);
         let recorded = LedgerInputs {
             responses: responses.clone(),
             groups: groups.clone(),

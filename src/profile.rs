@@ -140,7 +140,7 @@ pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
     let mut rows = Vec::new();
     for batch in reader {
         let batch = batch.map_err(|error| failed(&error))?;
-        let columns = Columns::of(path, &batch, rows.len())?;
+        let columns = ProfileColumns::of(path, &batch, rows.len())?;
         for at in 0..batch.num_rows() {
             rows.push(columns.row(at)?);
         }
@@ -149,14 +149,14 @@ pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
 }
 
 /// The columns of a batch, with the types of [`PROFILE`].
-struct Columns<'a> {
+struct ProfileColumns<'a> {
     path: &'a Path,
     batch: &'a RecordBatch,
     /// The number of rows of the file before this batch.
     before: usize,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> ProfileColumns<'a> {
     fn of(path: &'a Path, batch: &'a RecordBatch, before: usize) -> Result<Self, ProfileError> {
         for field in PROFILE.fields() {
             let found = batch.column_by_name(field.name()).map(|column| column.data_type());

@@ -92,7 +92,7 @@ impl Console {
         match &self.bar {
             Some(bar) => bar.println(clean(line)),
             // The run continues if its output cannot be written. The run folder contains the same information.
-            None => drop(terminal::say(line)),
+            None => drop(terminal::print_line(line)),
         }
     }
 
@@ -105,9 +105,9 @@ impl Console {
 }
 
 /// Shows the number of scored rows of a file. Shows nothing if standard error is not a terminal.
-pub struct Rows(Option<ProgressBar>);
+pub struct RowProgress(Option<ProgressBar>);
 
-impl Rows {
+impl RowProgress {
     /// Creates the display before the first row.
     ///
     /// # Panics

@@ -69,7 +69,12 @@ pub enum PromptError {
 
 /// Returns a warning if a batch is larger than its dataset. `effect` describes the consequence.
 #[must_use]
-pub fn too_large(key: &str, batch: usize, rows: u64, effect: &str) -> Option<String> {
+pub fn batch_larger_than_dataset(
+    key: &str,
+    batch: usize,
+    rows: u64,
+    effect: &str,
+) -> Option<String> {
     (batch as u64 > rows).then(|| {
         format!(
             "warning: key `{key}`: expected at most the {rows} rows of the dataset, found {batch}: {effect}"
@@ -79,8 +84,8 @@ pub fn too_large(key: &str, batch: usize, rows: u64, effect: &str) -> Option<Str
 
 /// Returns the warning for a training run. Its rounds end with the epoch.
 #[must_use]
-pub fn too_large_for_training(batch: usize, rows: u64) -> Option<String> {
-    too_large(
+pub fn training_batch_larger_than_dataset(batch: usize, rows: u64) -> Option<String> {
+    batch_larger_than_dataset(
         "data.train_batch_size",
         batch,
         rows,
@@ -99,9 +104,9 @@ impl From<DatasetError> for PromptError {
 
 /// The number of prompts that were left out because of their length. Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub struct LeftOut(Arc<AtomicU64>);
+pub struct OverlongPrompts(Arc<AtomicU64>);
 
-impl LeftOut {
+impl OverlongPrompts {
     /// Returns the number of prompts left out so far.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -122,7 +127,7 @@ pub struct PromptReader {
     /// The rewards. A prompt whose data source has no reward is rejected before it is launched.
     pub router: Router,
     /// Counts the prompts left out because of their length.
-    pub left_out: LeftOut,
+    pub left_out: OverlongPrompts,
 }
 
 impl PromptReader {
@@ -169,13 +174,13 @@ impl PromptReader {
             // The filter measures only lengths. Length 0 lets a failed prompt pass the filter, and the map below returns its error.
             Err(error) => (0, Err(error)),
         };
-        let Start { cursor, next, left_out } = self.start(last)?;
+        let ReadPosition { cursor, next, left_out } = self.start(last)?;
         let prompts = self.dataset.prompts(cursor)?.until_epoch(epochs);
-        let mut kept = prompts.no_longer_than(self.max_prompt_length, measured);
+        let mut kept = prompts.filter_by_length(self.max_prompt_length, measured);
         let mut ids = (next..).map(PromptId);
         Ok(std::iter::from_fn(move || {
             let next = kept.next();
-            self.left_out.0.store(left_out + kept.left_out().prompts, Ordering::Relaxed);
+            self.left_out.0.store(left_out + kept.stats().prompts, Ordering::Relaxed);
             Some(next?.map_err(PromptError::from).and_then(|(prompt, encoded)| {
                 let id = ids.next().expect("invariant: no run reads 2^64 prompts");
                 encoded.map(|prompt_ids| row(&prompt, id, prompt_ids))
@@ -184,11 +189,14 @@ impl PromptReader {
     }
 
     /// Returns the position to start reading from. Rows before it that have no id were left out because of their length.
-    fn start(&self, last: Option<LastPrompt>) -> Result<Start, PromptError> {
-        let Some(LastPrompt { prompt, epoch, row }) = last else { return Ok(Start::default()) };
-        let cursor = self.dataset.behind(epoch, row).ok_or(PromptError::Gone { row, prompt })?;
+    fn start(&self, last: Option<LastPrompt>) -> Result<ReadPosition, PromptError> {
+        let Some(LastPrompt { prompt, epoch, row }) = last else {
+            return Ok(ReadPosition::default());
+        };
+        let cursor =
+            self.dataset.cursor_after(epoch, row).ok_or(PromptError::Gone { row, prompt })?;
         let (read, next) = (u64::from(epoch) * self.dataset.len() + cursor.offset, prompt.0 + 1);
-        Ok(Start { cursor, next, left_out: read.saturating_sub(next) })
+        Ok(ReadPosition { cursor, next, left_out: read.saturating_sub(next) })
     }
 
     /// Returns the tokens of a prompt, or `TooLong` if its text alone shows that it has too many tokens.
@@ -203,7 +211,7 @@ impl PromptReader {
             let (file, row) = place();
             PromptError::Encode { file, row, source: Box::new(source) }
         })?;
-        match self.stranger(&encoded) {
+        match self.out_of_vocabulary(&encoded) {
             Some(id) => {
                 let ((file, row), vocab_size) = (place(), self.vocab_size);
                 Err(PromptError::Vocabulary { file, row, id, vocab_size })
@@ -213,7 +221,7 @@ impl PromptReader {
     }
 
     /// Returns a token id that is outside of the model's vocabulary, if there is one.
-    fn stranger(&self, encoded: &Encoded) -> Option<i32> {
+    fn out_of_vocabulary(&self, encoded: &Encoded) -> Option<i32> {
         let Encoded::Ids(ids) = encoded else { return None };
         ids.iter().copied().find(|&id| !(0..self.vocab_size).contains(&i64::from(id)))
     }
@@ -221,7 +229,7 @@ impl PromptReader {
 
 /// The position to start reading from.
 #[derive(Default)]
-struct Start {
+struct ReadPosition {
     cursor: Cursor,
     /// The id of the next prompt.
     next: u64,

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use rollpacker_dataflow::snapshot::{
-    Cadence, Found, Generation, Identity, Restored, SnapshotPlan, SnapshotStore, StoreOptions,
+    Cadence, Generation, Identity, RestoredSnapshot, SearchResult, SnapshotPlan, SnapshotStore,
+    StoreOptions,
 };
 use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::recipe::{Raw, Recipe};
-use crate::record::RunFolder;
+use crate::recipe::{RawRecipe, Recipe};
+use crate::run_folder::RunFolder;
 
 /// The name of the kind of run in its [`Identity`]. A folder holds the snapshots of one kind. The facts contain the rest.
 const RUN: &str = "train";
@@ -22,7 +23,7 @@ const RECIPE: &str = "recipe";
 const DATA: &str = "data";
 
 /// Keys that may change when a run is resumed. They affect the duration, the location or the reports of a run, not what it computes.
-const FREE: [&str; 27] = [
+const RESUMABLE_KEYS: [&str; 27] = [
     "actor.threads",
     "data.train_files",
     "data.val_files",
@@ -84,7 +85,7 @@ pub struct RunSnapshots {
     /// The plan by which snapshots are taken; `None` disables them.
     pub plan: Option<SnapshotPlan>,
     /// The snapshot to resume from, if any.
-    pub restored: Option<Restored>,
+    pub restored: Option<RestoredSnapshot>,
     /// The generation of the store, which the other processes need to join it.
     generation: Option<Generation>,
     /// Messages for the user: which snapshots were skipped, and why.
@@ -140,7 +141,7 @@ impl RunSnapshots {
             check(&identity, restored)?;
             // Resuming removes the records of later steps from the run folder, and the later snapshots rely on them.
             if matches!(resume, Some(ResumeFrom::Steps(_))) {
-                store.go_back_to(restored)?;
+                store.rewind_to(restored)?;
             }
         }
         let generation = store.generation();
@@ -152,9 +153,9 @@ impl RunSnapshots {
     /// Returns the note with which other processes of the run [join](Self::join).
     #[must_use]
     pub fn note(&self) -> String {
-        let note = Note {
+        let note = JoinNote {
             generation: self.generation,
-            resumed: self.restored.as_ref().map(Restored::step),
+            resumed: self.restored.as_ref().map(RestoredSnapshot::step),
         };
         serde_json::to_string(&note).expect("invariant: a note is plain data")
     }
@@ -164,14 +165,14 @@ impl RunSnapshots {
     /// # Errors
     /// If the snapshot to resume from cannot be read in this process.
     pub fn join(recipe: &Recipe, data: u64, note: &str) -> anyhow::Result<Self> {
-        let Note { generation, resumed } = serde_json::from_str(note)
+        let JoinNote { generation, resumed } = serde_json::from_str(note)
             .context("cannot read the first process's note about its snapshots")?;
         let Some(generation) = generation else { return Ok(Self::default()) };
         let (folder, identity) =
             (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
         let options = StoreOptions { identity, keep: recipe.raw.trainer.max_ckpt_to_keep };
         let store = SnapshotStore::join(&folder, generation, options)?;
-        let restored = resumed.map(|step| seen(&store, &folder, step)).transpose()?;
+        let restored = resumed.map(|step| joined_snapshot(&store, &folder, step)).transpose()?;
         let plan = plan(recipe, store, restored.as_ref());
         Ok(Self { plan, restored, generation: Some(generation), notes: Vec::new() })
     }
@@ -179,7 +180,7 @@ impl RunSnapshots {
 
 /// The message of the first process to the others.
 #[derive(Serialize, Deserialize)]
-struct Note {
+struct JoinNote {
     generation: Option<Generation>,
     /// The last step of the snapshot to resume from.
     resumed: Option<Step>,
@@ -194,19 +195,23 @@ fn is_same(one: &Path, other: &Path) -> bool {
 fn plan(
     recipe: &Recipe,
     store: SnapshotStore,
-    restored: Option<&Restored>,
+    restored: Option<&RestoredSnapshot>,
 ) -> Option<SnapshotPlan> {
     let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
     (every > 0).then(|| SnapshotPlan {
         store: Arc::new(store),
         cadence: Cadence::every(every),
         on_error: recipe.raw.trainer.snapshot_on_error.into(),
-        resumed: restored.map(Restored::step),
+        resumed: restored.map(RestoredSnapshot::step),
     })
 }
 
 /// Returns the snapshot that the first process resumes from, as this process sees it.
-fn seen(store: &SnapshotStore, folder: &Path, step: Step) -> anyhow::Result<Restored> {
+fn joined_snapshot(
+    store: &SnapshotStore,
+    folder: &Path,
+    step: Step,
+) -> anyhow::Result<RestoredSnapshot> {
     let found = store.at(step)?.restored;
     found.with_context(|| {
         let steps = step.next();
@@ -231,14 +236,14 @@ fn find(
     from: ResumeFrom,
     known: &[Step],
     notes: &mut Vec<String>,
-) -> anyhow::Result<Option<Restored>> {
+) -> anyhow::Result<Option<RestoredSnapshot>> {
     let path = folder.display();
     if let ResumeFrom::Steps(steps) = from
         && !known.contains(&Step(steps - 1))
     {
-        bail!("{path}: expected a snapshot after step {steps}, found {}", Listed(known));
+        bail!("{path}: expected a snapshot after step {steps}, found {}", StepList(known));
     }
-    let Found { restored, damage } = match from {
+    let SearchResult { restored, damage } = match from {
         ResumeFrom::Latest => store.latest()?,
         ResumeFrom::Steps(steps) => store.at(Step(steps - 1))?,
     };
@@ -256,9 +261,9 @@ fn find(
 }
 
 /// Steps, counted from 1 as users see them.
-struct Listed<'a>(&'a [Step]);
+struct StepList<'a>(&'a [Step]);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for StepList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("none");
@@ -286,11 +291,11 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
 }
 
 fn is_free(key: &str) -> bool {
-    FREE.contains(&key) || UNUSED.iter().any(|section| key.starts_with(section))
+    RESUMABLE_KEYS.contains(&key) || UNUSED.iter().any(|section| key.starts_with(section))
 }
 
 /// Rejects a snapshot of a run with other prompts, or with other values of keys that must not change.
-fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
+fn check(ours: &Identity, restored: &RestoredSnapshot) -> anyhow::Result<()> {
     let theirs = &restored.manifest().identity;
     let steps = restored.step().next();
     if ours.facts.get(DATA) != theirs.facts.get(DATA) {
@@ -302,7 +307,7 @@ fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
         identity.facts.get(RECIPE).and_then(Value::as_object).cloned().unwrap_or_default()
     };
     let (ours, theirs) = (of(ours), of(theirs));
-    let defaults = Raw::default().settings();
+    let defaults = RawRecipe::default().settings();
     let said = |keys: &serde_json::Map<String, Value>, key: &str| {
         let said = keys.get(key).and_then(Value::as_str).map(str::to_owned);
         said.or_else(|| defaults.get(key).cloned()).unwrap_or_else(|| "nothing".to_owned())

@@ -15,7 +15,7 @@ use rollpacker_stages::secret::redact;
 /// # Errors
 ///
 /// If it cannot be written, unless the reader has closed the stream.
-pub fn say(line: &str) -> io::Result<()> {
+pub fn print_line(line: &str) -> io::Result<()> {
     print(&format!("{line}\n"))
 }
 

@@ -14,7 +14,7 @@ use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
 use rollpacker::stages::catalog::NoOptions;
 use rollpacker::stages::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
-use rollpacker_dataflow::cluster::{Cluster, Facts};
+use rollpacker_dataflow::cluster::{Cluster, RunFacts};
 use rollpacker_dataflow::fault::Fault;
 use tch::TchError;
 use workplace::Workplace;
@@ -197,15 +197,16 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
         "actor.policy_loss.height=2.5",
     ]);
     let recipe = place.recipe(&named);
-    let session = Session::open_from(recipe, &Registry::builtin(), &algorithms).expect("it opens");
+    let session =
+        Session::open_with_algorithms(recipe, &Registry::builtin(), &algorithms).expect("it opens");
     let opened = session.opened();
     let (by_name, _) = place.train_session("name", session, &named);
     let folder = place.path("workers");
-    let on_workers = Cluster::of_threads(2).run(&Facts::default(), "", move |seat| {
+    let on_workers = Cluster::with_threads(2).run(&RunFacts::default(), "", move |seat| {
         let steps = Steps::default();
         let session = opened.session(&seat).expect("it opens").with_reward("*", Spread);
         session
-            .train_at(Some(seat), &Stop::default(), &folder, steps.clone(), |_| {})
+            .train_worker(Some(seat), &Stop::default(), &folder, steps.clone(), |_| {})
             .map_err(|error| Fault::new("test", format!("{error:#}")))?;
         Ok(steps.0.take())
     });
@@ -344,7 +345,7 @@ fn the_page_of_algorithms_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.md");
     let page = std::fs::read_to_string(&path).expect("the page is there");
     let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
-    let tables = format!("\n{}\n", Algorithms::default().tables());
+    let tables = format!("\n{}\n", Algorithms::default().markdown_tables());
     let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(&path, format!("{before}{tables}{after}")).expect("written");

@@ -8,15 +8,15 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use workplace::{End, RECIPE, Workplace};
+use workplace::{ProcessEnd, RECIPE, Workplace};
 
 /// Runs a command of the example, which `cargo test` builds into a folder next to the tests.
-fn run(place: &Workplace, args: &[&str]) -> End {
+fn run(place: &Workplace, args: &[&str]) -> ProcessEnd {
     let mut path = PathBuf::from(env!("CARGO_BIN_EXE_rollpacker"));
     path.set_file_name("examples");
     let mut command = Command::new(path.join("own_command_line"));
     place.here(command.args(args));
-    End::of(command.spawn().expect("the example starts"))
+    ProcessEnd::of(command.spawn().expect("the example starts"))
 }
 
 fn ok(place: &Workplace, args: &[&str]) -> String {

@@ -18,7 +18,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::operators::report::depends_on_time;
 use serde_json::Value;
 
-use workplace::{End, RECIPE, Workplace};
+use workplace::{ProcessEnd, RECIPE, Workplace};
 
 const SEED: u64 = 1;
 const RUNS: usize = 20;
@@ -133,7 +133,7 @@ fn kill(place: &Workplace, name: &str, instant: Instant) -> bool {
         }
     }
     drop(child.kill());
-    let end = End::of(child);
+    let end = ProcessEnd::of(child);
     assert!(end.code.is_none() || end.code == Some(0), "{name}, {instant:?}: {end:?}");
     end.code.is_none()
 }

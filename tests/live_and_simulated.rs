@@ -10,7 +10,7 @@ use std::rc::Rc;
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
-use rollpacker::record::RunFolder;
+use rollpacker::run_folder::RunFolder;
 use rollpacker::session::Session;
 use rollpacker::simulate::{Job, run::pipeline};
 use rollpacker_dataflow::schema::column;

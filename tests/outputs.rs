@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use workplace::{End, RECIPE, Workplace};
+use workplace::{ProcessEnd, RECIPE, Workplace};
 
 const ROWS: &str =
     "{\"response\": \"1\", \"answer\": \"1\"}\n{\"response\": \"2\", \"answer\": \"1\"}\n";
@@ -118,7 +118,7 @@ fn rows_are_not_appended_to_the_file_that_they_are_read_from() {
     let args = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
     let mut command = place.command(&args);
     command.stdout(rows.expect("opened"));
-    let end = End::of(command.spawn().expect("it starts"));
+    let end = ProcessEnd::of(command.spawn().expect("it starts"));
     assert_eq!(end.code, Some(2), "{end:?}");
     assert!(end.err.contains("standard output") && end.err.contains("rows.jsonl"), "{end:?}");
     assert_eq!(fs::read_to_string(place.path("rows.jsonl")).expect("read"), ROWS);
@@ -133,7 +133,7 @@ fn piped_rows_are_all_scored() {
     let mut pipe = child.stdin.take().expect("piped");
     std::io::Write::write_all(&mut pipe, ROWS.as_bytes()).expect("written");
     drop(pipe);
-    let end = End::of(child);
+    let end = ProcessEnd::of(child);
     assert_eq!(end.code, Some(0), "{end:?}");
     let scores = fs::read_to_string(place.path("out.jsonl")).expect("read");
     assert!(scores.starts_with(r#"{"index":0,"score":1.0"#), "{scores}");

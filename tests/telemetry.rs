@@ -51,7 +51,7 @@ fn sample(policies: BatchStream<'_>) -> BatchStream<'_> {
     let mut operator = Operator::new("sample", policies.scope());
     let mut input = operator.input(policies, Pipeline, &schema::POLICIES);
     let (mut output, sampled) = operator.output(&schema::POLICIES, &[0]);
-    let sampled = operator.spanned(sampled);
+    let sampled = operator.end_spans_by(sampled);
     operator.build(move |_| {
         move |_| {
             input.for_each(|capability, batch| {
@@ -69,7 +69,7 @@ fn train(sampled: BatchStream<'_>) -> BatchStream<'_> {
     let mut operator = Operator::new("train", sampled.scope());
     let mut input = operator.input(sampled, Pipeline, &schema::POLICIES);
     let (mut output, policies) = operator.output(&schema::POLICIES, &[0]);
-    let policies = operator.spanned(policies);
+    let policies = operator.end_spans_by(policies);
     operator.build(move |_| {
         let mut open = BTreeMap::new();
         move |frontiers| {
@@ -111,7 +111,7 @@ fn fail(stream: BatchStream<'_>) -> BatchStream<'_> {
     let mut operator = Operator::new("fail", stream.scope());
     let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
     let (mut errors, failed) = operator.output(&schema::ERRORS, &[0]);
-    let failed = operator.spanned(failed);
+    let failed = operator.end_spans_by(failed);
     operator.build(move |_| {
         move |_| {
             input.for_each(|capability, _| {

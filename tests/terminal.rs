@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use serde_json::{Value, json};
-use workplace::{End, RECIPE, Workplace, json as read_json};
+use workplace::{ProcessEnd, RECIPE, Workplace, json as read_json};
 
 /// Clears the screen, rings the bell, changes colors with a one-character and a two-character sequence, returns the carriage, and reverses
 /// the text direction.
@@ -20,7 +20,7 @@ fn is_control(c: char) -> bool {
 }
 
 /// Returns the output of a command, after asserting that it has no control characters.
-fn printed(end: &End) -> String {
+fn printed(end: &ProcessEnd) -> String {
     let all = format!("{}{}", end.out, end.err);
     assert!(!all.contains(is_control), "{:?}", all);
     all
@@ -79,13 +79,13 @@ fn files_and_json_keep_foreign_text_as_it_is() {
 }
 
 /// Reads one line of a command's output, closes the stream, and waits for the command.
-fn first_line(place: &Workplace, args: &[&str]) -> (String, End) {
+fn first_line(place: &Workplace, args: &[&str]) -> (String, ProcessEnd) {
     let mut child = place.command(args).spawn().expect("it starts");
     let mut line = String::new();
     let mut output = BufReader::new(child.stdout.take().expect("piped"));
     output.read_line(&mut line).expect("a line");
     drop(output);
-    (line, End::of(child))
+    (line, ProcessEnd::of(child))
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn no_secret_is_printed_or_written() {
     let secrets = ["bearer-key-1", "pass-word", "query-key-1", "dXNlcjpwYXNzLXdvcmQ"];
     let checked = |mut command: std::process::Command, status: i32| {
         let child = command.env("SCORER_KEY", "bearer-key-1").spawn().expect("it starts");
-        let end = End::of(child);
+        let end = ProcessEnd::of(child);
         assert_eq!(end.code, Some(status), "{end:?}");
         let all = format!("{}{}", end.out, end.err);
         assert!(!secrets.iter().any(|secret| all.contains(secret)), "{all}");

@@ -12,7 +12,7 @@ use std::process::Child;
 
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;
-use workplace::{End, Workplace, json};
+use workplace::{ProcessEnd, Workplace, json};
 
 const RECIPE: &str = r#"
 [data]
@@ -75,7 +75,7 @@ impl Workplace {
         self.hosts(processes);
         let others: Vec<Child> = (1..processes).map(|process| self.start(process, args)).collect();
         let all = std::iter::once(self.start(0, args)).chain(others);
-        for end in all.map(End::of) {
+        for end in all.map(ProcessEnd::of) {
             assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
         }
     }
@@ -104,7 +104,7 @@ fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
     let second = place.start(1, &["--out", "nowhere"]);
     let first = place.start(0, &["--out", "both"]);
     for child in [first, second] {
-        let end = End::of(child);
+        let end = ProcessEnd::of(child);
         assert_eq!(end.code, Some(0), "{end:?}");
     }
     assert!(!place.path("nowhere").exists(), "the first process writes");
@@ -215,7 +215,7 @@ fn a_process_that_is_killed_ends_the_other_with_a_message() {
     second.kill().expect("killed");
     second.wait().expect("gone");
     let read = std::thread::spawn(move || lines.for_each(drop));
-    let End { code, err: said, .. } = End::of(first);
+    let ProcessEnd { code, err: said, .. } = ProcessEnd::of(first);
     read.join().expect("read");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("error: process 1 ({}) was lost at step ", hosts[1])), "{said}");
@@ -229,7 +229,7 @@ fn what_cannot_run_together_is_refused() {
     let hosts = place.hosts(2);
     let second = place.start(1, &["actor.lr=1e-4"]);
     let first = place.start(0, &[]);
-    let [first, second] = [first, second].map(End::of);
+    let [first, second] = [first, second].map(ProcessEnd::of);
     assert_eq!([first.code, second.code], [Some(2); 2]);
     let expected = format!(
         "error: process 1 ({}) has a different value of actor.lr: `0.0001`; this process has `0.001`\n",
@@ -241,7 +241,7 @@ fn what_cannot_run_together_is_refused() {
     place.hosts(2);
     let ends = [(1, "elsewhere"), (0, "here")]
         .map(|(process, out)| place.start(process, &["--out", out, "trainer.save_freq=1"]))
-        .map(End::of);
+        .map(ProcessEnd::of);
     for end in ends {
         assert_eq!(end.code, Some(1), "{end:?}");
         assert!(end.err.contains("all processes need one run folder"), "{end:?}");

@@ -35,10 +35,10 @@ pub type BatchStream<'scope> = Stream<'scope, Step, Batch>;
 pub struct Batch {
     /// `None` in the default that timely leaves behind when it takes a container. The whole record batch is shared, because cloning a
     /// `RecordBatch` increments one reference count per column.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedBatch>>,
 }
 
-struct Shared {
+struct SharedBatch {
     rows: RecordBatch,
     /// The IPC encoding, cached because timely asks for its length and for its bytes in two calls.
     encoded: OnceLock<Vec<u8>>,
@@ -48,7 +48,7 @@ impl Batch {
     /// Wraps a record batch.
     #[must_use]
     pub fn new(rows: RecordBatch) -> Self {
-        Self { shared: Some(Arc::new(Shared { rows, encoded: OnceLock::new() })) }
+        Self { shared: Some(Arc::new(SharedBatch { rows, encoded: OnceLock::new() })) }
     }
 
     /// Creates a batch of `schema` from its columns.
@@ -155,7 +155,7 @@ impl Batch {
     }
 
     fn encode(&self) -> &[u8] {
-        let Some(Shared { rows, encoded }) = self.shared.as_deref() else { return &[] };
+        let Some(SharedBatch { rows, encoded }) = self.shared.as_deref() else { return &[] };
         encoded.get_or_init(|| {
             let mut writer = StreamWriter::try_new(Vec::new(), &rows.schema())
                 .expect("invariant: the schemas of our streams are encodable");

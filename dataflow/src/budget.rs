@@ -9,17 +9,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// never do.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    shared: Arc<(Mutex<State>, Condvar)>,
+    shared: Arc<(Mutex<BudgetState>, Condvar)>,
 }
 
-struct State {
+struct BudgetState {
     available: usize,
     granted: usize,
     closed: bool,
     waker: Option<Box<dyn Fn() + Send>>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for BudgetState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { available, closed, .. } = self;
         write!(f, "{available} free{}", if *closed { ", closed" } else { "" })
@@ -32,7 +32,7 @@ impl Budget {
     pub fn new(amount: usize) -> Self {
         Self {
             shared: Arc::new((
-                Mutex::new(State {
+                Mutex::new(BudgetState {
                     available: amount,
                     granted: amount,
                     closed: false,
@@ -78,15 +78,15 @@ impl Budget {
         let mut state = self.lock();
         state.available += amount;
         state.granted += amount;
-        self.tell(&state);
+        self.notify(&state);
     }
 
     /// Sets the function that is called whenever units are released and when the budget is closed.
-    pub fn wake_by(&self, waker: impl Fn() + Send + 'static) {
+    pub fn set_waker(&self, waker: impl Fn() + Send + 'static) {
         self.lock().waker = Some(Box::new(waker));
     }
 
-    fn tell(&self, state: &State) {
+    fn notify(&self, state: &BudgetState) {
         self.shared.1.notify_all();
         if let Some(waker) = &state.waker {
             waker();
@@ -115,10 +115,10 @@ impl Budget {
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        self.tell(&state);
+        self.notify(&state);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
         // A panic elsewhere cannot leave the fields inconsistent, so a poisoned lock is still usable.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

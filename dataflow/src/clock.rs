@@ -69,7 +69,7 @@ impl WallClock {
 
     /// Creates a clock that shows `now` now, to follow the clock of another process.
     #[must_use]
-    pub fn reading(now: Nanos) -> Self {
+    pub fn starting_at(now: Nanos) -> Self {
         Self { read: now, ..Self::start() }
     }
 }

@@ -25,7 +25,7 @@ use crate::batch::{Batch, BatchStream};
 use crate::schema;
 use crate::step::Step;
 use crate::telemetry::{self, Meter, StageSpans, close_spans};
-use crate::watchdog::{self, Waiting, Watched};
+use crate::watchdog::{self, OperatorWaits, WaitHandle};
 
 /// Builds one operator over batches.
 pub struct Operator<'scope> {
@@ -33,7 +33,7 @@ pub struct Operator<'scope> {
     scope: Scope<'scope, Step>,
     meter: Rc<Meter>,
     spans: StageSpans,
-    watched: Rc<Watched>,
+    watched: Rc<OperatorWaits>,
 }
 
 impl<'scope> Operator<'scope> {
@@ -45,7 +45,7 @@ impl<'scope> Operator<'scope> {
             scope,
             meter: Meter::register(name),
             spans: StageSpans::new(name),
-            watched: Watched::register(name),
+            watched: OperatorWaits::register(name),
         }
     }
 
@@ -67,7 +67,7 @@ impl<'scope> Operator<'scope> {
         let handle = self.builder.new_input(stream, pact);
         Input {
             handle,
-            precedes: Arc::ptr_eq(schema, &schema::POLICIES),
+            before_step: Arc::ptr_eq(schema, &schema::POLICIES),
             schema: schema.clone(),
             meter: self.meter.clone(),
             spans: self.spans.clone(),
@@ -140,19 +140,19 @@ impl<'scope> Operator<'scope> {
     /// Returns a handle with which the operator reports what it waits for; the watchdog prints it on a stall. Each call returns a new
     /// handle.
     #[must_use]
-    pub fn waiting(&self) -> Waiting {
-        self.watched.waiting()
+    pub fn wait_handle(&self) -> WaitHandle {
+        self.watched.wait_handle()
     }
 
     /// Counts every change of `count` as progress of the graph, for work on a thread that this worker does not own. The function is called
     /// often and must be cheap.
-    pub fn moves_with(&self, count: impl Fn() -> u64 + 'static) {
-        watchdog::moves_with(count);
+    pub fn count_progress(&self, count: impl Fn() -> u64 + 'static) {
+        watchdog::count_progress(count);
     }
 
     /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step.
     #[must_use]
-    pub fn spanned(&self, stream: BatchStream<'scope>) -> BatchStream<'scope> {
+    pub fn end_spans_by(&self, stream: BatchStream<'scope>) -> BatchStream<'scope> {
         if telemetry::is_traced() {
             close_spans(stream.clone(), self.spans.clone());
         }
@@ -169,7 +169,7 @@ impl<'scope> Operator<'scope> {
         self.builder.build(move |capabilities| {
             let mut logic = constructor(capabilities);
             move |frontiers| {
-                watched.see(frontiers);
+                watched.record_frontiers(frontiers);
                 meter.time(|| logic(frontiers));
                 spans.close_by_inputs(frontiers);
             }
@@ -184,7 +184,7 @@ where
 {
     handle: InputHandleCore<Step, Batch, P>,
     /// `true` if batches arrive before their step begins, or at a step that never begins. This is the case for policies.
-    precedes: bool,
+    before_step: bool,
     schema: SchemaRef,
     meter: Rc<Meter>,
     spans: StageSpans,
@@ -196,7 +196,7 @@ where
 {
     /// Processes every batch that has arrived, in the order of arrival.
     pub fn for_each(&mut self, mut logic: impl FnMut(InputCapability<Step>, Batch)) {
-        let Self { handle, precedes, schema, meter, spans } = self;
+        let Self { handle, before_step: precedes, schema, meter, spans } = self;
         handle.for_each(|capability, batch| {
             let batch = batch.take();
             check(&batch, schema, meter.name());

@@ -1,7 +1,8 @@
 //! Routing of batches between workers.
 //!
-//! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`exchanged`], [`first`], [`all`] and [`shared`] add
-//! operators of their own. On a single worker they add nothing, so their users need not know the number of workers.
+//! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`exchange`], [`gather_at_first`], [`broadcast`] and
+//! [`by_worker_or_all`] add operators of their own. On a single worker they add nothing, so their users need not know the number of
+//! workers.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub fn to_worker(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> 
 
 /// Moves rows to the workers that `pact` selects: [`by_key`], [`to_first`] or [`to_worker`]. `name` is the name of the operator.
 #[must_use]
-pub fn exchanged<'scope>(
+pub fn exchange<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
     pact: impl ParallelizationContract<Step, Batch, Puller: 'static>,
@@ -47,17 +48,17 @@ pub fn exchanged<'scope>(
 
 /// Moves all rows to worker 0.
 #[must_use]
-pub fn first<'scope>(
+pub fn gather_at_first<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
     schema: &SchemaRef,
 ) -> BatchStream<'scope> {
-    exchanged(name, stream, to_first(), schema)
+    exchange(name, stream, to_first(), schema)
 }
 
 /// Copies every row to every worker.
 #[must_use]
-pub fn all<'scope>(
+pub fn broadcast<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
     schema: &SchemaRef,
@@ -70,7 +71,7 @@ pub fn all<'scope>(
 /// Moves each row to the worker whose index is in `column`, a nullable `UInt32` column. Rows with null go to every worker. The order of
 /// rows is kept.
 #[must_use]
-pub fn shared<'scope>(
+pub fn by_worker_or_all<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
     schema: &SchemaRef,

@@ -45,7 +45,7 @@ pub fn run_watched<R>(
         build,
         |_| {},
         |worker, watchdog| {
-            worker.step_or_park(watchdog.map(Watchdog::patience));
+            worker.step_or_park(watchdog.map(Watchdog::park_timeout));
             true
         },
     )
@@ -112,7 +112,7 @@ pub(crate) fn run_with<R>(
     let fault = faults.first().or(stuck);
     if let Some(fault) = &fault {
         failing(fault);
-        faults.tell(fault);
+        faults.notify(fault);
     }
     for dataflow in worker.installed_dataflows() {
         worker.drop_dataflow(dataflow);

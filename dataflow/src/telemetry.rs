@@ -39,7 +39,7 @@ pub struct Meter {
 
 /// The counts of a [`Meter`] since the operator was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct MeterReading {
     /// The operator.
     pub operator: &'static str,
     /// The number of rows received.
@@ -82,8 +82,8 @@ impl Meter {
         result
     }
 
-    fn read(&self) -> Reading {
-        Reading {
+    fn read(&self) -> MeterReading {
+        MeterReading {
             operator: self.name,
             rows_in: self.rows_in.get(),
             rows_out: self.rows_out.get(),
@@ -94,7 +94,7 @@ impl Meter {
 
 /// Returns the counts of this worker's operators, in the order in which they were built.
 #[must_use]
-pub fn readings() -> Vec<Reading> {
+pub fn readings() -> Vec<MeterReading> {
     METERS.with_borrow(|meters| meters.iter().map(|meter| meter.read()).collect())
 }
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
 use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{Executor, Lost, OwnerThread, Tasks, produce};
+use rollpacker_dataflow::bridge::{Executor, OwnerThread, Panicked, Tasks, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::fault::raise;
 use rollpacker_dataflow::operator::Operator;
@@ -55,7 +55,7 @@ fn an_owner_thread_that_panics_is_lost_and_wakes() {
     let later = woken.clone();
     let first = owner.call(move || woken.send("first").expect("read"), |()| panic!("on purpose"));
     let second = owner.call(move || later.send("second").expect("read"), |()| ());
-    assert_eq!((first.wait(), second.wait()), (Err::<(), _>(Lost), Err(Lost)));
+    assert_eq!((first.wait(), second.wait()), (Err::<(), _>(Panicked), Err(Panicked)));
     let mut seen: Vec<_> = wakes.into_iter().collect();
     seen.sort_unstable();
     assert_eq!(seen, ["first", "second"]);
@@ -88,7 +88,7 @@ fn tasks_answer_also_when_they_panic() {
     })
     .expect("no fault");
     answers.borrow_mut().sort_unstable_by_key(|(key, _)| *key);
-    assert_eq!(*answers.borrow(), [("bad", Err(Lost)), ("good", Ok(7))]);
+    assert_eq!(*answers.borrow(), [("bad", Err(Panicked)), ("good", Ok(7))]);
 }
 
 /// Counts the values that were dropped.
@@ -230,5 +230,5 @@ fn a_producer_that_panics_ends_the_run() {
         raise(errors, faults);
     })
     .expect_err("raised");
-    assert_eq!(fault.message, Lost.to_string());
+    assert_eq!(fault.message, Panicked.to_string());
 }

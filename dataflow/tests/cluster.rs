@@ -11,10 +11,10 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, Float64Array, StringArray};
 use arrow::datatypes::Float64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, Hosts, Seat};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::{Fault, Faults, faults_batch, raise};
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::route::{all, first};
+use rollpacker_dataflow::route::{broadcast, gather_at_first};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use timely::dataflow::Scope;
@@ -91,40 +91,40 @@ fn failing(stream: BatchStream<'_>, faults: &Faults) {
 }
 
 /// Returns the sum on each worker when all workers send to the first, and the first sends to all.
-fn told_round(seat: Seat) -> Result<f64, Fault> {
+fn told_round(handle: WorkerHandle) -> Result<f64, Fault> {
     let told = std::rc::Rc::new(std::cell::Cell::new(0.0));
     let hearing = told.clone();
-    seat.run(None, move |scope, _| {
+    handle.run(None, move |scope, _| {
         let numbers = numbers(scope, true);
-        let at_first = first("numbers to the first", numbers, &schema::METRICS);
-        sum(all("numbers to all", at_first, &schema::METRICS), hearing);
+        let at_first = gather_at_first("numbers to the first", numbers, &schema::METRICS);
+        sum(broadcast("numbers to all", at_first, &schema::METRICS), hearing);
     })?;
     Ok(told.get())
 }
 
-fn broken(seat: Seat) -> Result<f64, Fault> {
-    seat.run(None, |scope, faults| failing(numbers(scope, false), faults))?;
+fn broken(handle: WorkerHandle) -> Result<f64, Fault> {
+    handle.run(None, |scope, faults| failing(numbers(scope, false), faults))?;
     Ok(0.0)
 }
 
-fn endless(seat: Seat) -> Result<f64, Fault> {
-    seat.run(None, |scope, _| {
+fn endless(handle: WorkerHandle) -> Result<f64, Fault> {
+    handle.run(None, |scope, _| {
         let told = std::rc::Rc::default();
-        sum(first("numbers to the first", numbers(scope, false), &schema::METRICS), told);
+        sum(gather_at_first("numbers to the first", numbers(scope, false), &schema::METRICS), told);
     })?;
     Ok(0.0)
 }
 
-fn facts(recipe: &str) -> Facts {
+fn facts(recipe: &str) -> RunFacts {
     vec![("recipe".to_owned(), recipe.to_owned())]
 }
 
 fn in_one_process() -> [Cluster; 4] {
     [
-        Cluster::of_threads(1),
-        Cluster::of_threads(2),
-        Cluster::serialising(2),
-        Cluster::serialising(3),
+        Cluster::with_threads(1),
+        Cluster::with_threads(2),
+        Cluster::with_serialized_batches(2),
+        Cluster::with_serialized_batches(3),
     ]
 }
 
@@ -152,10 +152,10 @@ fn a_fault_of_one_worker_ends_all_with_its_message() {
 
 #[test]
 fn a_worker_that_does_not_begin_ends_those_that_run() {
-    let error = Cluster::of_threads(3)
-        .run(&facts("a"), "", |seat| match seat.index() {
+    let error = Cluster::with_threads(3)
+        .run(&facts("a"), "", |handle| match handle.index() {
             1 => Err(Fault::new("session", "no such folder")),
-            _ => endless(seat),
+            _ => endless(handle),
         })
         .expect_err("one did not begin");
     assert_eq!(error.to_string(), "session: no such folder");
@@ -163,11 +163,11 @@ fn a_worker_that_does_not_begin_ends_those_that_run() {
 
 #[test]
 fn a_process_that_does_not_come_is_named() {
-    let place = Place::of(2);
-    let cluster = place.cluster(0).patient(Duration::from_millis(50));
+    let place = ProcessSetup::of(2);
+    let cluster = place.cluster(0).with_connect_timeout(Duration::from_millis(50));
     let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
     assert!(error.starts_with(&format!("process 1 ({}", place.address(1))), "{error}");
-    let cluster = place.cluster(1).patient(Duration::from_millis(50));
+    let cluster = place.cluster(1).with_connect_timeout(Duration::from_millis(50));
     let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
     assert!(error.contains(&format!("process 0 ({}", place.address(0))), "{error}");
 }
@@ -175,17 +175,17 @@ fn a_process_that_does_not_come_is_named() {
 #[test]
 fn a_process_is_one_of_the_hostfile() {
     let hosts = Hosts::parse("a:1", Path::new("hosts")).expect("valid");
-    let error = Cluster::of_processes(1, hosts, 1).expect_err("there is one").to_string();
+    let error = Cluster::with_processes(1, hosts, 1).expect_err("there is one").to_string();
     assert_eq!(error, "process 1 does not exist: the hostfile lists 1, counted from 0");
 }
 
 /// Processes on this machine.
-struct Place {
+struct ProcessSetup {
     folder: tempfile::TempDir,
     ports: Vec<u16>,
 }
 
-impl Place {
+impl ProcessSetup {
     fn of(processes: usize) -> Self {
         let ports: Vec<u16> = (0..processes).map(|_| ports::reserved()).collect();
         let folder = tempfile::tempdir().expect("a folder");
@@ -200,7 +200,7 @@ impl Place {
 
     fn cluster(&self, process: usize) -> Cluster {
         let hosts = Hosts::read(&self.folder.path().join("hosts")).expect("valid");
-        Cluster::of_processes(2, hosts, process).expect("in it")
+        Cluster::with_processes(2, hosts, process).expect("in it")
     }
 
     /// Starts this program again as a part of `scenario`.
@@ -222,8 +222,8 @@ fn ended(child: Child) -> (ExitStatus, String) {
 }
 
 /// Runs two processes of two workers and compares their last lines.
-fn check(scenario: &str, expected: impl Fn(&Place) -> [String; 2]) {
-    let place = Place::of(2);
+fn check(scenario: &str, expected: impl Fn(&ProcessSetup) -> [String; 2]) {
+    let place = ProcessSetup::of(2);
     let children = [1, 0].map(|process| place.start(scenario, process));
     let [second, first] = children.map(ended);
     for ((status, said), expected) in [first, second].into_iter().zip(expected(&place)) {
@@ -261,7 +261,7 @@ fn processes_that_run_different_recipes_refuse_each_other() {
 
 #[test]
 fn a_process_that_is_killed_is_missed_by_the_other() {
-    let place = Place::of(2);
+    let place = ProcessSetup::of(2);
     let mut second = place.start("endless", 1);
     let mut first = place.start("endless", 0);
     // The process prints a line when it runs.
@@ -297,16 +297,16 @@ fn part() {
     let (scenario, process, hosts) = (words.next(), words.next(), words.next());
     let process = process.and_then(|process| process.parse().ok()).expect("a process");
     let hosts = Hosts::read(Path::new(hosts.expect("a hostfile"))).expect("valid");
-    let cluster = Cluster::of_processes(2, hosts, process).expect("in it");
+    let cluster = Cluster::with_processes(2, hosts, process).expect("in it");
     let result = match scenario {
         Some("told_round") => cluster.run(&facts("a"), "", told_round),
         Some("broken") => cluster.run(&facts("a"), "", broken),
         Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", told_round),
-        _ => cluster.run(&facts("a"), "", |seat| {
-            if seat.index() == 3 {
+        _ => cluster.run(&facts("a"), "", |handle| {
+            if handle.index() == 3 {
                 say("it goes on");
             }
-            endless(seat)
+            endless(handle)
         }),
     };
     say(&end(result));

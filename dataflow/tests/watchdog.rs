@@ -19,7 +19,7 @@ const AFTER: Nanos = Nanos(20_000_000);
 fn build(scope: Scope<'_, Step>, says: bool) {
     let mut operator = Operator::new("reward", scope);
     let (_, stream) = operator.output(&schema::METRICS, &[]);
-    let waiting = operator.waiting();
+    let waiting = operator.wait_handle();
     operator.build(move |capabilities| {
         move |_| {
             let [open] = &capabilities[..] else { return };
@@ -41,7 +41,7 @@ fn fault(says: bool) -> (String, Vec<Stall>) {
     let watchdog = Watchdog::new(Arc::new(WallClock::start()), AFTER, move |stall| {
         telling.borrow_mut().push(stall.clone());
     });
-    let fault = run_watched(Some(watchdog.ending_the_run()), |scope, _| build(scope, says));
+    let fault = run_watched(Some(watchdog.fail_on_stall()), |scope, _| build(scope, says));
     (fault.expect_err("it is stuck").to_string(), told.take())
 }
 
@@ -55,7 +55,7 @@ fn what_an_operator_waits_for_is_in_the_fault() {
         "{fault}"
     );
     assert_eq!(told.len(), 1);
-    assert!(told[0].silent >= AFTER);
+    assert!(told[0].idle_time >= AFTER);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use arrow::array::{Array, StringArray};
 
 use crate::defect::RowDefect;
 use crate::error::DatasetError;
-use crate::json::{Extra, Json};
+use crate::json::{ExtraColumns, JsonColumn};
 use crate::messages::Messages;
 
 /// A run of decoded rows of one file. The columns are the file's own and share the memory of the batch that they were decoded into.
@@ -22,8 +22,8 @@ pub(crate) struct Chunk {
     pub(crate) data_source: Option<StringArray>,
     pub(crate) default_data_source: Arc<str>,
     pub(crate) domain: Option<StringArray>,
-    pub(crate) ground_truth: Option<Json>,
-    pub(crate) extra: Extra,
+    pub(crate) ground_truth: Option<JsonColumn>,
+    pub(crate) extra: ExtraColumns,
     /// The rows found bad while decoding, in order of their index.
     pub(crate) bad: Vec<(u32, RowDefect)>,
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{Columns, DatasetConfig};
+use crate::config::{DatasetConfig, PromptColumns};
 use crate::error::DatasetError;
 
 /// A path to a column: the root column, then fields of structs.
@@ -15,7 +15,7 @@ pub(crate) struct ColumnPath {
 
 /// The type of a column, as far as the choice of columns depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ColumnKind {
     List,
     Text,
     Struct,
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 
 /// The assignment of a file's columns to their roles.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ColumnRoles {
     pub(crate) prompt: ColumnPath,
     pub(crate) data_source: Option<ColumnPath>,
     pub(crate) ground_truth: Option<ColumnPath>,
@@ -36,9 +36,9 @@ pub(crate) struct Plan {
 }
 
 /// The layout of a file: its root columns, and the types that paths lead to.
-pub(crate) trait Layout {
+pub(crate) trait FileLayout {
     fn roots(&self) -> Vec<String>;
-    fn kind(&self, parts: &[String]) -> Option<Kind>;
+    fn kind(&self, parts: &[String]) -> Option<ColumnKind>;
 }
 
 const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];
@@ -48,7 +48,7 @@ const GROUND_TRUTH: [&str; 5] =
 const EXTRA_INFO: [&str; 1] = ["extra_info"];
 const DOMAIN: [&str; 3] = ["domain", "ability", "tag"];
 
-impl Plan {
+impl ColumnRoles {
     /// Finds the column for every role.
     ///
     /// # Errors
@@ -56,10 +56,11 @@ impl Plan {
     /// If a column named in the configuration is absent, or no column can be the prompt.
     pub(crate) fn resolve(
         file: &Path,
-        layout: &impl Layout,
+        layout: &impl FileLayout,
         config: &DatasetConfig,
     ) -> Result<Self, DatasetError> {
-        let Columns { prompt, data_source, ground_truth, extra_info, domain } = &config.columns;
+        let PromptColumns { prompt, data_source, ground_truth, extra_info, domain } =
+            &config.columns;
         let part = |given: &Option<String>, usual: &[&str]| match given {
             Some(name) => find(layout, name).ok_or_else(|| absent(file, layout, name)).map(Some),
             None => Ok(usual.iter().find_map(|name| find(layout, name))),
@@ -96,7 +97,7 @@ impl Plan {
     fn extra_columns(
         &self,
         file: &Path,
-        layout: &impl Layout,
+        layout: &impl FileLayout,
         names: &[String],
     ) -> Result<Vec<String>, DatasetError> {
         let roots = layout.roots();
@@ -118,20 +119,21 @@ impl Plan {
     }
 }
 
-fn usual_prompt(layout: &impl Layout) -> Option<ColumnPath> {
-    let chat = find(layout, "prompt").filter(|path| layout.kind(&path.parts) == Some(Kind::List));
+fn usual_prompt(layout: &impl FileLayout) -> Option<ColumnPath> {
+    let chat =
+        find(layout, "prompt").filter(|path| layout.kind(&path.parts) == Some(ColumnKind::List));
     chat.or_else(|| PROMPT.iter().find_map(|name| find(layout, name)))
 }
 
 /// Finds a root column with exactly this name, including dots, or the column at the path that the dots describe.
-fn find(layout: &impl Layout, name: &str) -> Option<ColumnPath> {
+fn find(layout: &impl FileLayout, name: &str) -> Option<ColumnPath> {
     let whole = vec![name.to_owned()];
     let split: Vec<String> = name.split('.').map(str::to_owned).collect();
     let parts = [whole, split].into_iter().find(|parts| layout.kind(parts).is_some())?;
     Some(ColumnPath { name: name.into(), parts })
 }
 
-fn absent(file: &Path, layout: &impl Layout, column: &str) -> DatasetError {
+fn absent(file: &Path, layout: &impl FileLayout, column: &str) -> DatasetError {
     DatasetError::AbsentColumn {
         file: file.to_owned(),
         column: column.to_owned(),

@@ -40,7 +40,7 @@ pub struct DatasetConfig {
     /// `data.train_files`)
     pub files: Vec<String>,
     /// The names of the columns.
-    pub columns: Columns,
+    pub columns: PromptColumns,
     /// Further columns to return within `extra_info`, each under its own name; `*` stands for all. If `extra_info` has a field of the same
     /// name, the field takes precedence. Default: none.
     pub extra_columns: Vec<String>,
@@ -63,7 +63,7 @@ pub struct DatasetConfig {
 /// has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Columns {
+pub struct PromptColumns {
     /// The prompt: chat messages `list<struct<role, content>>`, the same as JSON text, or plain text, which becomes one user message.
     /// Usual: `prompt` if it is a list, otherwise `messages`, `prompt`, `question`, `problem`. (verl: `data.prompt_key`)
     pub prompt: Option<String>,
@@ -82,7 +82,7 @@ impl Default for DatasetConfig {
     fn default() -> Self {
         Self {
             files: Vec::new(),
-            columns: Columns::default(),
+            columns: PromptColumns::default(),
             extra_columns: Vec::new(),
             shuffle: false,
             seed: 0,

@@ -20,7 +20,7 @@ use crate::writer::{PromptWriter, WriteOptions};
 /// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Format {
+pub enum OutputFormat {
     /// Parquet in verl's schema. A structured reference answer becomes JSON text. Fields of `extra_info` whose type differs between rows
     /// become text.
     Verl,
@@ -40,16 +40,16 @@ pub enum Format {
 pub fn convert(
     config: &DatasetConfig,
     output: &Path,
-    format: Format,
+    format: OutputFormat,
     options: WriteOptions,
 ) -> Result<u64, DatasetError> {
-    Inputs::of(config.paths()?).refuse(output)?;
+    Inputs::of(config.paths()?).check_output(output)?;
     check_place(output)?;
     let dataset = Dataset::open(config.clone())?;
     match format {
-        Format::Verl => to_verl(&dataset, output, options),
-        Format::Roll => to_lines(&dataset, output, roll),
-        Format::Messages => to_lines(&dataset, output, messages),
+        OutputFormat::Verl => to_verl(&dataset, output, options),
+        OutputFormat::Roll => to_lines(&dataset, output, roll),
+        OutputFormat::Messages => to_lines(&dataset, output, messages),
     }
 }
 

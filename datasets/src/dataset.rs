@@ -15,11 +15,11 @@ use crate::segment::Segment;
 /// A list of files that are read as one sequence of prompts. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    inner: Arc<Inner>,
+    inner: Arc<DatasetInner>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct DatasetInner {
     files: Files,
     /// The rows in use, ascending; `None` if all rows are used or only the first.
     chosen: Option<Vec<u64>>,
@@ -57,7 +57,7 @@ impl Dataset {
             .shuffle
             .then(|| Order::new(&segments(), config.seed, config.window_rows, config.window_bytes));
         let fingerprint = files.fingerprint(&config);
-        Ok(Self { inner: Arc::new(Inner { files, chosen, rows, order, fingerprint }) })
+        Ok(Self { inner: Arc::new(DatasetInner { files, chosen, rows, order, fingerprint }) })
     }
 
     /// Returns the number of prompts per epoch.
@@ -94,7 +94,7 @@ impl Dataset {
     /// Returns the cursor after the prompt with this `epoch` and [`row`](crate::Prompt::row), from which [`prompts`](Self::prompts)
     /// continues. Reads nothing. Returns `None` if the dataset has no such row or does not use it.
     #[must_use]
-    pub fn behind(&self, epoch: u32, row: u64) -> Option<Cursor> {
+    pub fn cursor_after(&self, epoch: u32, row: u64) -> Option<Cursor> {
         let used = match &self.inner.chosen {
             None => row,
             Some(chosen) => chosen.binary_search(&row).ok()? as u64,
@@ -196,7 +196,7 @@ fn chosen_segments(segments: &[Segment], chosen: &[u64]) -> Vec<Segment> {
     segments.iter().map(kept).collect()
 }
 
-impl Inner {
+impl DatasetInner {
     /// Converts positions among the rows in use to rows of the dataset.
     fn physical(&self, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         let Some(chosen) = &self.chosen else { return ranges.to_vec() };
@@ -214,7 +214,7 @@ impl Inner {
 
 /// An iterator over the chunks of some rows of the dataset.
 pub(crate) struct DatasetChunks {
-    inner: Arc<Inner>,
+    inner: Arc<DatasetInner>,
     pending: VecDeque<(usize, Vec<Range<u64>>)>,
     current: Option<Chunks>,
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::chunk::Chunks;
-use crate::columns::{ColumnPath, Plan};
+use crate::columns::{ColumnPath, ColumnRoles};
 use crate::config::DatasetConfig;
 use crate::error::{DatasetError, quoted};
 use crate::jsonl::JsonlFile;
@@ -31,9 +31,9 @@ impl PromptFile {
     pub(crate) fn open(path: &Path, config: &DatasetConfig) -> Result<Self, DatasetError> {
         check_reopens(path)?;
         let path: Arc<Path> = path.into();
-        match Format::of(&path)? {
-            Format::Parquet => ParquetFile::open(path, config).map(Self::Parquet),
-            Format::Jsonl => JsonlFile::open(path, config).map(Self::Jsonl),
+        match FileFormat::of(&path)? {
+            FileFormat::Parquet => ParquetFile::open(path, config).map(Self::Parquet),
+            FileFormat::Jsonl => JsonlFile::open(path, config).map(Self::Jsonl),
         }
     }
 
@@ -44,7 +44,7 @@ impl PromptFile {
         }
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &ColumnRoles {
         match self {
             Self::Parquet(file) => file.plan(),
             Self::Jsonl(file) => file.plan(),
@@ -145,17 +145,17 @@ pub(crate) fn check_reopens(path: &Path) -> Result<(), DatasetError> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum FileFormat {
     Parquet,
     Jsonl,
 }
 
-impl Format {
+impl FileFormat {
     /// Returns the format by the extension, or by the first bytes if the extension is unknown.
     fn of(path: &Path) -> Result<Self, DatasetError> {
         match Self::of_name(path) {
             Some(format) => Ok(format),
-            None => Opened::of_content(path).map(|opened| opened.format),
+            None => OpenedFile::of_content(path).map(|opened| opened.format),
         }
     }
 
@@ -177,22 +177,22 @@ impl Format {
 }
 
 /// The content of a file. The first bytes have already been read and come from memory, because a pipe returns them only once.
-pub(crate) type Content = Chain<Cursor<Vec<u8>>, File>;
+pub(crate) type FileContent = Chain<Cursor<Vec<u8>>, File>;
 
 /// A file that is opened once, with its format.
-pub(crate) struct Opened {
-    pub(crate) format: Format,
-    pub(crate) content: Content,
+pub(crate) struct OpenedFile {
+    pub(crate) format: FileFormat,
+    pub(crate) content: FileContent,
 }
 
-impl Opened {
+impl OpenedFile {
     /// Opens a file and detects its format.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened, or is neither Parquet nor JSONL.
     pub(crate) fn open(path: &Path) -> Result<Self, DatasetError> {
-        let Some(format) = Format::of_name(path) else { return Self::of_content(path) };
+        let Some(format) = FileFormat::of_name(path) else { return Self::of_content(path) };
         let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
         Ok(Self { format, content: Cursor::new(Vec::new()).chain(file) })
     }
@@ -202,7 +202,7 @@ impl Opened {
         let mut file = File::open(path).map_err(DatasetError::io(path, "open"))?;
         let read = file.by_ref().take(4).read_to_end(&mut head);
         read.map_err(DatasetError::io(path, "read"))?;
-        let format = Format::of_head(&head).ok_or_else(|| DatasetError::UnknownFormat {
+        let format = FileFormat::of_head(&head).ok_or_else(|| DatasetError::UnknownFormat {
             file: path.to_owned(),
             expected: "a .parquet, .jsonl or .json file",
             found: quoted(&head),

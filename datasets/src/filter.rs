@@ -11,7 +11,7 @@ use crate::prompts::Prompts;
 
 /// Counts of the excluded prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct FilterStats {
     /// The number of excluded prompts.
     pub prompts: u64,
     /// The length of the longest one, in the unit of the measure.
@@ -20,35 +20,35 @@ pub struct LeftOut {
     pub by_data_source: BTreeMap<String, u64>,
 }
 
-/// An iterator over the prompts that are not too long, with their measured values. Created by [`Prompts::no_longer_than`].
+/// An iterator over the prompts that are not too long, with their measured values. Created by [`Prompts::filter_by_length`].
 #[derive(Debug)]
-pub struct NoLongerThan<M> {
+pub struct LengthFilter<M> {
     prompts: Prompts,
     limit: usize,
     measure: M,
-    left_out: LeftOut,
+    left_out: FilterStats,
     /// The current epoch, and `true` if one of its prompts has passed or failed.
     epoch: (u32, bool),
 }
 
 impl Prompts {
-    /// Excludes prompts longer than `limit` and counts them in [`NoLongerThan::left_out`]. `measure` returns the length in any unit,
+    /// Excludes prompts longer than `limit` and counts them in [`LengthFilter::stats`]. `measure` returns the length in any unit,
     /// usually tokens after the chat template, and a second value that is returned with the prompt, so that it need not be tokenized twice.
     /// (verl: `data.filter_overlong_prompts`)
-    pub fn no_longer_than<T, M: FnMut(&Prompt) -> (usize, T)>(
+    pub fn filter_by_length<T, M: FnMut(&Prompt) -> (usize, T)>(
         self,
         limit: usize,
         measure: M,
-    ) -> NoLongerThan<M> {
+    ) -> LengthFilter<M> {
         let epoch = (self.cursor().epoch, self.cursor().offset > 0);
-        NoLongerThan { prompts: self, limit, measure, left_out: LeftOut::default(), epoch }
+        LengthFilter { prompts: self, limit, measure, left_out: FilterStats::default(), epoch }
     }
 }
 
-impl<M> NoLongerThan<M> {
+impl<M> LengthFilter<M> {
     /// Returns the counts of the prompts excluded so far.
     #[must_use]
-    pub fn left_out(&self) -> &LeftOut {
+    pub fn stats(&self) -> &FilterStats {
         &self.left_out
     }
 
@@ -88,7 +88,7 @@ impl<M> NoLongerThan<M> {
     }
 }
 
-impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for NoLongerThan<M> {
+impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for LengthFilter<M> {
     type Item = Result<(Prompt, T), DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {

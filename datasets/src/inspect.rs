@@ -80,7 +80,8 @@ pub struct Percentiles {
 /// If a file cannot be opened or decoded. Bad rows are counted.
 pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, DatasetError> {
     config.check()?;
-    let mut count = Count { inspection: Inspection::default(), lengths: BTreeMap::new(), samples };
+    let mut count =
+        Inspector { inspection: Inspection::default(), lengths: BTreeMap::new(), samples };
     for path in config.paths()? {
         let file = PromptFile::open(&path, config)?;
         for chunk in file.read_all(count.inspection.rows)? {
@@ -93,14 +94,14 @@ pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, Dat
     Ok(count.inspection)
 }
 
-struct Count {
+struct Inspector {
     inspection: Inspection,
     /// The number of prompts of each length.
     lengths: BTreeMap<u64, u64>,
     samples: usize,
 }
 
-impl Count {
+impl Inspector {
     fn chunk(&mut self, chunk: &Arc<Chunk>) {
         for index in 0..chunk.len() {
             match chunk.defect(index) {

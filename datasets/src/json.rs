@@ -18,7 +18,7 @@ use crate::message::MessageRef;
 /// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents.
 /// Binary values become hexadecimal text. Dates, times, decimals and all other types become text as Arrow displays them.
 #[derive(Clone, Debug)]
-pub(crate) enum Json {
+pub(crate) enum JsonColumn {
     Null,
     Text(StringArray),
     /// Values that are JSON text already.
@@ -27,13 +27,13 @@ pub(crate) enum Json {
     Int(Int64Array),
     Uint(UInt64Array),
     Float(Float64Array),
-    List(OffsetBuffer<i64>, Option<NullBuffer>, Box<Json>),
-    Struct(Vec<(String, Json)>, Option<NullBuffer>),
-    Map(OffsetBuffer<i32>, Option<NullBuffer>, Box<(Json, Json)>),
+    List(OffsetBuffer<i64>, Option<NullBuffer>, Box<JsonColumn>),
+    Struct(Vec<(String, JsonColumn)>, Option<NullBuffer>),
+    Map(OffsetBuffer<i32>, Option<NullBuffer>, Box<(JsonColumn, JsonColumn)>),
     Shown(ArrayRef),
 }
 
-impl Json {
+impl JsonColumn {
     pub(crate) fn of(array: &ArrayRef) -> Result<Self, ArrowError> {
         use DataType as T;
         Ok(match array.data_type() {
@@ -138,7 +138,7 @@ fn span<O: arrow::array::OffsetSizeTrait>(
     offsets[row].as_usize()..offsets[row + 1].as_usize()
 }
 
-fn write_list(item: &Json, items: std::ops::Range<usize>, out: &mut Vec<u8>) {
+fn write_list(item: &JsonColumn, items: std::ops::Range<usize>, out: &mut Vec<u8>) {
     out.push(b'[');
     for index in items {
         separate(out);
@@ -147,14 +147,14 @@ fn write_list(item: &Json, items: std::ops::Range<usize>, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-fn write_struct(fields: &[(String, Json)], row: usize, out: &mut Vec<u8>) {
+fn write_struct(fields: &[(String, JsonColumn)], row: usize, out: &mut Vec<u8>) {
     out.push(b'{');
     write_fields(fields, row, out);
     out.push(b'}');
 }
 
 /// Appends `"name":value` for each field.
-fn write_fields(fields: &[(String, Json)], row: usize, out: &mut Vec<u8>) {
+fn write_fields(fields: &[(String, JsonColumn)], row: usize, out: &mut Vec<u8>) {
     for (name, column) in fields {
         separate(out);
         write_text(name, out);
@@ -163,7 +163,12 @@ fn write_fields(fields: &[(String, Json)], row: usize, out: &mut Vec<u8>) {
     }
 }
 
-fn write_map(keys: &Json, values: &Json, entries: std::ops::Range<usize>, out: &mut Vec<u8>) {
+fn write_map(
+    keys: &JsonColumn,
+    values: &JsonColumn,
+    entries: std::ops::Range<usize>,
+    out: &mut Vec<u8>,
+) {
     out.push(b'{');
     for index in entries {
         separate(out);
@@ -250,13 +255,13 @@ pub(crate) fn messages_text<'a>(messages: impl Iterator<Item = MessageRef<'a>>) 
 
 /// The further columns of a prompt: `extra_info` and the extra columns.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Extra {
+pub(crate) struct ExtraColumns {
     /// A struct, or JSON objects as text.
-    pub(crate) info: Option<Json>,
-    pub(crate) columns: Vec<(String, Json)>,
+    pub(crate) info: Option<JsonColumn>,
+    pub(crate) columns: Vec<(String, JsonColumn)>,
 }
 
-impl Extra {
+impl ExtraColumns {
     /// Returns the row's JSON object. If a name occurs twice, the one from `extra_info` comes last, which is the one that parsers keep.
     pub(crate) fn text(&self, row: usize) -> String {
         let mut out = Vec::with_capacity(256);
@@ -274,8 +279,8 @@ impl Extra {
     fn write_info(&self, row: usize, out: &mut Vec<u8>) {
         match &self.info {
             Some(info) if info.is_null(row) => {}
-            Some(Json::Struct(fields, _)) => write_fields(fields, row, out),
-            Some(Json::Raw(objects)) => write_inner(objects.value(row), out),
+            Some(JsonColumn::Struct(fields, _)) => write_fields(fields, row, out),
+            Some(JsonColumn::Raw(objects)) => write_inner(objects.value(row), out),
             _ => {}
         }
     }
@@ -306,7 +311,7 @@ mod tests {
     use super::*;
 
     fn check(array: ArrayRef, expect: Expect) {
-        let json = Json::of(&array).unwrap();
+        let json = JsonColumn::of(&array).unwrap();
         let mut out = Vec::new();
         for row in 0..array.len() {
             json.write(row, &mut out);
@@ -357,9 +362,9 @@ mod tests {
 
     #[test]
     fn extra_info_and_columns_make_one_object() {
-        let info = Json::Raw(StringArray::from(vec![Some(r#" {"a":1} "#), Some("{}"), None]));
-        let column = Json::Int(Int64Array::from(vec![7, 8, 9]));
-        let extra = Extra { info: Some(info), columns: vec![("b".to_owned(), column)] };
+        let info = JsonColumn::Raw(StringArray::from(vec![Some(r#" {"a":1} "#), Some("{}"), None]));
+        let column = JsonColumn::Int(Int64Array::from(vec![7, 8, 9]));
+        let extra = ExtraColumns { info: Some(info), columns: vec![("b".to_owned(), column)] };
         let texts: Vec<_> = (0..3).map(|row| extra.text(row)).collect();
         assert_eq!(texts, [r#"{"b":7,"a":1}"#, r#"{"b":8}"#, r#"{"b":9}"#]);
     }

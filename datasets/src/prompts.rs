@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::chunk::Chunk;
-use crate::dataset::{DatasetChunks, Inner};
+use crate::dataset::{DatasetChunks, DatasetInner};
 use crate::error::DatasetError;
 use crate::order::{Cursor, Window};
 use crate::prompt::Prompt;
@@ -14,11 +14,11 @@ use crate::segment::index_u32;
 /// A bad row is an error for which [`is_row`](DatasetError::is_row) returns `true`, and reading continues after it. Any other error ends
 /// the iteration.
 pub struct Prompts {
-    inner: Arc<Inner>,
+    inner: Arc<DatasetInner>,
     cursor: Cursor,
     end: Option<u32>,
-    loaded: Loaded,
-    ahead: Ahead,
+    loaded: LoadedRows,
+    ahead: EpochSource,
     failed: bool,
 }
 
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Prompts {
 
 /// Decoded rows and the order in which they are returned.
 #[derive(Debug, Default)]
-struct Loaded {
+struct LoadedRows {
     chunks: Vec<Arc<Chunk>>,
     /// The number of rows before each chunk.
     starts: Vec<u32>,
@@ -44,7 +44,7 @@ struct Loaded {
 }
 
 /// The source of the rows after the loaded ones.
-enum Ahead {
+enum EpochSource {
     /// The epoch has not started.
     Nothing,
     InOrder(DatasetChunks),
@@ -53,13 +53,13 @@ enum Ahead {
 }
 
 impl Prompts {
-    pub(crate) fn new(inner: Arc<Inner>, cursor: Cursor) -> Self {
+    pub(crate) fn new(inner: Arc<DatasetInner>, cursor: Cursor) -> Self {
         Self {
             inner,
             cursor,
             end: None,
-            loaded: Loaded::default(),
-            ahead: Ahead::Nothing,
+            loaded: LoadedRows::default(),
+            ahead: EpochSource::Nothing,
             failed: false,
         }
     }
@@ -91,17 +91,17 @@ impl Prompts {
     fn load(&mut self) -> Result<bool, DatasetError> {
         if self.cursor.offset >= self.inner.rows {
             self.cursor = Cursor { epoch: self.cursor.epoch + 1, offset: 0, ..self.cursor };
-            self.ahead = Ahead::Nothing;
+            self.ahead = EpochSource::Nothing;
         }
         if self.end.is_some_and(|end| self.cursor.epoch >= end) {
             return Ok(false);
         }
-        if matches!(self.ahead, Ahead::Nothing) {
+        if matches!(self.ahead, EpochSource::Nothing) {
             self.ahead = self.begin();
         }
         self.loaded = match &mut self.ahead {
-            Ahead::InOrder(chunks) => match chunks.next().transpose()? {
-                Some(chunk) => Loaded::of(vec![chunk], None),
+            EpochSource::InOrder(chunks) => match chunks.next().transpose()? {
+                Some(chunk) => LoadedRows::of(vec![chunk], None),
                 None => {
                     return Err(DatasetError::Changed {
                         expected: self.inner.rows,
@@ -109,34 +109,34 @@ impl Prompts {
                     });
                 }
             },
-            Ahead::Windows(windows) => {
+            EpochSource::Windows(windows) => {
                 let window =
                     windows.pop().expect("invariant: the windows of an epoch hold all its rows");
                 self.load_window(&window)?
             }
-            Ahead::Nothing => Loaded::default(),
+            EpochSource::Nothing => LoadedRows::default(),
         };
         Ok(true)
     }
 
     /// Returns the source of the epoch's rows from the cursor on.
-    fn begin(&self) -> Ahead {
+    fn begin(&self) -> EpochSource {
         match &self.inner.order {
-            None => Ahead::InOrder(
+            None => EpochSource::InOrder(
                 self.inner.chunks(std::slice::from_ref(&(self.cursor.offset..self.inner.rows))),
             ),
             Some(order) => {
                 let mut windows = order.windows(self.cursor.epoch);
                 windows.retain(|window| window.start + window.rows() > self.cursor.offset);
                 windows.reverse();
-                Ahead::Windows(windows)
+                EpochSource::Windows(windows)
             }
         }
     }
 }
 
 impl Prompts {
-    fn load_window(&mut self, window: &Window) -> Result<Loaded, DatasetError> {
+    fn load_window(&mut self, window: &Window) -> Result<LoadedRows, DatasetError> {
         let order = self.inner.order.as_ref().expect("invariant: only an order makes windows");
         let permutation = order.within(self.cursor.epoch, window);
         let held = std::mem::take(&mut self.loaded);
@@ -147,7 +147,7 @@ impl Prompts {
                 self.inner.chunks(&window.ranges).collect::<Result<_, _>>()?
             }
         };
-        let mut loaded = Loaded::of(chunks, Some(permutation));
+        let mut loaded = LoadedRows::of(chunks, Some(permutation));
         if u64::from(loaded.rows) != window.rows() {
             return Err(DatasetError::Changed {
                 expected: window.rows(),
@@ -160,7 +160,7 @@ impl Prompts {
     }
 }
 
-impl Loaded {
+impl LoadedRows {
     fn of(chunks: Vec<Arc<Chunk>>, order: Option<Vec<u32>>) -> Self {
         let mut rows = 0;
         let mut starts = Vec::with_capacity(chunks.len());

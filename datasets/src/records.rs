@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::error::DatasetError;
-use crate::file::{Format, Opened, check_reopens};
+use crate::file::{FileFormat, OpenedFile, check_reopens};
 use crate::jsonl::JsonlRecords;
 use crate::parquet::ParquetRecords;
 
@@ -30,13 +30,13 @@ impl Records {
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
         let path: Arc<Path> = path.into();
         let of = |rows, records| Self { rows, failed: false, records };
-        let Opened { format, content } = Opened::open(&path)?;
+        let OpenedFile { format, content } = OpenedFile::open(&path)?;
         Ok(match format {
-            Format::Parquet => {
+            FileFormat::Parquet => {
                 let records = ParquetRecords::open(path)?;
                 of(Some(records.rows()), Box::new(records))
             }
-            Format::Jsonl => of(None, Box::new(JsonlRecords::of(&path, content))),
+            FileFormat::Jsonl => of(None, Box::new(JsonlRecords::of(&path, content))),
         })
     }
 
@@ -94,7 +94,7 @@ mod tests {
         let parquet = folder.path().join("rows.parquet");
         let options = WriteOptions { compression: Compression::Snappy, row_group_rows: 2 };
         let config = DatasetConfig::of([path.display().to_string()]);
-        convert(&config, &parquet, convert::Format::Verl, options).expect("converted");
+        convert(&config, &parquet, convert::OutputFormat::Verl, options).expect("converted");
         let records = Records::open(&parquet).expect("opened");
         assert_eq!(records.rows(), Some(1));
         let rows: Vec<_> = records.collect::<Result<_, _>>().expect("rows");

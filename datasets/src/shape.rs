@@ -149,7 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::json::{Json, into_text};
+    use crate::json::{JsonColumn, into_text};
 
     fn shape_of(values: &[Value]) -> Shape {
         values.iter().map(Shape::of).fold(Shape::Null, Shape::join)
@@ -157,7 +157,7 @@ mod tests {
 
     fn round_trip(values: &[Value]) -> Vec<Value> {
         let array = shape_of(values).array(&values.iter().map(Some).collect::<Vec<_>>()).unwrap();
-        let json = Json::of(&array).unwrap();
+        let json = JsonColumn::of(&array).unwrap();
         let value = |row| {
             let mut out = Vec::new();
             json.write(row, &mut out);

@@ -19,7 +19,7 @@ pub use crate::defect::DefectKind;
 
 /// The location of a defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct DefectLocation {
     /// The file.
     pub file: PathBuf,
     /// The row of the file, from 0; `None` if the whole file is affected.
@@ -42,7 +42,7 @@ pub struct Defect {
     /// The number of occurrences.
     pub count: u64,
     /// The locations of the first occurrences.
-    pub first: Vec<Place>,
+    pub first: Vec<DefectLocation>,
 }
 
 /// The result of [`validate()`].
@@ -67,7 +67,7 @@ pub struct Validation {
 /// If a setting is out of bounds or the configuration names no existing file. All other errors are part of the report.
 pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, DatasetError> {
     config.check()?;
-    let mut check = Check { first, files: config.paths()?, ..Check::default() };
+    let mut check = Validator { first, files: config.paths()?, ..Validator::default() };
     for path in check.files.clone() {
         check.starts.push(check.rows);
         match PromptFile::open(&path, config) {
@@ -80,7 +80,7 @@ pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, Data
 }
 
 #[derive(Default)]
-struct Check {
+struct Validator {
     first: usize,
     files: Vec<PathBuf>,
     /// The number of rows before each file.
@@ -91,7 +91,7 @@ struct Check {
     prompts: Vec<(u64, u64)>,
 }
 
-impl Check {
+impl Validator {
     fn file(&mut self, file: &PromptFile) {
         let path = file.path().clone();
         if file.rows() == 0 {
@@ -107,7 +107,7 @@ impl Check {
         }
         self.prompts.reserve_exact(usize::try_from(file.rows()).unwrap_or(0));
         for range in file.stretches() {
-            if let Err(error) = self.stretch(file, range) {
+            if let Err(error) = self.check_range(file, range) {
                 self.file_error(&path, &error);
             }
         }
@@ -115,7 +115,7 @@ impl Check {
     }
 
     /// Checks a range of rows that is read separately, so that damage in one row group does not hide defects in others.
-    fn stretch(&mut self, file: &PromptFile, rows: Range<u64>) -> Result<(), DatasetError> {
+    fn check_range(&mut self, file: &PromptFile, rows: Range<u64>) -> Result<(), DatasetError> {
         for chunk in file.read(vec![rows], self.rows)? {
             let chunk = chunk?;
             let truths = file.plan().ground_truth.as_ref().map(|column| column.name.clone());
@@ -185,7 +185,13 @@ impl Check {
         self.note(kind, column, expected, place(path, row, &found));
     }
 
-    fn note(&mut self, kind: DefectKind, column: Option<&str>, expected: &str, place: Place) {
+    fn note(
+        &mut self,
+        kind: DefectKind,
+        column: Option<&str>,
+        expected: &str,
+        place: DefectLocation,
+    ) {
         let column = column.map(str::to_owned);
         let defect = self.defects.entry((kind, column.clone())).or_insert_with(|| Defect {
             kind,
@@ -250,8 +256,8 @@ impl Check {
 const ROLES: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
 const KNOWN_ROLES: &str = "system, user, assistant, tool or developer";
 
-fn place(file: &Path, row: Option<u64>, found: &str) -> Place {
-    Place { file: file.to_owned(), row, found: found.to_owned() }
+fn place(file: &Path, row: Option<u64>, found: &str) -> DefectLocation {
+    DefectLocation { file: file.to_owned(), row, found: found.to_owned() }
 }
 
 fn digest(chunk: &Chunk, index: usize) -> u64 {

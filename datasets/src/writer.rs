@@ -52,7 +52,7 @@ impl Default for WriteOptions {
 pub struct PromptWriter {
     path: PathBuf,
     writer: ArrowWriter<NewFile>,
-    layout: Layout,
+    layout: RowLayout,
     held: Vec<PromptRow>,
     written: u64,
 }
@@ -75,7 +75,7 @@ impl PromptWriter {
     ///
     /// If the file cannot be created, or the path holds something that is not a regular file.
     pub fn create(path: &Path, extra: Shape, options: WriteOptions) -> Result<Self, DatasetError> {
-        let layout = Layout::new(extra);
+        let layout = RowLayout::new(extra);
         let file = NewFile::create(path)?;
         let writer = ArrowWriter::try_new(file, layout.schema.clone(), Some(properties(options)));
         let writer = writer.map_err(|source| DatasetError::Write {
@@ -144,12 +144,12 @@ fn properties(options: WriteOptions) -> WriterProperties {
 
 /// The schema of the file, with the conversion of rows to it.
 #[derive(Debug)]
-struct Layout {
+struct RowLayout {
     schema: SchemaRef,
     extra: Shape,
 }
 
-impl Layout {
+impl RowLayout {
     fn new(extra: Shape) -> Self {
         let extra = if extra.data_type() == DataType::Utf8 { Shape::Null } else { extra };
         let mut fields = vec![

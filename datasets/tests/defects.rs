@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Fields};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use rollpacker_datasets::validate::{DefectKind, Validation, validate};
-use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig};
+use rollpacker_datasets::{Cursor, Dataset, DatasetConfig, PromptColumns};
 use serde_json::json;
 
 use crate::made::{Folder, numbered, prompt, text};
@@ -155,8 +155,10 @@ fn columns_that_are_absent_or_wrong() {
         folder.columns("source.parquet", vec![("prompt", chat()), ("data_source", numbers)]),
         expect!["source.parquet: column `data_source`: expected string, found int64"],
     );
-    let columns =
-        Columns { ground_truth: Some("reward_model.solution".to_owned()), ..Columns::default() };
+    let columns = PromptColumns {
+        ground_truth: Some("reward_model.solution".to_owned()),
+        ..PromptColumns::default()
+    };
     let file = folder.columns("renamed.parquet", vec![("prompt", chat())]);
     expect!["renamed.parquet: column `reward_model.solution` is absent: expected one of that name, found prompt"].assert_eq(&first_error(&folder, DatasetConfig { columns, ..DatasetConfig::of([file]) }));
 }

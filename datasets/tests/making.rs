@@ -5,8 +5,8 @@ mod made;
 
 use std::collections::HashSet;
 
-use rollpacker_datasets::convert::{Format, convert};
-use rollpacker_datasets::generate::{ChainConfig, DATA_SOURCE, Lengths, generate};
+use rollpacker_datasets::convert::{OutputFormat, convert};
+use rollpacker_datasets::generate::{ChainConfig, ChainLengths, DATA_SOURCE, generate};
 use rollpacker_datasets::validate::validate;
 use rollpacker_datasets::{
     Compression, Cursor, Dataset, DatasetConfig, DatasetError, PromptRow, WriteOptions,
@@ -47,10 +47,10 @@ fn rows_survive_every_format_and_back() {
         assert_eq!(convert(&all(from), &output, format, options).unwrap(), 70);
         output.to_str().unwrap().to_owned()
     };
-    let verl = to(&start, "a.parquet", Format::Verl);
-    let messages = to(&verl, "b.jsonl", Format::Messages);
-    let verl_again = to(&messages, "c.parquet", Format::Verl);
-    let roll = to(&verl_again, "d.jsonl", Format::Roll);
+    let verl = to(&start, "a.parquet", OutputFormat::Verl);
+    let messages = to(&verl, "b.jsonl", OutputFormat::Messages);
+    let verl_again = to(&messages, "c.parquet", OutputFormat::Verl);
+    let roll = to(&verl_again, "d.jsonl", OutputFormat::Roll);
     let expected = rows(all(&start));
     for file in [&verl, &messages, &verl_again] {
         assert_eq!(rows(all(file)), expected, "{file}");
@@ -81,7 +81,7 @@ fn a_bad_row_leaves_no_half_a_file() {
     let file = folder.lines("a.jsonl", &[json!({"prompt": "a"}), json!({"prompt": ""})]);
     let output = folder.path("b.jsonl");
     let error =
-        convert(&all(&file), &output, Format::Messages, WriteOptions::default()).unwrap_err();
+        convert(&all(&file), &output, OutputFormat::Messages, WriteOptions::default()).unwrap_err();
     assert!(matches!(error, DatasetError::BadRow { row: 1, .. }), "{error}");
     assert_eq!(std::fs::read_dir(output.parent().unwrap()).unwrap().count(), 1, "the input only");
 }
@@ -154,7 +154,7 @@ fn what_cannot_be_generated_is_refused() {
     };
     let share = ChainConfig { direct_share: 1.5, ..ChainConfig::default() };
     assert_eq!(error(share), "`direct_share`: expected 0 to 1, found 1.5");
-    let short = Lengths { median: 1.0, sigma: 0.0, most: 1 };
+    let short = ChainLengths { median: 1.0, sigma: 0.0, most: 1 };
     let few = error(ChainConfig {
         rows: 200,
         validation_rows: 1,

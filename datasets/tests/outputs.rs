@@ -9,16 +9,16 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rollpacker_datasets::convert::{Format, convert};
+use rollpacker_datasets::convert::{OutputFormat, convert};
 use rollpacker_datasets::generate::{ChainConfig, generate};
 use rollpacker_datasets::{Dataset, DatasetConfig, DatasetError, Records, WriteOptions};
 use serde_json::json;
 
 use crate::made::Folder;
 
-const FORMATS: [Format; 3] = [Format::Verl, Format::Roll, Format::Messages];
+const FORMATS: [OutputFormat; 3] = [OutputFormat::Verl, OutputFormat::Roll, OutputFormat::Messages];
 
-fn converted(input: &str, output: &Path, format: Format) -> Result<u64, DatasetError> {
+fn converted(input: &str, output: &Path, format: OutputFormat) -> Result<u64, DatasetError> {
     convert(&DatasetConfig::of([input]), output, format, WriteOptions::default())
 }
 

@@ -11,7 +11,9 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression as Codec, GzipLevel, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
-use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig, DatasetError, Prompt, Records};
+use rollpacker_datasets::{
+    Cursor, Dataset, DatasetConfig, DatasetError, Prompt, PromptColumns, Records,
+};
 use serde_json::json;
 
 use crate::made::{Folder, text};
@@ -47,10 +49,10 @@ proptest! {
         let resumed = rows(dataset.prompts(cursor).unwrap().until_epoch(3));
         prop_assert_eq!(&resumed, &rest);
         if let Some((epoch, row, _)) = head.last() {
-            let behind = dataset.behind(*epoch, *row).unwrap();
+            let behind = dataset.cursor_after(*epoch, *row).unwrap();
             prop_assert_eq!(rows(dataset.prompts(behind).unwrap().until_epoch(3)), rest.clone());
         }
-        prop_assert!(dataset.behind(0, 450).is_none());
+        prop_assert!(dataset.cursor_after(0, 450).is_none());
         prop_assert_eq!(head.len() + rest.len(), 3 * dataset.len() as usize);
     }
 
@@ -142,7 +144,7 @@ fn a_bad_row_is_an_error_behind_which_reading_goes_on() {
 fn columns_can_be_renamed_and_added() {
     let folder = Folder::new();
     let line = json!({"q": "why?", "prompt": "not this", "a": {"b": [1, 2]}, "from": "me", "kind": "code", "level": 5, "more": 1});
-    let columns = Columns {
+    let columns = PromptColumns {
         prompt: Some("q".into()),
         ground_truth: Some("a.b".into()),
         data_source: Some("from".into()),
@@ -185,14 +187,14 @@ fn long_prompts_are_left_out_and_counted() {
     let dataset = Dataset::open(DatasetConfig::of(folder.numbered(&[120], false))).unwrap();
     let measure = |prompt: &Prompt| (prompt.chars(), ());
     let mut kept =
-        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).no_longer_than(11, measure);
+        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).filter_by_length(11, measure);
     assert_eq!(kept.by_ref().map(Result::unwrap).count(), 100);
-    assert_eq!((kept.left_out().prompts, kept.left_out().longest), (20, 12));
-    assert_eq!(kept.left_out().by_data_source.get("made"), Some(&20));
-    let mut none = dataset.prompts(Cursor::default()).unwrap().no_longer_than(3, measure);
+    assert_eq!((kept.stats().prompts, kept.stats().longest), (20, 12));
+    assert_eq!(kept.stats().by_data_source.get("made"), Some(&20));
+    let mut none = dataset.prompts(Cursor::default()).unwrap().filter_by_length(3, measure);
     assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
     let mut none =
-        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).no_longer_than(3, measure);
+        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).filter_by_length(3, measure);
     assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
     assert!(none.next().is_none());
 }

@@ -10,7 +10,7 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
-use rollpacker_dataflow::watchdog::Awaiting;
+use rollpacker_dataflow::watchdog::WaitGuard;
 
 use crate::group::Groups;
 use crate::group_queue::{GroupQueue, HeldGroups};
@@ -47,7 +47,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
 struct RunningAccumulation {
     held: HeldGroups,
     reply: Reply<Result<(), String>>,
-    _awaited: Awaiting,
+    _awaited: WaitGuard,
 }
 
 fn accumulate<'scope>(
@@ -64,8 +64,8 @@ fn accumulate<'scope>(
     let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
     let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
-    let stream = operator.spanned(stream);
-    let (wake, awaits) = (operator.waker(), operator.waiting());
+    let stream = operator.end_spans_by(stream);
+    let (wake, awaits) = (operator.waker(), operator.wait_handle());
     operator.build(move |_capabilities| {
         let mut waiting = GroupQueue::new(fetch, devices);
         let mut running: Option<RunningAccumulation> = None;

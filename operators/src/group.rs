@@ -11,7 +11,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
-use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
+use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 
 use crate::group_reward::score_groups;
 use crate::kl_controller::KlController;
@@ -92,8 +92,8 @@ fn group<'scope>(
     let mut samples = operator.input(samples, Pipeline, &schema::SCORED);
     let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
     let (mut groups, stream) = operator.output(&schema::SCORED, &[0, 1]);
-    let stream = operator.spanned(stream);
-    let awaits = operator.waiting();
+    let stream = operator.end_spans_by(stream);
+    let awaits = operator.wait_handle();
     operator.build(move |_capabilities| {
         let mut steps: BTreeMap<Step, (Capability<Step>, IncompleteGroups)> = BTreeMap::new();
         move |frontiers| {
@@ -142,7 +142,7 @@ struct IncompleteGroups {
 }
 
 impl IncompleteGroups {
-    fn admit(&mut self, step: Step, batch: &Batch, awaits: &Waiting) {
+    fn admit(&mut self, step: Step, batch: &Batch, awaits: &WaitHandle) {
         let (prompts, admitted, weights) = (
             batch.values::<UInt64Type>(column::PROMPT_ID),
             batch.lists::<UInt32Type>(column::ADMITTED),
@@ -220,7 +220,7 @@ struct Admitted {
     samples: Vec<u32>,
     /// The weight of each sample in the loss. Empty if all weights are 1.
     weights: Vec<f32>,
-    _awaited: Awaiting,
+    _awaited: WaitGuard,
 }
 
 impl Admitted {

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::bridge::{Lost, Tasks};
+use rollpacker_dataflow::bridge::{Panicked, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
+use rollpacker_dataflow::fault::{Fault, fault_stream, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
-use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
+use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 
 use crate::reward::{
@@ -48,14 +48,14 @@ pub(crate) fn score_groups<'scope>(
     let (mut scored, scored_groups) = operator.output(&schema::SCORED, &[0]);
     let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
     let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
-    let scored_groups = operator.spanned(scored_groups);
+    let scored_groups = operator.end_spans_by(scored_groups);
     let tasks = Tasks::new(scoring.executor.clone(), operator.activator());
     let mut scorer = GroupScorer {
         router: scoring.router.clone(),
         clock: scoring.clock.clone(),
         tallies: scoring.tallies.clone(),
         tasks,
-        waiting: operator.waiting(),
+        waiting: operator.wait_handle(),
         pending: BTreeMap::new(),
         failed: Vec::new(),
     };
@@ -83,7 +83,7 @@ pub(crate) fn score_groups<'scope>(
         }
     });
     let errors =
-        if scoring.wants_scores { errors.concat(refuse(scope, unheard())) } else { errors };
+        if scoring.wants_scores { errors.concat(fault_stream(scope, unheard())) } else { errors };
     GroupRewardOutputs { groups: scored_groups, errors, warnings }
 }
 
@@ -125,7 +125,7 @@ struct PendingGroup {
     capabilities: Capabilities,
     rows: Vec<Row>,
     context: Context,
-    _awaited: Awaiting,
+    _awaited: WaitGuard,
 }
 
 impl Drop for PendingGroup {
@@ -142,7 +142,7 @@ struct GroupScorer {
     clock: Arc<dyn Clock>,
     tallies: Tallies,
     tasks: Tasks<Key, GroupRewardResult>,
-    waiting: Waiting,
+    waiting: WaitHandle,
     pending: BTreeMap<Key, PendingGroup>,
     /// Groups whose errors end the run. Their capabilities are kept, so that their steps never complete.
     failed: Vec<PendingGroup>,
@@ -184,7 +184,7 @@ impl GroupScorer {
         &mut self,
         (step, prompt): Key,
         pending: &PendingGroup,
-        outcome: Result<GroupRewardResult, Lost>,
+        outcome: Result<GroupRewardResult, Panicked>,
     ) -> ScoredGroup {
         let about = |fault: Fault| Fault { prompt: Some(prompt), ..fault };
         let (result, timing) = match outcome {

@@ -16,7 +16,7 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
-use rollpacker_dataflow::watchdog::Awaiting;
+use rollpacker_dataflow::watchdog::WaitGuard;
 use rollpacker_stages::train::Inferred;
 
 use crate::group::Groups;
@@ -40,7 +40,7 @@ pub trait InferenceExt {
 struct RunningInference {
     held: HeldGroups,
     reply: Reply<Result<Vec<Inferred>, String>>,
-    _awaited: Awaiting,
+    _awaited: WaitGuard,
 }
 
 impl InferenceExt for Groups<'_> {
@@ -54,10 +54,10 @@ impl InferenceExt for Groups<'_> {
         let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
         let (mut inferred, stream) = operator.output(&schema::INFERRED, &[0]);
         let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
-        let stream = operator.spanned(stream);
+        let stream = operator.end_spans_by(stream);
         let (wake, trainer) = (operator.waker(), trainer.clone());
         trainer.on_update(operator.waker());
-        let awaits = operator.waiting();
+        let awaits = operator.wait_handle();
         let mut waiting = GroupQueue::new(self.fetch, devices);
         operator.build(move |_capabilities| {
             let mut running: Option<RunningInference> = None;

@@ -1,6 +1,6 @@
 //! The coefficient of the KL penalty in rewards.
 
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::resume::part::{json, read_json};
@@ -68,7 +68,7 @@ impl KlController {
 }
 
 impl SavedState for KlController {
-    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+    fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
         read_json(restored, PART)
     }
 }

@@ -23,7 +23,7 @@ pub fn merge_metrics(metrics: BatchStream<'_>) -> BatchStream<'_> {
     if metrics.scope().peers() == 1 {
         return metrics;
     }
-    let metrics = route::first("metrics_to_first", metrics, &schema::METRICS);
+    let metrics = route::gather_at_first("metrics_to_first", metrics, &schema::METRICS);
     let mut operator = Operator::new("merge", metrics.scope());
     let mut input = operator.input(metrics, Pipeline, &schema::METRICS);
     let (mut output, stream) = operator.output(&schema::METRICS, &[0]);

@@ -39,7 +39,7 @@ fn thin_at_first<'scope>(
             });
         }
     });
-    route::first(moving, given, schema)
+    route::gather_at_first(moving, given, schema)
 }
 
 /// Returns the same rows with empty lists and texts. Only the text of the finish reason is kept.

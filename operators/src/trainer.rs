@@ -9,7 +9,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Owner, OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
@@ -23,7 +23,7 @@ pub(crate) const PART: &str = "trainer";
 ///
 /// # Errors
 /// If the snapshot contains no trainer state.
-pub fn state_file(restored: &Restored) -> Result<PathBuf, ResumeError> {
+pub fn state_file(restored: &RestoredSnapshot) -> Result<PathBuf, ResumeError> {
     let record = restored.records(PART).next();
     record.map(|record| restored.path(record)).ok_or_else(|| ResumeError::Refused {
         step: restored.step(),

@@ -12,7 +12,7 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, InputCapability};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
-use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
+use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
@@ -53,7 +53,7 @@ type UpdateResult = Result<(Policy, Metrics), String>;
 struct RunningUpdate {
     capabilities: Capabilities,
     reply: Reply<UpdateResult>,
-    _awaited: Awaiting,
+    _awaited: WaitGuard,
 }
 
 impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
@@ -67,9 +67,9 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
         let (mut policies, policy_stream) = operator.output(&schema::POLICIES, &[0, 1]);
         let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0, 1]);
         let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
-        let policy_stream = operator.spanned(policy_stream);
+        let policy_stream = operator.end_spans_by(policy_stream);
         let mut parts = resumable.keep_first(trainer::PART, &mut operator);
-        let (wake, awaits) = (operator.waker(), operator.waiting());
+        let (wake, awaits) = (operator.waker(), operator.wait_handle());
         operator.build(move |capabilities| {
             parts.start(&capabilities);
             drop(capabilities);
@@ -160,7 +160,7 @@ fn start(
     trainer: &TrainerThread,
     capabilities: Capabilities,
     wake: impl Fn() + Send + Sync + 'static,
-    awaits: &Waiting,
+    awaits: &WaitHandle,
 ) -> RunningUpdate {
     let step = *capabilities.policies.time();
     let _awaited = awaits.hold(step, || "the trainer to update");

@@ -14,7 +14,7 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
-use rollpacker_dataflow::watchdog::{Awaiting, Pulse};
+use rollpacker_dataflow::watchdog::{ProgressCounter, WaitGuard};
 use rollpacker_stages::reward::{
     Context, Limits, MOST_TOLERATED, OnError, RewardError, Router, Sample, Score,
 };
@@ -53,7 +53,7 @@ pub struct Validator {
     clock: Arc<dyn Clock>,
     prompts: Vec<PromptRow>,
     limits: Limits,
-    pulse: Pulse,
+    pulse: ProgressCounter,
 }
 
 impl Validator {
@@ -74,7 +74,7 @@ impl Validator {
             clock,
             prompts,
             limits: Limits::default(),
-            pulse: Pulse::default(),
+            pulse: ProgressCounter::default(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Validator {
 
     /// Beats `pulse` whenever a prompt is answered, so that the watchdog sees progress.
     #[must_use]
-    pub fn with_pulse(self, pulse: Pulse) -> Self {
+    pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }
     }
 
@@ -167,7 +167,7 @@ impl Validator {
         while completions.len() < self.prompts.len() {
             match self.engine.poll() {
                 Some(RolloutEvent::Completed(completion)) => {
-                    self.pulse.beat();
+                    self.pulse.record();
                     completions.push(completion);
                 }
                 Some(RolloutEvent::Failed(error)) => return Err(error.to_string()),
@@ -219,7 +219,7 @@ struct Capabilities {
 struct PendingPolicy {
     capabilities: Capabilities,
     policy: Policy,
-    validation: Option<(Reply<Result<Metrics, String>>, Awaiting)>,
+    validation: Option<(Reply<Result<Metrics, String>>, WaitGuard)>,
 }
 
 impl PendingPolicy {
@@ -252,8 +252,8 @@ fn gate<'scope>(
     let (mut policies, policy_stream) = operator.output(&schema::POLICIES, &[0]);
     let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
-    let policy_stream = operator.spanned(policy_stream);
-    let (wake, awaits) = (operator.waker(), operator.waiting());
+    let policy_stream = operator.end_spans_by(policy_stream);
+    let (wake, awaits) = (operator.waker(), operator.wait_handle());
     operator.build(move |_capabilities| {
         // In the order of steps: with staleness, the next policy may arrive before this one is validated.
         let mut passing: VecDeque<PendingPolicy> = VecDeque::new();

@@ -19,7 +19,8 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::runtime::run_virtual;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{
-    Cadence, Identity, OnError, Restored, SnapshotPlan, SnapshotStore, Snapshots, StoreOptions,
+    Cadence, Identity, OnError, RestoredSnapshot, SnapshotPlan, SnapshotStore, Snapshots,
+    StoreOptions,
 };
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -448,13 +449,17 @@ impl Run {
         self.resume(store, found.restored.as_ref())
     }
 
-    fn resume(&self, store: SnapshotStore, from: Option<&Restored>) -> Result<Vec<Told>, Fault> {
+    fn resume(
+        &self,
+        store: SnapshotStore,
+        from: Option<&RestoredSnapshot>,
+    ) -> Result<Vec<Told>, Fault> {
         let clock = VirtualClock::default();
         let plan = SnapshotPlan {
             store: Arc::new(store),
             cadence: Cadence::every(self.every),
             on_error: OnError::Fail,
-            resumed: from.map(Restored::step),
+            resumed: from.map(RestoredSnapshot::step),
         };
         let steps = from.map(|from| ObserverState::read(from, "steps").expect("kept"));
         let steps = Rc::new(RefCell::new(steps.flatten().unwrap_or(0)));
@@ -475,7 +480,7 @@ impl Run {
         scope: rollpacker_dataflow::timely::dataflow::Scope<'scope, Step>,
         clock: &VirtualClock,
         resumable: Resumable<'scope>,
-        from: Option<&Restored>,
+        from: Option<&RestoredSnapshot>,
         faults: &rollpacker_dataflow::fault::Faults,
         observer: Watching,
     ) {

@@ -12,7 +12,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, Seat};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::{Fault, raise};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, Step};
@@ -155,14 +155,14 @@ impl Run {
 
     fn on(&self, cluster: &Cluster) -> Result<Ran, ClusterError> {
         let run = self.clone();
-        let workers = cluster.run(&Facts::new(), "", move |seat| run.worker(seat))?;
+        let workers = cluster.run(&RunFacts::new(), "", move |seat| run.worker(seat))?;
         let (mut reports, updated): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         let others: usize = reports.iter().skip(1).map(Vec::len).sum();
         assert_eq!(others, 0, "the first worker is told of everything");
         Ok(Ran { reports: reports.swap_remove(0), updated })
     }
 
-    fn worker(&self, seat: Seat) -> Result<(Vec<StepReport>, Updated), Fault> {
+    fn worker(&self, seat: WorkerHandle) -> Result<(Vec<StepReport>, Updated), Fault> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .build()
@@ -205,8 +205,8 @@ impl Run {
             let groups = gradients.accumulated.clone();
             let updates = gradients.reduce(clock.clone()).update();
             raise(updates.errors, faults);
-            let responses = route::first("responses", responses, &schema::RESPONSES);
-            let groups = route::first("groups", groups, &schema::GROUPS);
+            let responses = route::gather_at_first("responses", responses, &schema::RESPONSES);
+            let groups = route::gather_at_first("groups", groups, &schema::GROUPS);
             let recorded = LedgerInputs {
                 responses: responses.clone(),
                 groups: groups.clone(),
@@ -273,7 +273,11 @@ impl Ran {
 }
 
 fn clusters() -> [Cluster; 3] {
-    [Cluster::of_threads(2), Cluster::serialising(2), Cluster::serialising(3)]
+    [
+        Cluster::with_threads(2),
+        Cluster::with_serialized_batches(2),
+        Cluster::with_serialized_batches(3),
+    ]
 }
 
 fn synchronous() -> Box<dyn Schedule> {
@@ -292,7 +296,7 @@ fn tail_batching() -> Box<dyn Schedule> {
 }
 
 fn check_same_as_one(run: &Run) {
-    let one = run.on(&Cluster::of_threads(1)).expect("no fault");
+    let one = run.on(&Cluster::with_threads(1)).expect("no fault");
     one.check_conservation();
     for cluster in clusters() {
         let ran = run.on(&cluster).expect("no fault");
@@ -326,7 +330,7 @@ fn an_estimator_of_the_whole_step_sees_the_groups_of_all_workers() {
 
 #[test]
 fn a_round_of_fewer_prompts_than_workers_leaves_one_without_a_share() {
-    let ran = Run::of(two_prompts).on(&Cluster::serialising(3)).expect("no fault");
+    let ran = Run::of(two_prompts).on(&Cluster::with_serialized_batches(3)).expect("no fault");
     ran.check_replicas();
     ran.check_conservation();
     assert_eq!(ran.reports.len(), 20);
@@ -400,7 +404,7 @@ fn a_fault_on_one_worker_ends_all() {
 #[test]
 fn replicas_whose_weights_differ_are_a_fault() {
     let run = Run { errs: Some(1), ..Run::of(synchronous) };
-    let error = run.on(&Cluster::of_threads(2)).map(|_| ()).expect_err("they differ").to_string();
+    let error = run.on(&Cluster::with_threads(2)).map(|_| ()).expect_err("they differ").to_string();
     let expected = "schedule on worker 0, step 2: the replicas of the trainer have different weights at policy v1";
     assert!(error.starts_with(expected), "{error}");
 }

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use rollpacker_datasets::convert::{Format, convert};
-use rollpacker_datasets::generate::{ChainConfig, Lengths, generate};
+use rollpacker_datasets::convert::{OutputFormat, convert};
+use rollpacker_datasets::generate::{ChainConfig, ChainLengths, generate};
 use rollpacker_datasets::inspect::{FileFacts, Inspection, inspect};
 use rollpacker_datasets::validate::{Defect, Validation, validate};
-use rollpacker_datasets::{Columns, Compression, DatasetConfig, DatasetError, WriteOptions};
+use rollpacker_datasets::{Compression, DatasetConfig, DatasetError, PromptColumns, WriteOptions};
 
 use super::{BAD_INPUT, bad_input};
 use crate::terminal::{self, escape_line};
@@ -18,11 +18,11 @@ use crate::terminal::{self, escape_line};
 #[derive(Debug, Args)]
 pub(crate) struct DataArgs {
     #[command(subcommand)]
-    command: Command,
+    command: DataCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum DataCommand {
     /// Describe a dataset: rows, columns, data sources, prompt lengths, reference answers and samples.
     Inspect(InspectArgs),
     /// Check every row and list the defects by kind; exit with 2 if a row cannot be used.
@@ -114,13 +114,13 @@ struct GenerateArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Median number of maps of a prompt.
-    #[arg(long, default_value_t = Lengths::default().median)]
+    #[arg(long, default_value_t = ChainLengths::default().median)]
     median: f64,
     /// Standard deviation of the logarithm of the number of maps.
-    #[arg(long, default_value_t = Lengths::default().sigma)]
+    #[arg(long, default_value_t = ChainLengths::default().sigma)]
     sigma: f64,
     /// Maximum number of maps of a prompt.
-    #[arg(long, default_value_t = Lengths::default().most)]
+    #[arg(long, default_value_t = ChainLengths::default().most)]
     max_maps: u32,
     /// Share of demonstrations without a worked solution, from 0 to 1.
     #[arg(long, default_value_t = ChainConfig::default().direct_share)]
@@ -158,7 +158,7 @@ enum To {
 impl Input {
     fn config(&self) -> DatasetConfig {
         DatasetConfig {
-            columns: Columns {
+            columns: PromptColumns {
                 prompt: self.prompt_key.clone(),
                 data_source: self.data_source_key.clone(),
                 ground_truth: self.ground_truth_key.clone(),
@@ -189,14 +189,14 @@ impl Writing {
 /// If the report cannot be printed.
 pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
     let report = match args.command {
-        Command::Inspect(args) => inspect_report(&args)?,
-        Command::Validate(args) => validate_report(&args)?,
-        Command::Convert(args) => convert_report(&args),
-        Command::Generate(args) => generate_report(&args),
+        DataCommand::Inspect(args) => inspect_report(&args)?,
+        DataCommand::Validate(args) => validate_report(&args)?,
+        DataCommand::Convert(args) => convert_report(&args),
+        DataCommand::Generate(args) => generate_report(&args),
     };
     match report {
         Ok((text, code)) => {
-            terminal::say(text.trim_end()).context("cannot print the report")?;
+            terminal::print_line(text.trim_end()).context("cannot print the report")?;
             Ok(code)
         }
         Err(error) => Ok(bad_input(&error.into())),
@@ -204,9 +204,9 @@ pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The text to print and the exit status, or the defect of the input.
-type Report = Result<(String, ExitCode), DatasetError>;
+type DataReport = Result<(String, ExitCode), DatasetError>;
 
-fn inspect_report(args: &InspectArgs) -> anyhow::Result<Report> {
+fn inspect_report(args: &InspectArgs) -> anyhow::Result<DataReport> {
     let inspection = match inspect(&args.input.config(), args.samples) {
         Ok(inspection) => inspection,
         Err(error) => return Ok(Err(error)),
@@ -219,7 +219,7 @@ fn inspect_report(args: &InspectArgs) -> anyhow::Result<Report> {
     Ok(Ok((text, ExitCode::SUCCESS)))
 }
 
-fn validate_report(args: &ValidateArgs) -> anyhow::Result<Report> {
+fn validate_report(args: &ValidateArgs) -> anyhow::Result<DataReport> {
     let validation = match validate(&args.input.config(), args.first) {
         Ok(validation) => validation,
         Err(error) => return Ok(Err(error)),
@@ -236,13 +236,13 @@ fn validate_report(args: &ValidateArgs) -> anyhow::Result<Report> {
     Ok(Ok((text, code)))
 }
 
-fn convert_report(args: &ConvertArgs) -> Report {
+fn convert_report(args: &ConvertArgs) -> DataReport {
     let parquet = args.output.extension().is_some_and(|extension| extension == "parquet");
     let format = match args.to {
-        Some(To::Verl) => Format::Verl,
-        None if parquet => Format::Verl,
-        Some(To::Roll) => Format::Roll,
-        Some(To::Messages) | None => Format::Messages,
+        Some(To::Verl) => OutputFormat::Verl,
+        None if parquet => OutputFormat::Verl,
+        Some(To::Roll) => OutputFormat::Roll,
+        Some(To::Messages) | None => OutputFormat::Messages,
     };
     let mut config = args.input.config();
     if config.extra_columns.is_empty() {
@@ -252,12 +252,12 @@ fn convert_report(args: &ConvertArgs) -> Report {
     Ok((format!("{}: {rows} rows", args.output.display()), ExitCode::SUCCESS))
 }
 
-fn generate_report(args: &GenerateArgs) -> Report {
+fn generate_report(args: &GenerateArgs) -> DataReport {
     let config = ChainConfig {
         rows: args.rows,
         validation_rows: args.validation_rows,
         seed: args.seed,
-        lengths: Lengths { median: args.median, sigma: args.sigma, most: args.max_maps },
+        lengths: ChainLengths { median: args.median, sigma: args.sigma, most: args.max_maps },
         direct_share: args.direct_share,
     };
     let made = generate(&config, &args.output, args.writing.options()).map_err(by_flag)?;

@@ -17,11 +17,11 @@ use toml::Table;
 use super::bad_input;
 use crate::App;
 use crate::memory::{Estimate, judges};
-use crate::progress::Rows;
-use crate::recipe::raw::{self, Routed};
+use crate::progress::RowProgress;
+use crate::recipe::raw::{self, RouteTarget};
 use crate::recipe::{Recipe, overlay};
 use crate::rewards::rewards;
-use crate::score::{Columns, Scoring, Summary};
+use crate::score::{ScoreColumns, ScoreSummary, Scoring};
 use crate::terminal::{self, JsonRows};
 
 /// Maximum of `--concurrency`. All concurrently scored rows are in memory.
@@ -109,13 +109,13 @@ fn is_closed(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Result<Summary> {
+fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Result<ScoreSummary> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("reward")
         .enable_all()
         .build()
         .context("cannot start the threads of the rewards")?;
-    let progress = Rows::new();
+    let progress = RowProgress::new();
     let scored = runtime.block_on(scoring.run(&args.input, &mut output, |done, all| {
         progress.done(done, all);
     }));
@@ -200,7 +200,7 @@ impl ScoreArgs {
             overlay(&mut options, option)?;
         }
         let reward = raw::Reward {
-            routes: BTreeMap::from([("*".to_owned(), Routed::One(self.reward.clone()))]),
+            routes: BTreeMap::from([("*".to_owned(), RouteTarget::One(self.reward.clone()))]),
             options: BTreeMap::from([(self.reward.clone(), options)]),
             ..raw::Reward::default()
         };
@@ -214,25 +214,25 @@ impl ScoreArgs {
             Some(path) if is_standard(path) => {
                 let output = io::stdout().as_fd().try_clone_to_owned();
                 let output = File::from(output.context("cannot open standard output")?);
-                inputs.refuse_open("standard output", &output)?;
+                inputs.check_open("standard output", &output)?;
                 Output::Terminal(JsonRows::new())
             }
             Some(path) => {
-                inputs.refuse(path)?;
+                inputs.check_output(path)?;
                 Output::File(BufWriter::new(NewFile::create(path)?))
             }
         })
     }
 
     /// Prints the summary on standard output, or on standard error if the rows go to standard output.
-    fn print(&self, summary: &Summary) -> anyhow::Result<()> {
+    fn print(&self, summary: &ScoreSummary) -> anyhow::Result<()> {
         let text = match self.json {
             true => serde_json::to_string(summary)?,
             false => summary.text(),
         };
         match self.output.as_deref() {
             Some(path) if is_standard(path) => terminal::warn(text.trim_end()),
-            _ => terminal::say(text.trim_end()).context("cannot print")?,
+            _ => terminal::print_line(text.trim_end()).context("cannot print")?,
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl ScoreArgs {
 /// The rewards and columns to score with, and the input files that they were read from or that they name.
 struct Section {
     reward: raw::Reward,
-    columns: Columns,
+    columns: ScoreColumns,
     inputs: Inputs,
 }
 
@@ -251,10 +251,10 @@ fn is_standard(path: &Path) -> bool {
 
 impl ColumnArgs {
     /// Returns the columns that the command line names, and those of a recipe where it names none.
-    fn over(&self, recipe: Option<&raw::Data>) -> Columns {
+    fn over(&self, recipe: Option<&raw::Data>) -> ScoreColumns {
         let data = recipe.cloned().unwrap_or_default();
         let extra = || recipe.map(|data| data.extra_columns.clone());
-        Columns {
+        ScoreColumns {
             response: self.response_key.clone(),
             data_source: self.data_source_key.clone().or(data.reward_fn_key),
             ground_truth: self.ground_truth_key.clone().or(data.ground_truth_key),

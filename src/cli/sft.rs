@@ -22,7 +22,7 @@ use tch::Device;
 use super::bad_input;
 use crate::App;
 use crate::memory::{self, Batches, Estimate};
-use crate::prompts::{chat, too_large};
+use crate::prompts::{batch_larger_than_dataset, chat};
 use crate::recipe::Recipe;
 use crate::terminal;
 
@@ -93,18 +93,10 @@ impl Default for ModelShape {
 }
 
 impl ModelShape {
-    /// Returns the configuration of a model with the vocabulary of `tokenizer`.
+    /// Returns the configuration of a model with the vocabulary of `tokenizer`. The bounds of recipes cover the sizes.
     fn config(&self, tokenizer: &Tokenizer) -> anyhow::Result<ModelConfig> {
         let (hidden, heads, kv_heads) =
             (self.hidden_size, self.num_attention_heads, self.num_key_value_heads);
-        ensure!(
-            heads > 0 && hidden % (2 * heads) == 0,
-            "hidden_size: expected an even multiple of {heads} heads, found {hidden}"
-        );
-        ensure!(
-            kv_heads > 0 && heads % kv_heads == 0,
-            "num_key_value_heads: expected a divisor of {heads} heads, found {kv_heads}"
-        );
         Ok(ModelConfig {
             family: Family::Qwen3,
             vocab_size: i64::try_from(tokenizer.vocab_size())?,
@@ -138,7 +130,7 @@ pub(crate) fn run_args(args: SftArgs, app: &App) -> anyhow::Result<ExitCode> {
         .map_err(anyhow::Error::from)
         .and_then(|recipe| SftRecipe::resolve(&recipe, args.out))
         .and_then(|recipe| recipe.check_outputs(&args.config).map(|()| recipe))
-        .and_then(Opened::open);
+        .and_then(SftRun::open);
     match opened {
         Ok(opened) => opened.train().map(|()| ExitCode::SUCCESS),
         Err(error) => Ok(bad_input(&error)),
@@ -152,7 +144,7 @@ impl SftRecipe {
         self.data.paths()?.iter().for_each(|path| inputs.add(path));
         for name in FOLDER_FILES {
             check_place(&self.out.join(name))?;
-            inputs.refuse(&self.out.join(name))?;
+            inputs.check_output(&self.out.join(name))?;
         }
         Ok(())
     }
@@ -202,7 +194,7 @@ impl SftRecipe {
 }
 
 /// A fine-tuning run that is ready to train.
-struct Opened {
+struct SftRun {
     recipe: SftRecipe,
     device: Device,
     tokenizer: Arc<Tokenizer>,
@@ -210,7 +202,7 @@ struct Opened {
     examples: Vec<Example>,
 }
 
-impl Opened {
+impl SftRun {
     /// Reads the demonstrations. Rejects a run that does not fit into memory before it allocates.
     ///
     /// # Errors
@@ -242,7 +234,7 @@ impl Opened {
         let training = &recipe.training;
         let mut decoder = Decoder::init(model, training.seed, device)?;
         print(&heading(training, decoder.config().parameter_count(), examples.len()));
-        let mut progress = Progress::new(recipe.print_every, training.steps);
+        let mut progress = SftProgress::new(recipe.print_every, training.steps);
         fine_tune(&mut decoder, &examples, training, &mut |step| {
             progress.take(step).iter().for_each(|line| print(line));
         })?;
@@ -254,7 +246,7 @@ impl Opened {
 fn heading(training: &SftConfig, parameters: i64, rows: usize) -> String {
     let SftConfig { steps, batch_size, .. } = *training;
     let effect = "an update contains rows more than once";
-    let warning = too_large("sft.batch_size", batch_size, rows as u64, effect);
+    let warning = batch_larger_than_dataset("sft.batch_size", batch_size, rows as u64, effect);
     format!(
         "{}fine-tuning {parameters} parameters on {rows} demonstrations for {steps} steps",
         warning.map(|warning| warning + "\n").unwrap_or_default()
@@ -323,7 +315,7 @@ fn save(decoder: &Decoder, tokenizer: &Tokenizer, folder: &Path) -> anyhow::Resu
 }
 
 /// Mean loss and throughput since the last printed line.
-struct Progress {
+struct SftProgress {
     every: u64,
     steps: u64,
     clock: WallClock,
@@ -333,7 +325,7 @@ struct Progress {
     tokens: usize,
 }
 
-impl Progress {
+impl SftProgress {
     fn new(every: u64, steps: u64) -> Self {
         let clock = WallClock::start();
         Self {
@@ -369,7 +361,7 @@ impl Progress {
 
 /// Prints a line. Errors are ignored, so that training continues when standard output is closed.
 fn print(line: &str) {
-    drop(terminal::say(line));
+    drop(terminal::print_line(line));
 }
 
 #[cfg(test)]
@@ -382,7 +374,7 @@ mod tests {
 
     /// Opens and trains a fine-tuning run.
     fn run(recipe: SftRecipe) -> anyhow::Result<()> {
-        Opened::open(recipe)?.train()
+        SftRun::open(recipe)?.train()
     }
 
     fn recipe(folder: &Path) -> SftRecipe {
@@ -457,7 +449,7 @@ mod tests {
             grad_norm: 1.0,
             learning_rate: 1e-3,
         };
-        let mut progress = Progress::new(2, 3);
+        let mut progress = SftProgress::new(2, 3);
         assert_eq!(progress.take(&step(0, 1.0, 3)), None);
         let line = progress.take(&step(1, 2.0, 1)).unwrap();
         assert!(

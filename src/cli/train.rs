@@ -11,16 +11,16 @@ use clap::Args;
 
 use super::{bad_input, workers};
 use crate::App;
-use crate::lifetime::{ENDED_EARLY, Ended};
-use crate::prompts::too_large_for_training;
+use crate::lifetime::{ENDED_EARLY, EndReason};
+use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::Recipe;
-use crate::record::RunFolder;
-use crate::run::{Run, describe};
+use crate::reporter::{RunReporter, describe};
+use crate::run_folder::RunFolder;
 use crate::session::Session;
 use crate::snapshots::{self, ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
 use crate::terminal;
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, Seat};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
 use rollpacker_dataflow::exit::exit_now;
 use rollpacker_files::{Inputs, check_place};
 use rollpacker_operators::schedule::operator::Stop;
@@ -91,7 +91,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         }
         check_outputs(&recipe, &args.config)?;
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
-        let session = Session::open_from(recipe.clone(), &app.rewards, &app.algorithms)?;
+        let session = Session::open_with_algorithms(recipe.clone(), &app.rewards, &app.algorithms)?;
         session.check_rewards()?;
         Ok((recipe, session, cluster))
     });
@@ -128,12 +128,12 @@ fn check_outputs(recipe: &Recipe, config: &Path) -> anyhow::Result<()> {
     let inputs = recipe.raw.inputs();
     let key = || format!("key `trainer.default_local_dir`: {}", folder.display());
     RunFolder::check(folder, &inputs).with_context(key)?;
-    inputs.refuse_within(&snapshots::folder(folder)).with_context(key)?;
+    inputs.check_folder(&snapshots::folder(folder)).with_context(key)?;
     let model = FOLDER_FILES.map(|name| folder.join("model").join(name));
     model.iter().try_for_each(|place| check_place(place)).with_context(key)?;
     // The recipe in the run folder may itself be the input, unless recording it would remove credentials from it.
     if recipe.raw.has_credentials() {
-        Inputs::of([config]).refuse(&RunFolder::recipe(folder)).with_context(key)?;
+        Inputs::of([config]).check_output(&RunFolder::recipe(folder)).with_context(key)?;
     }
     Ok(())
 }
@@ -147,50 +147,50 @@ fn cluster(
     let threads = recipe.raw.trainer.workers;
     match (hostfile, process) {
         (Some(hostfile), Some(process)) => {
-            Cluster::of_processes(threads, Hosts::read(hostfile)?, process).map(Some)
+            Cluster::with_processes(threads, Hosts::read(hostfile)?, process).map(Some)
         }
-        _ => Ok((threads > 1).then(|| Cluster::of_threads(threads))),
+        _ => Ok((threads > 1).then(|| Cluster::with_threads(threads))),
     }
 }
 
 /// The outcome of a finished run.
-pub(super) struct Report {
+pub(super) struct TrainingReport {
     summary: String,
-    ended: Ended,
+    ended: EndReason,
 }
 
-impl Report {
+impl TrainingReport {
     /// Prints the summary and returns the exit status.
     pub(super) fn report(self) -> anyhow::Result<ExitCode> {
-        terminal::say(&self.summary).context("cannot print")?;
+        terminal::print_line(&self.summary).context("cannot print")?;
         Ok(match self.ended {
-            Ended::Finished => ExitCode::SUCCESS,
-            Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
+            EndReason::Finished => ExitCode::SUCCESS,
+            EndReason::Stopped | EndReason::OutOfTime => ExitCode::from(ENDED_EARLY),
         })
     }
 }
 
-/// Trains and records the run. With a `seat`, this is the first worker of several.
+/// Trains and records the run. With a `handle`, this is the first worker of several.
 pub(super) fn train(
     recipe: &Recipe,
     session: Session,
     snapshots: RunSnapshots,
-    seat: Option<Seat>,
+    handle: Option<WorkerHandle>,
     stop: &Stop,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<TrainingReport> {
     let (prompts, telemetry) = (session.prompts(), Telemetry::from_env()?);
     let run = match &snapshots.restored {
-        None => Run::start(recipe, prompts, telemetry, stop.clone())?,
-        Some(restored) => Run::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
+        None => RunReporter::start(recipe, prompts, telemetry, stop.clone())?,
+        Some(restored) => RunReporter::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
     };
-    let batch = too_large_for_training(recipe.raw.data.train_batch_size, prompts);
-    snapshots.notes.iter().chain(&batch).for_each(|note| run.say(note));
+    let batch = training_batch_larger_than_dataset(recipe.raw.data.train_batch_size, prompts);
+    snapshots.notes.iter().chain(&batch).for_each(|note| run.print_line(note));
     let run = Rc::new(RefCell::new(run));
     let session = session.with_snapshots(snapshots);
     let folder = run.borrow().model_folder();
     let validated = run.clone();
     let finished = session
-        .train_at(seat, stop, &folder, run.clone(), |metrics| {
+        .train_worker(handle, stop, &folder, run.clone(), |metrics| {
             validated.borrow_mut().validated(0, metrics)
         })
         .map_err(|error| match run.borrow_mut().take_failure() {
@@ -200,7 +200,7 @@ pub(super) fn train(
             None => error,
         })?;
     let summary = run.borrow_mut().finish(&finished)?;
-    Ok(Report { summary, ended: finished.ended })
+    Ok(TrainingReport { summary, ended: finished.ended })
 }
 
 /// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round; a second one ends the process

@@ -3,16 +3,16 @@
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, Seat};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::operator::Stop;
 
 use super::BAD_INPUT;
-use super::train::{Report, train};
+use super::train::{TrainingReport, train};
 use crate::recipe::Recipe;
-use crate::record::RunFolder;
-use crate::session::{Opened, Session};
+use crate::run_folder::RunFolder;
+use crate::session::{Session, SharedInputs};
 use crate::snapshots::RunSnapshots;
 use crate::terminal;
 
@@ -37,17 +37,17 @@ impl Workers {
         let (opened, process) = (session.opened(), cluster.process());
         // The workers of one process share one snapshot plan.
         let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
-        let ended = cluster.run(&facts, &note, move |seat| {
+        let ended = cluster.run(&facts, &note, move |handle| {
             let snapshots = match process {
                 0 => Ok(self.snapshots.clone()),
-                _ => self.joined(&joined, seat.note()),
+                _ => self.joined(&joined, handle.note()),
             };
-            snapshots.and_then(|snapshots| self.worker(&opened, snapshots, seat)).map_err(fault)
+            snapshots.and_then(|snapshots| self.worker(&opened, snapshots, handle)).map_err(fault)
         });
         match ended {
             Ok(reports) => {
                 let report = reports.into_iter().flatten().next();
-                report.map_or(Ok(ExitCode::SUCCESS), Report::report)
+                report.map_or(Ok(ExitCode::SUCCESS), TrainingReport::report)
             }
             Err(error) => {
                 let message = match &error {
@@ -61,7 +61,7 @@ impl Workers {
     }
 
     /// Returns the facts on which all processes must agree: the version, the prompts, and every setting except the path of the run folder.
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> RunFacts {
         let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
         let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));
         let own = [version, prompts].map(|(name, value)| (name.to_owned(), value));
@@ -87,17 +87,17 @@ impl Workers {
     /// Runs one worker. Returns the report if it is the first worker of the cluster.
     fn worker(
         &self,
-        opened: &Opened,
+        opened: &SharedInputs,
         snapshots: RunSnapshots,
-        seat: Seat,
-    ) -> anyhow::Result<Option<Report>> {
-        if seat.index() == 0 {
-            let session = opened.session(&seat)?;
-            return train(&self.recipe, session, snapshots, Some(seat), &self.stop).map(Some);
+        handle: WorkerHandle,
+    ) -> anyhow::Result<Option<TrainingReport>> {
+        if handle.index() == 0 {
+            let session = opened.session(&handle)?;
+            return train(&self.recipe, session, snapshots, Some(handle), &self.stop).map(Some);
         }
-        let session = opened.clone().with_snapshots(snapshots).session(&seat)?;
+        let session = opened.clone().with_snapshots(snapshots).session(&handle)?;
         let folder = RunFolder::model(&self.recipe.raw.trainer.default_local_dir);
-        session.train_at(Some(seat), &self.stop, &folder, Silent, |_| {})?;
+        session.train_worker(Some(handle), &self.stop, &folder, Silent, |_| {})?;
         Ok(None)
     }
 }

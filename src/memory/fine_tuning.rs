@@ -4,7 +4,7 @@ use rollpacker_stages::model::ModelConfig;
 use rollpacker_stages::train::sft::{Example, SftConfig};
 
 use super::model::{FLOAT, activations_of_token, size, weights};
-use super::{Part, setting};
+use super::part::{MemoryPart, setting};
 
 /// Copies of the weights during the first update: the weights, their gradient, two moments, the flattened gradient, and the change.
 const OF_TRAINER: u64 = 6;
@@ -13,10 +13,14 @@ const OF_TRAINER: u64 = 6;
 const OF_EXAMPLE: u64 = 48;
 
 /// Returns the parts of fine-tuning a model from scratch that do not depend on the data.
-pub(crate) fn fine_tuning(model: &ModelConfig, training: &SftConfig, on_host: bool) -> Vec<Part> {
+pub(crate) fn fine_tuning(
+    model: &ModelConfig,
+    training: &SftConfig,
+    on_host: bool,
+) -> Vec<MemoryPart> {
     let batch = [setting("sft.batch_size", training.batch_size)];
     let factors = [training.batch_size as u64, OF_EXAMPLE];
-    let mut parts = vec![Part::new("the examples of an update", batch, factors)];
+    let mut parts = vec![MemoryPart::new("the examples of an update", batch, factors)];
     if on_host {
         let settings = [
             setting("sft.num_hidden_layers", model.layers),
@@ -24,7 +28,7 @@ pub(crate) fn fine_tuning(model: &ModelConfig, training: &SftConfig, on_host: bo
             setting("sft.intermediate_size", model.intermediate_size),
         ];
         let factors = [OF_TRAINER, weights(model)];
-        parts.push(Part::new("weights, gradients and moments", settings, factors));
+        parts.push(MemoryPart::new("weights, gradients and moments", settings, factors));
     }
     parts
 }
@@ -43,7 +47,7 @@ pub(crate) struct Batches<'a> {
 
 impl Batches<'_> {
     /// Returns the activations and logits of the largest micro-batch.
-    pub(crate) fn parts(&self) -> [Part; 2] {
+    pub(crate) fn parts(&self) -> [MemoryPart; 2] {
         let settings = || {
             [
                 setting("sft.micro_batch_tokens", self.training.micro_batch_tokens),
@@ -55,8 +59,8 @@ impl Batches<'_> {
         let shortest = self.examples.iter().map(|example| example.response_ids.len()).min();
         let logits = [shortest.unwrap_or(0) as u64, size(self.model.vocab_size), FLOAT];
         [
-            Part::new("activations of a micro-batch", settings(), [activations]),
-            Part::new("logits of a micro-batch", settings(), logits),
+            MemoryPart::new("activations of a micro-batch", settings(), [activations]),
+            MemoryPart::new("logits of a micro-batch", settings(), logits),
         ]
     }
 

@@ -1,14 +1,15 @@
 //! Estimates the least memory that a run needs before it starts, so that a run that cannot fit is rejected with its settings instead of
 //! being killed by the kernel.
 //!
-//! An [`Estimate`] is a sum of [`Part`]s, each of which is a product of settings and model sizes. It is a lower bound: a part only counts
-//! memory that is allocated whatever the responses are. Longer responses, fragmentation and the program itself are not counted. Therefore a
-//! run that fits is never rejected, but an accepted run may still be too large. GPU memory is not counted.
+//! An [`Estimate`] is a sum of [`MemoryPart`]s, each of which is a product of settings and model sizes. It is a lower bound: a part only
+//! counts memory that is allocated whatever the responses are. Longer responses, fragmentation and the program itself are not counted.
+//! Therefore a run that fits is never rejected, but an accepted run may still be too large. GPU memory is not counted.
 
 mod available;
 #[cfg(feature = "torch")]
 mod fine_tuning;
 mod model;
+mod part;
 mod simulation;
 #[cfg(feature = "torch")]
 mod training;
@@ -19,32 +20,22 @@ pub use available::{Available, Limit, available};
 #[cfg(feature = "torch")]
 pub(crate) use fine_tuning::{Batches, fine_tuning, least_bytes_of_tokens};
 pub(crate) use model::judges;
+pub use part::MemoryPart;
 pub(crate) use simulation::simulation;
 #[cfg(feature = "torch")]
 pub(crate) use training::{Training, profiling, training};
 
-/// One kind of memory that a run needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// The contents.
-    pub what: &'static str,
-    /// The least size in bytes.
-    pub bytes: u64,
-    /// The settings that determine the size, each as `key = value`.
-    pub settings: Vec<String>,
-}
-
 /// A lower bound on the memory that a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    parts: Vec<Part>,
+    parts: Vec<MemoryPart>,
 }
 
 /// The run needs more memory than is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not enough memory: the run needs at least {}, and {} are available ({}). The largest parts are {}; lower these settings or free memory",
-    Size(*.needed), Size(.available.bytes), .available.limit, list(.largest)
+    ByteSize(*.needed), ByteSize(.available.bytes), .available.limit, list(.largest)
 )]
 pub struct OutOfMemory {
     /// The bytes that the run needs.
@@ -52,7 +43,7 @@ pub struct OutOfMemory {
     /// The available memory.
     pub available: Available,
     /// The largest parts, in descending order.
-    pub largest: Vec<Part>,
+    pub largest: Vec<MemoryPart>,
 }
 
 /// Maximum number of parts that an error names.
@@ -61,7 +52,7 @@ const NAMED: usize = 3;
 impl Estimate {
     /// Adds a part.
     #[must_use]
-    pub fn with(mut self, part: Part) -> Self {
+    pub fn with(mut self, part: MemoryPart) -> Self {
         self.parts.push(part);
         self
     }
@@ -98,41 +89,24 @@ impl Estimate {
     }
 }
 
-impl Extend<Part> for Estimate {
-    fn extend<I: IntoIterator<Item = Part>>(&mut self, parts: I) {
+impl Extend<MemoryPart> for Estimate {
+    fn extend<I: IntoIterator<Item = MemoryPart>>(&mut self, parts: I) {
         self.parts.extend(parts);
     }
 }
 
-impl Part {
-    /// Returns a part whose size in bytes is the product of `factors`.
-    pub(crate) fn new(
-        what: &'static str,
-        settings: impl IntoIterator<Item = String>,
-        factors: impl IntoIterator<Item = u64>,
-    ) -> Self {
-        let bytes = factors.into_iter().fold(1, u64::saturating_mul);
-        Self { what, bytes, settings: settings.into_iter().collect() }
-    }
-}
-
-/// Formats a setting for error messages.
-pub(crate) fn setting(key: &str, value: impl fmt::Display) -> String {
-    format!("{key} = {value}")
-}
-
-fn list(parts: &[Part]) -> String {
-    let part = |part: &Part| {
-        let Part { what, bytes, settings } = part;
-        format!("{} for {what} ({})", Size(*bytes), settings.join(", "))
+fn list(parts: &[MemoryPart]) -> String {
+    let part = |part: &MemoryPart| {
+        let MemoryPart { what, bytes, settings } = part;
+        format!("{} for {what} ({})", ByteSize(*bytes), settings.join(", "))
     };
     parts.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
 /// A number of bytes, printed in the largest unit in which it is at least 1.
-struct Size(u64);
+struct ByteSize(u64);
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(&str, u64); 5] = [
             ("EiB", 1 << 60),
@@ -152,14 +126,19 @@ impl fmt::Display for Size {
 mod tests {
     use expect_test::expect;
 
+    use super::part::setting;
     use super::*;
 
     #[test]
     fn what_does_not_fit_is_refused_by_its_largest_parts() {
         let estimate = Estimate::default()
-            .with(Part::new("prompts", [setting("data.train_batch_size", 16)], [16, 300]))
-            .with(Part::new("logits", [setting("sft.batch_size", 4_000_000)], [4_000_000, 1 << 18]))
-            .with(Part::new("weights", [setting("model.path", "m")], [1 << 36]));
+            .with(MemoryPart::new("prompts", [setting("data.train_batch_size", 16)], [16, 300]))
+            .with(MemoryPart::new(
+                "logits",
+                [setting("sft.batch_size", 4_000_000)],
+                [4_000_000, 1 << 18],
+            ))
+            .with(MemoryPart::new("weights", [setting("model.path", "m")], [1 << 36]));
         let available = Available { bytes: 21 << 30, limit: Limit::Machine };
         let error = estimate.check_against(available).expect_err("refused");
         expect![
@@ -174,9 +153,9 @@ mod tests {
 
     #[test]
     fn what_no_number_holds_is_the_largest_number() {
-        let part = Part::new("weights", [], [u64::MAX, 4]);
+        let part = MemoryPart::new("weights", [], [u64::MAX, 4]);
         let estimate = Estimate::default().with(part.clone()).with(part);
         assert_eq!(estimate.bytes(), u64::MAX);
-        assert_eq!(Size(u64::MAX).to_string(), "16.0 EiB");
+        assert_eq!(ByteSize(u64::MAX).to_string(), "16.0 EiB");
     }
 }

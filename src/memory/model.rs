@@ -5,7 +5,7 @@ use std::path::Path;
 use rollpacker_stages::model::ModelConfig;
 use toml::{Table, Value};
 
-use super::{Part, setting};
+use super::part::{MemoryPart, setting};
 use crate::recipe::raw;
 
 /// Bytes of a float32, the type of all weights.
@@ -45,16 +45,16 @@ pub(super) fn size(size: i64) -> u64 {
 /// budget.
 ///
 /// A model folder that cannot be read is skipped here; the judge reports the error when it is built.
-pub(crate) fn judges(section: &raw::Reward) -> impl Iterator<Item = Part> {
+pub(crate) fn judges(section: &raw::Reward) -> impl Iterator<Item = MemoryPart> {
     let names = section.routes.values().flat_map(|routed| match routed {
-        raw::Routed::One(name) => vec![name],
-        raw::Routed::Sum(terms) => terms.keys().collect(),
+        raw::RouteTarget::One(name) => vec![name],
+        raw::RouteTarget::Sum(terms) => terms.keys().collect(),
     });
     let names: std::collections::BTreeSet<&String> = names.collect();
     names.into_iter().filter_map(|name| judge(name, section.options.get(name)?))
 }
 
-fn judge(name: &str, options: &Table) -> Option<Part> {
+fn judge(name: &str, options: &Table) -> Option<MemoryPart> {
     let text = |key: &str| options.get(key).and_then(Value::as_str);
     let is_resident = text("kind").unwrap_or(name) == "judge"
         && text("engine") == Some("torch")
@@ -62,5 +62,5 @@ fn judge(name: &str, options: &Table) -> Option<Part> {
     let folder = text("model_path").filter(|_| is_resident)?;
     let model = ModelConfig::from_folder(Path::new(folder)).ok()?;
     let key = format!("reward.options.{name}.model_path");
-    Some(Part::new("the weights of a judge", [setting(&key, folder)], [weights(&model)]))
+    Some(MemoryPart::new("the weights of a judge", [setting(&key, folder)], [weights(&model)]))
 }

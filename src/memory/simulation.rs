@@ -1,6 +1,6 @@
 //! The memory of simulated jobs.
 
-use super::{Part, setting};
+use super::part::{MemoryPart, setting};
 use crate::simulate::Job;
 
 /// Bytes of a simulated response: its entries in the schedule, the engine and the stream.
@@ -13,7 +13,7 @@ const OF_INSTANCE: u64 = 128;
 const OF_STEP: u64 = 64;
 
 /// Returns the parts of the runs of a job, of which at most `at_once` are concurrent.
-pub(crate) fn simulation(job: &Job, at_once: u64) -> Vec<Part> {
+pub(crate) fn simulation(job: &Job, at_once: u64) -> Vec<MemoryPart> {
     let (data, rollout, sim) = (&job.raw.data, &job.raw.rollout, &job.raw.sim);
     let runs = at_once.min(sim.seeds);
     let batch =
@@ -22,12 +22,12 @@ pub(crate) fn simulation(job: &Job, at_once: u64) -> Vec<Part> {
     let instances = u64::from(job.rollout_gpus() / rollout.tensor_parallel);
     let steps = [setting("sim.steps", sim.steps), setting("sim.seeds", sim.seeds)];
     vec![
-        Part::new("the responses of a step", batch, responses),
-        Part::new(
+        MemoryPart::new("the responses of a step", batch, responses),
+        MemoryPart::new(
             "engine instances",
             [setting("cluster.gpus", job.raw.cluster.gpus)],
             [runs, instances, OF_INSTANCE],
         ),
-        Part::new("the steps of all runs", steps, [sim.steps, sim.seeds, OF_STEP]),
+        MemoryPart::new("the steps of all runs", steps, [sim.steps, sim.seeds, OF_STEP]),
     ]
 }

@@ -3,7 +3,7 @@
 use rollpacker_stages::model::ModelConfig;
 
 use super::model::{FLOAT, cache_of_token, size, weights};
-use super::{Part, setting};
+use super::part::{MemoryPart, setting};
 use crate::recipe::Recipe;
 
 /// The inputs of the estimate of a training run.
@@ -39,15 +39,15 @@ const OF_RESPONSE: u64 = 2048;
 const OF_PROMPT: u64 = 256;
 
 /// Returns the weights of the instances of a profiled engine.
-pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> Part {
+pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> MemoryPart {
     let instances = recipe.raw.rollout.instances;
     let path = setting("model.path", recipe.raw.model.path.display());
     let settings = [path, setting("rollout.instances", instances)];
-    Part::new("the weights of engine instances", settings, [instances.into(), weights(model)])
+    MemoryPart::new("the weights of engine instances", settings, [instances.into(), weights(model)])
 }
 
 /// Returns the parts of a training run.
-pub(crate) fn training(run: Training<'_>) -> Vec<Part> {
+pub(crate) fn training(run: Training<'_>) -> Vec<MemoryPart> {
     let mut parts = vec![run.responses(), run.read_ahead()];
     if run.on_host {
         parts.extend([run.trainer(), run.engines(), run.published(), run.caches(), run.logits()]);
@@ -56,26 +56,26 @@ pub(crate) fn training(run: Training<'_>) -> Vec<Part> {
 }
 
 impl Training<'_> {
-    fn trainer(&self) -> Part {
+    fn trainer(&self) -> MemoryPart {
         let trainer = &self.recipe.trainer;
         let copies = OF_TRAINER
             + u64::from(trainer.needs_reference())
             + if self.has_critic { OF_CRITIC } else { 0 };
         let factors = [self.workers(), copies, weights(self.model)];
-        Part::new(
+        MemoryPart::new(
             "the trainer's weights, gradients and moments",
             self.model_and([self.workers_setting()]),
             factors,
         )
     }
 
-    fn engines(&self) -> Part {
+    fn engines(&self) -> MemoryPart {
         let instances = self.recipe.raw.rollout.instances;
         let validation = if self.recipe.val_data.is_some() { OF_VALIDATION } else { 0 };
         let engines = self.workers() + validation;
         let settings =
             self.model_and([setting("rollout.instances", instances), self.workers_setting()]);
-        Part::new(
+        MemoryPart::new(
             "the weights of engine instances",
             settings,
             [engines, instances.into(), weights(self.model)],
@@ -83,18 +83,18 @@ impl Training<'_> {
     }
 
     /// Returns the published weight versions other than the newest, which is counted with the trainer.
-    fn published(&self) -> Part {
+    fn published(&self) -> MemoryPart {
         let staleness = self.recipe.raw.algorithm.staleness;
         let held = (staleness + 1).min(self.steps().saturating_sub(1));
         let settings = self.model_and([setting("algorithm.staleness", staleness)]);
-        Part::new(
+        MemoryPart::new(
             "weights of older policies",
             settings,
             [self.workers(), held, weights(self.model)],
         )
     }
 
-    fn caches(&self) -> Part {
+    fn caches(&self) -> MemoryPart {
         let rollout = &self.recipe.raw.rollout;
         let (running, longest) = self.running();
         let settings = [
@@ -103,39 +103,39 @@ impl Training<'_> {
             setting("data.train_batch_size", self.recipe.raw.data.train_batch_size),
         ];
         let tokens = SLOT_TOKENS.min(longest);
-        Part::new(
+        MemoryPart::new(
             "keys and values of running responses",
             settings,
             [running, tokens, cache_of_token(self.model)],
         )
     }
 
-    fn logits(&self) -> Part {
+    fn logits(&self) -> MemoryPart {
         let rollout = &self.recipe.raw.rollout;
         let settings = self.model_and([
             setting("rollout.max_num_seqs", rollout.max_num_seqs),
             setting("rollout.n", rollout.n),
         ]);
-        Part::new(
+        MemoryPart::new(
             "logits of running responses",
             settings,
             [self.running().0, size(self.model.vocab_size), FLOAT],
         )
     }
 
-    fn responses(&self) -> Part {
+    fn responses(&self) -> MemoryPart {
         let (prompts, responses) = self.launched();
         let raw = &self.recipe.raw;
         let settings = [
             setting("rollout.n", raw.rollout.n),
             setting("data.train_batch_size", raw.data.train_batch_size),
         ];
-        Part::new("the responses of a step", settings, [prompts, responses, OF_RESPONSE])
+        MemoryPart::new("the responses of a step", settings, [prompts, responses, OF_RESPONSE])
     }
 
-    fn read_ahead(&self) -> Part {
+    fn read_ahead(&self) -> MemoryPart {
         let settings = [setting("data.train_batch_size", self.recipe.raw.data.train_batch_size)];
-        Part::new("the prompts of a step", settings, [self.launched().0, OF_PROMPT])
+        MemoryPart::new("the prompts of a step", settings, [self.launched().0, OF_PROMPT])
     }
 
     /// Returns the number of responses that the engines run at once in the first step, limited by slots and KV-cache tokens, and the tokens

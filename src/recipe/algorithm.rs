@@ -10,27 +10,27 @@ use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use serde_json::Value;
 use toml::Table;
 
-use super::error::{RecipeError, bound, one_of};
-use super::most;
-use super::raw::{Algorithm, IsThreshold, Raw, RolloutCorrection};
+use super::error::{RecipeError, one_of, out_of_bounds};
+use super::limits;
+use super::raw::{Algorithm, IsThreshold, RawRecipe, RolloutCorrection};
 
 /// A catalog choice together with the recipe keys under which its options are written.
-pub(crate) struct Written {
+pub(crate) struct KeyedChoice {
     pub(crate) key: &'static str,
     /// The table that holds the options without a recipe key of their own.
     pub(crate) section: &'static str,
     pub(crate) choice: Choice,
     /// The options that have a recipe key of their own.
-    pub(crate) keyed: Vec<Keyed>,
+    pub(crate) keyed: Vec<KeyedOption>,
 }
 
-pub(crate) struct Keyed {
+pub(crate) struct KeyedOption {
     pub(crate) key: &'static str,
     pub(crate) option: &'static str,
     pub(crate) value: Value,
 }
 
-impl Raw {
+impl RawRecipe {
     pub(super) fn trainer_config(&self, bypasses: bool) -> Result<TrainerConfig, RecipeError> {
         let (actor, algorithm) = (&self.actor, &self.algorithm);
         Ok(TrainerConfig {
@@ -89,7 +89,7 @@ impl Raw {
     ///
     /// Defaults to `true` when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
     /// responses.
-    pub(super) fn bypasses(&self) -> Result<bool, RecipeError> {
+    pub(super) fn uses_engine_logprobs(&self) -> Result<bool, RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let older = self.algorithm.staleness > 0 || self.build_schedule()?.pauses();
         // Importance weights already correct for the older policy. Against the engine's own log-probabilities they would all be 1.
@@ -103,7 +103,7 @@ impl Raw {
             None if correction.rollout_is_threshold
                 != RolloutCorrection::default().rollout_is_threshold =>
             {
-                return Err(bound(
+                return Err(out_of_bounds(
                     key,
                     "`token` or `sequence` when rollout_is_threshold is set",
                     "nothing",
@@ -120,13 +120,13 @@ impl Raw {
         if correction.bypass_mode == Some(true) {
             let expected =
                 "false when rollout_is is set, whose weights need the trainer's log-probabilities";
-            return Err(bound("algorithm.rollout_correction.bypass_mode", expected, true));
+            return Err(out_of_bounds("algorithm.rollout_correction.bypass_mode", expected, true));
         }
         Ok(Some(RolloutIs { level, threshold: threshold(&correction.rollout_is_threshold)? }))
     }
 
     /// Returns the policy loss with its options and their recipe keys.
-    pub(crate) fn policy_loss(&self) -> Written {
+    pub(crate) fn policy_loss(&self) -> KeyedChoice {
         let actor = &self.actor;
         let low = actor.clip_ratio_low.or(actor.clip_ratio);
         let high = actor.clip_ratio_high.or(actor.clip_ratio);
@@ -138,7 +138,7 @@ impl Raw {
             ("actor.tau_pos", "tau_pos", actor.tau_pos),
             ("actor.tau_neg", "tau_neg", actor.tau_neg),
         ];
-        Written {
+        KeyedChoice {
             key: "actor.policy_loss.loss_mode",
             section: "actor.policy_loss",
             choice: choice(&actor.policy_loss.loss_mode, &actor.policy_loss.options),
@@ -147,9 +147,9 @@ impl Raw {
     }
 
     /// Returns the advantage estimator with its options and their recipe keys.
-    pub(crate) fn adv_estimator(&self) -> Written {
+    pub(crate) fn adv_estimator(&self) -> KeyedChoice {
         let Algorithm { adv_estimator, adv_options, norm_adv_by_std_in_grpo, .. } = &self.algorithm;
-        let norm = norm_adv_by_std_in_grpo.map(|norm| Keyed {
+        let norm = norm_adv_by_std_in_grpo.map(|norm| KeyedOption {
             key: "algorithm.norm_adv_by_std_in_grpo",
             option: "norm_adv_by_std_in_grpo",
             value: norm.into(),
@@ -158,7 +158,7 @@ impl Raw {
             ("algorithm.gamma", "gamma", self.algorithm.gamma),
             ("algorithm.lam", "lam", self.algorithm.lam),
         ];
-        Written {
+        KeyedChoice {
             key: "algorithm.adv_estimator",
             section: "algorithm.adv_options",
             choice: choice(adv_estimator, adv_options),
@@ -179,7 +179,7 @@ impl Raw {
     }
 }
 
-impl Written {
+impl KeyedChoice {
     /// Returns the choice with all its options, those with a key of their own included.
     pub(crate) fn all(&self) -> Choice {
         self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {
@@ -188,8 +188,10 @@ impl Written {
     }
 }
 
-fn keyed_number((key, option, value): (&'static str, &'static str, Option<f64>)) -> Option<Keyed> {
-    Some(Keyed { key, option, value: value?.into() })
+fn keyed_number(
+    (key, option, value): (&'static str, &'static str, Option<f64>),
+) -> Option<KeyedOption> {
+    Some(KeyedOption { key, option, value: value?.into() })
 }
 
 fn choice(name: &str, options: &Table) -> Choice {
@@ -214,10 +216,10 @@ fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
     };
     let fits = |threshold: &Threshold| match *threshold {
         // TOML reads `0.5_2` as a number, therefore a band must be written as a string.
-        Threshold::Above(above) => (1.0..=most::FACTOR).contains(&above),
+        Threshold::Above(above) => (1.0..=limits::FACTOR).contains(&above),
         Threshold::Outside(low, high) => {
-            low >= 1.0 / most::FACTOR && low <= high && high <= most::FACTOR
+            low >= 1.0 / limits::FACTOR && low <= high && high <= limits::FACTOR
         }
     };
-    threshold.filter(fits).ok_or_else(|| bound(key, expected, found))
+    threshold.filter(fits).ok_or_else(|| out_of_bounds(key, expected, found))
 }

@@ -56,7 +56,7 @@ pub enum RecipeError {
 }
 
 /// Returns an error for a value that its key does not allow.
-pub(crate) fn bound(
+pub(crate) fn out_of_bounds(
     key: impl Into<String>,
     expected: impl Into<String>,
     found: impl std::fmt::Display,
@@ -70,7 +70,11 @@ pub(crate) fn at_least<T: PartialOrd + std::fmt::Display>(
     value: T,
     least: T,
 ) -> Result<(), RecipeError> {
-    if value >= least { Ok(()) } else { Err(bound(key, format!("at least {least}"), value)) }
+    if value >= least {
+        Ok(())
+    } else {
+        Err(out_of_bounds(key, format!("at least {least}"), value))
+    }
 }
 
 /// Rejects a value below `least` or above `most`.
@@ -81,7 +85,7 @@ pub(crate) fn between<T: PartialOrd + std::fmt::Display>(
     most: T,
 ) -> Result<(), RecipeError> {
     if value > most {
-        return Err(bound(key, format!("at most {most}"), value));
+        return Err(out_of_bounds(key, format!("at most {most}"), value));
     }
     at_least(key, value, least)
 }
@@ -93,7 +97,11 @@ pub(crate) fn within(
     fits: impl Fn(f64) -> bool,
     expected: &str,
 ) -> Result<(), RecipeError> {
-    if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, Number(value))) }
+    if value.is_finite() && fits(value) {
+        Ok(())
+    } else {
+        Err(out_of_bounds(key, expected, Number(value)))
+    }
 }
 
 /// A number as error messages print it. Very large and very small numbers use scientific notation.
@@ -121,7 +129,7 @@ pub(crate) fn one_of(
     }
     let nearest = nearest(value, allowed.iter().copied());
     let hint = nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    Err(bound(key, format!("one of {}{hint}", allowed.join(", ")), format!("`{value}`")))
+    Err(out_of_bounds(key, format!("one of {}{hint}", allowed.join(", ")), format!("`{value}`")))
 }
 
 /// Returns the candidate with the smallest edit distance to `text`, if the distance is at most one plus a third of its length.

@@ -6,9 +6,9 @@ use rollpacker_datasets::DatasetConfig;
 use rollpacker_files::Inputs;
 use toml::Value;
 
-use super::raw::{Raw, Reward};
+use super::raw::{RawRecipe, Reward};
 
-impl Raw {
+impl RawRecipe {
     /// Returns the files that a run of this recipe reads: datasets, models, and the files that reward options name.
     ///
     /// Paths that do not exist are ignored here. The code that reads them reports the error.
@@ -80,12 +80,12 @@ mod tests {
             "#
         );
         fs::write(path("recipe.toml"), text).expect("written");
-        let inputs = Raw::read(&path("recipe.toml"), &[]).expect("a recipe").inputs();
+        let inputs = RawRecipe::read(&path("recipe.toml"), &[]).expect("a recipe").inputs();
         let read = ["train-0.jsonl", "val.jsonl", "sft.jsonl", "scorer.py", "lengths"];
         let folders = ["model/config.json", "critic/config.json", "judge/config.json"];
         for name in read.into_iter().chain(folders) {
-            assert!(inputs.refuse(&path(name)).is_err(), "{name}");
+            assert!(inputs.check_output(&path(name)).is_err(), "{name}");
         }
-        assert!(inputs.refuse(&path("other")).is_ok());
+        assert!(inputs.check_output(&path("other")).is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! Recipes: TOML files that describe a run, with overrides on the command line.
 //!
-//! Reading has two phases. [`Raw`] holds the settings as written, with defaults. [`Recipe`] holds the validated settings. Later code never
-//! parses text again.
+//! Reading has two phases. [`RawRecipe`] holds the settings as written, with defaults. [`Recipe`] holds the validated settings. Later code
+//! never parses text again.
 
 pub(crate) mod algorithm;
 pub mod aliases;
@@ -9,7 +9,7 @@ mod bounds;
 pub(crate) mod error;
 mod inputs;
 pub(crate) mod keys;
-pub(crate) mod most;
+pub(crate) mod limits;
 pub mod period;
 mod pipeline;
 pub mod raw;
@@ -20,16 +20,16 @@ pub(crate) mod value;
 use std::path::Path;
 
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::watchdog::{Pulse, Watch};
-use rollpacker_datasets::{Columns, DatasetConfig};
+use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
+use rollpacker_datasets::{DatasetConfig, PromptColumns};
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
 
 pub use error::RecipeError;
-use error::{bound, one_of};
-pub use raw::Raw;
+use error::{one_of, out_of_bounds};
+pub use raw::RawRecipe;
 use schedule::Schedules;
 pub(crate) use table::{from_table, overlay, read_table};
 
@@ -37,7 +37,7 @@ pub(crate) use table::{from_table, overlay, read_table};
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The settings as written, with defaults filled in.
-    pub raw: Raw,
+    pub raw: RawRecipe,
     /// The training prompts.
     pub train_data: DatasetConfig,
     /// The validation prompts, if any.
@@ -50,7 +50,7 @@ pub struct Recipe {
     pub test_freq: u64,
 }
 
-impl Raw {
+impl RawRecipe {
     /// Reads a recipe and applies `overrides`, each of the form `section.key=value`.
     ///
     /// # Errors
@@ -82,20 +82,20 @@ impl Raw {
             ),
             val_data: (!self.data.val_files.is_empty())
                 .then(|| self.dataset(&self.data.val_files, self.data.val_max_samples, false)),
-            trainer: self.trainer_config(self.bypasses()?)?,
+            trainer: self.trainer_config(self.uses_engine_logprobs()?)?,
             critic: self.critic_config(),
             test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
             raw: self,
         };
         schedule::check_scoring(&*recipe.schedule()?, recipe.scoring()?)?;
-        recipe.fetch()?;
+        recipe.gradient_mode()?;
         recipe.watch()?;
         recipe.max_wall_time()?;
         Ok(recipe)
     }
 
     fn build_schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
-        self.schedule.build(schedule::Size {
+        self.schedule.build(schedule::ScheduleSize {
             prompts: self.data.train_batch_size,
             responses: self.rollout.n,
             // The responses of one round, all in flight at once.
@@ -116,12 +116,12 @@ impl Raw {
         max_samples: i64,
         shuffle: bool,
     ) -> DatasetConfig {
-        let columns = Columns {
+        let columns = PromptColumns {
             prompt: self.data.prompt_key.clone(),
             data_source: self.data.reward_fn_key.clone(),
             ground_truth: self.data.ground_truth_key.clone(),
             domain: self.data.domain_key.clone(),
-            ..Columns::default()
+            ..PromptColumns::default()
         };
         DatasetConfig {
             columns,
@@ -143,7 +143,7 @@ impl Raw {
         let total_steps = self
             .trainer
             .total_training_steps
-            .ok_or_else(|| bound(key, needs, &self.actor.lr_scheduler_type))?;
+            .ok_or_else(|| out_of_bounds(key, needs, &self.actor.lr_scheduler_type))?;
         Ok(if self.actor.lr_scheduler_type == "linear" {
             Decay::Linear { total_steps }
         } else {
@@ -156,7 +156,7 @@ impl Recipe {
     /// Reads a recipe and validates it.
     ///
     /// # Errors
-    /// As [`Raw::read`] and [`Raw::resolve`].
+    /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         Self::read_with(path, overrides, &Schedules::default())
     }
@@ -164,13 +164,13 @@ impl Recipe {
     /// Reads a recipe that may name one of `schedules`, and validates it.
     ///
     /// # Errors
-    /// As [`Raw::read`] and [`Raw::resolve`].
+    /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
     pub fn read_with(
         path: &Path,
         overrides: &[String],
         schedules: &Schedules,
     ) -> Result<Self, RecipeError> {
-        let mut raw = Raw::read(path, overrides)?;
+        let mut raw = RawRecipe::read(path, overrides)?;
         raw.schedule.schedules = schedules.clone();
         raw.resolve()
     }
@@ -187,10 +187,14 @@ impl Recipe {
     ///
     /// # Errors
     /// If `trainer.stall_timeout` is not a valid duration.
-    pub fn watch(&self) -> Result<Option<Watch>, RecipeError> {
+    pub fn watch(&self) -> Result<Option<WatchdogSettings>, RecipeError> {
         let trainer = &self.raw.trainer;
         let after = trainer.stall_timeout.nanos("trainer.stall_timeout")?;
-        let watch = Watch { after, on_stall: trainer.on_stall, pulse: Pulse::default() };
+        let watch = WatchdogSettings {
+            after,
+            on_stall: trainer.on_stall,
+            pulse: ProgressCounter::default(),
+        };
         Ok((after > Nanos(0)).then_some(watch))
     }
 
@@ -215,7 +219,7 @@ impl Recipe {
     ///
     /// # Errors
     /// If `pipeline.gradient` has an unknown value, or `pipeline.max_groups` is set although groups are not streamed.
-    pub fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
+    pub fn gradient_mode(&self) -> Result<GroupDelivery, RecipeError> {
         self.raw.pipeline.fetch(&self.raw.schedule)
     }
 

@@ -3,8 +3,8 @@
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::error::{Number, RecipeError, bound};
-use super::most;
+use super::error::{Number, RecipeError, out_of_bounds};
+use super::limits;
 
 /// A duration: a number of seconds, or a string of days, hours, minutes and seconds such as `1h30m`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,11 +30,11 @@ impl Period {
             Self::Text(text) => seconds(text),
         };
         seconds
-            .filter(|seconds| (0.0..=most::SECONDS).contains(seconds))
+            .filter(|seconds| (0.0..=limits::SECONDS).contains(seconds))
             .map(Nanos::from_secs_f64)
             .ok_or_else(|| {
                 let expected = "seconds, or a text such as `1h30m`, of at most 1e9 seconds";
-                bound(key, expected, self)
+                out_of_bounds(key, expected, self)
             })
     }
 }

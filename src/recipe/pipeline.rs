@@ -2,15 +2,21 @@
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 
-use super::error::{RecipeError, bound, one_of};
-use super::{most, raw, schedule};
+use super::error::{RecipeError, one_of, out_of_bounds};
+use super::{limits, raw, schedule};
 
 impl raw::Pipeline {
-    pub(crate) fn scoring(&self, schedule: &schedule::Section) -> Result<Scoring, RecipeError> {
+    pub(crate) fn scoring(
+        &self,
+        schedule: &schedule::ScheduleSection,
+    ) -> Result<Scoring, RecipeError> {
         self.reward.map_or_else(|| schedule.scoring(), Ok)
     }
 
-    pub(crate) fn fetch(&self, schedule: &schedule::Section) -> Result<GroupDelivery, RecipeError> {
+    pub(crate) fn fetch(
+        &self,
+        schedule: &schedule::ScheduleSection,
+    ) -> Result<GroupDelivery, RecipeError> {
         let key = "pipeline.gradient";
         let fetch = match self.gradient.as_deref() {
             None => schedule.fetch()?,
@@ -24,14 +30,16 @@ impl raw::Pipeline {
         };
         match (fetch, self.max_groups) {
             (fetch, None) => Ok(fetch),
-            (_, Some(0)) => Err(bound("pipeline.max_groups", "at least 1", 0)),
-            (_, Some(found)) if found > most::AT_ONCE => {
-                Err(bound("pipeline.max_groups", format!("at most {}", most::AT_ONCE), found))
-            }
+            (_, Some(0)) => Err(out_of_bounds("pipeline.max_groups", "at least 1", 0)),
+            (_, Some(found)) if found > limits::CONCURRENT => Err(out_of_bounds(
+                "pipeline.max_groups",
+                format!("at most {}", limits::CONCURRENT),
+                found,
+            )),
             (GroupDelivery::Streamed { .. }, max_groups) => {
                 Ok(GroupDelivery::Streamed { max_groups })
             }
-            (_, Some(found)) => Err(bound(
+            (_, Some(found)) => Err(out_of_bounds(
                 "pipeline.max_groups",
                 "`pipeline.gradient = \"streamed\"` when it is set",
                 found,

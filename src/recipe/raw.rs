@@ -39,7 +39,7 @@ pub(crate) use section;
 
 section! {
     /// A recipe as written.
-    Raw {
+    RawRecipe {
         /// The datasets to train and to validate on.
         data: Data = Data::default(),
         /// The initial model.
@@ -47,7 +47,7 @@ section! {
         /// Sampling of responses, and the engine that samples them.
         rollout: Rollout = Rollout::default(),
         /// The schedule: which prompts and responses a round launches and admits.
-        schedule: schedule::Section = schedule::Section::default(),
+        schedule: schedule::ScheduleSection = schedule::ScheduleSection::default(),
         /// Overlap of the stages of a step.
         pipeline: Pipeline = Pipeline::default(),
         /// The rewards that score responses.
@@ -163,7 +163,7 @@ section! {
     Reward {
         /// Maps each data source to the name of a reward, or to a table of rewards and weights. A trailing `*` matches any suffix. Default:
         /// `math` for all.
-        routes: BTreeMap<String, Routed> = BTreeMap::from([("*".to_owned(), Routed::One("math".to_owned()))]),
+        routes: BTreeMap<String, RouteTarget> = BTreeMap::from([("*".to_owned(), RouteTarget::One("math".to_owned()))]),
         /// Number of threads that score responses, from 1 to 4096; default 1. (verl: `reward.num_workers`)
         num_workers: usize = 1,
         /// Reaction to an error of a reward, unless the reward's options set `on_error`: `tolerate` (the default), `fail`, `zero` or
@@ -180,14 +180,14 @@ section! {
 /// The target of a route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "the name of a reward, or a table of rewards and their weights")]
-pub enum Routed {
+pub enum RouteTarget {
     /// One reward.
     One(String),
     /// The weighted sum of several rewards.
     Sum(BTreeMap<String, f64>),
 }
 
-impl std::fmt::Display for Routed {
+impl std::fmt::Display for RouteTarget {
     /// Formats as `math`, or as `0.8 math + 0.2 format`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -482,7 +482,7 @@ section! {
     }
 }
 
-impl Sections for Raw {
+impl Sections for RawRecipe {
     fn keys(section: &str) -> Option<&'static [&'static str]> {
         Some(match section {
             "" => fields::<Self>(),

@@ -12,14 +12,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::error::{RecipeError, bound, nearest, one_of};
+use super::error::{RecipeError, nearest, one_of, out_of_bounds};
 use super::keys;
-use super::most::{self, check_integers};
+use super::limits::{self, check_integers};
 use super::value::read_value;
 
 /// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Section {
+pub struct ScheduleSection {
     /// The name of the schedule, one of [`Schedules::names`]. Default: `tail_batching`.
     #[serde(default = "default_name")]
     pub name: String,
@@ -33,7 +33,7 @@ pub struct Section {
 
 /// The settings of other sections that every schedule uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct ScheduleSize {
     /// Number of prompts of a round (`data.train_batch_size`).
     pub prompts: usize,
     /// Number of responses to each prompt (`rollout.n`).
@@ -47,7 +47,7 @@ pub struct Size {
 /// The schedule of a recipe that names none.
 pub(super) const DEFAULT: &str = "tail_batching";
 
-/// Keys of schedule options that [`Size`] sets.
+/// Keys of schedule options that [`ScheduleSize`] sets.
 const SET_BY_SIZE: [&str; 3] = ["prompts", "responses", "total_steps"];
 
 /// The schedules that recipes and jobs can name. Clones share their entries.
@@ -61,10 +61,10 @@ const SET_BY_SIZE: [&str; 3] = ["prompts", "responses", "total_steps"];
 /// assert!(schedules.names().any(|name| name == "wait_for_all"));
 /// ```
 #[derive(Clone)]
-pub struct Schedules(Arc<Vec<Entry>>);
+pub struct Schedules(Arc<Vec<ScheduleEntry>>);
 
 #[derive(Clone)]
-struct Entry {
+struct ScheduleEntry {
     name: String,
     fields: &'static [&'static str],
     build: Build,
@@ -82,7 +82,7 @@ enum BuildError {
 
 const STREAMED: GroupDelivery = GroupDelivery::Streamed { max_groups: None };
 
-impl Entry {
+impl ScheduleEntry {
     fn new<O: DeserializeOwned, S: Schedule + 'static>(
         name: &str,
         make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
@@ -115,14 +115,14 @@ impl Entry {
 
 static BUILTIN: LazyLock<Schedules> = LazyLock::new(|| {
     Schedules(Arc::new(vec![
-        Entry::new("sync", Synchronous::new).in_sequence(),
-        Entry::new("fused", Synchronous::new),
-        Entry::new("history_sorted", HistorySorted::new),
-        Entry::new("tail_batching", TailBatching::new),
-        Entry::new("dynamic", Dynamic::new),
-        Entry::new("sorted", Sorted::new),
-        Entry::new("partial", Partial::new),
-        Entry::new("frontier_group", FrontierGroup::new),
+        ScheduleEntry::new("sync", Synchronous::new).in_sequence(),
+        ScheduleEntry::new("fused", Synchronous::new),
+        ScheduleEntry::new("history_sorted", HistorySorted::new),
+        ScheduleEntry::new("tail_batching", TailBatching::new),
+        ScheduleEntry::new("dynamic", Dynamic::new),
+        ScheduleEntry::new("sorted", Sorted::new),
+        ScheduleEntry::new("partial", Partial::new),
+        ScheduleEntry::new("frontier_group", FrontierGroup::new),
     ]))
 });
 
@@ -160,7 +160,7 @@ impl Schedules {
     ) -> Self {
         let entries = Arc::make_mut(&mut self.0);
         entries.retain(|entry| entry.name != name);
-        entries.push(Entry::new(name, make));
+        entries.push(ScheduleEntry::new(name, make));
         self
     }
 
@@ -175,7 +175,7 @@ impl Schedules {
         self.find(name).map(|entry| entry.own_fields().collect())
     }
 
-    fn find(&self, name: &str) -> Option<&Entry> {
+    fn find(&self, name: &str) -> Option<&ScheduleEntry> {
         self.0.iter().find(|entry| entry.name == name)
     }
 
@@ -189,7 +189,7 @@ impl Schedules {
 pub(crate) fn check_scoring(schedule: &dyn Schedule, scoring: Scoring) -> Result<(), RecipeError> {
     if schedule.wants_scores() && scoring == Scoring::AfterRollout {
         let expected = "`streamed` with a schedule that decides by scores";
-        return Err(bound("pipeline.reward", expected, "`after_rollout`"));
+        return Err(out_of_bounds("pipeline.reward", expected, "`after_rollout`"));
     }
     Ok(())
 }
@@ -211,13 +211,13 @@ pub(super) fn drop_keys_of(previous: &str, section: &mut Table) {
     });
 }
 
-impl Default for Section {
+impl Default for ScheduleSection {
     fn default() -> Self {
         Self::named(DEFAULT)
     }
 }
 
-impl Section {
+impl ScheduleSection {
     /// Returns a section without options that names a built-in schedule.
     #[must_use]
     pub fn named(name: &str) -> Self {
@@ -229,10 +229,10 @@ impl Section {
     ///
     /// # Errors
     /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
-    pub fn build(&self, size: Size) -> Result<Box<dyn Schedule>, RecipeError> {
+    pub fn build(&self, size: ScheduleSize) -> Result<Box<dyn Schedule>, RecipeError> {
         let entry = self.entry()?;
         self.check_keys(entry)?;
-        check_integers("schedule", &Value::Table(self.options.clone()), most::OF_SCHEDULE)?;
+        check_integers("schedule", &Value::Table(self.options.clone()), limits::SCHEDULE_COUNT)?;
         let mut table = self.options.clone();
         let mut set = |key: &str, value: u64| {
             if entry.has(key) {
@@ -269,7 +269,7 @@ impl Section {
         Ok(self.entry()?.fetch)
     }
 
-    fn entry(&self) -> Result<&Entry, RecipeError> {
+    fn entry(&self) -> Result<&ScheduleEntry, RecipeError> {
         one_of("schedule.name", &self.name, &self.schedules.names().collect::<Vec<_>>())?;
         Ok(self.schedules.find(&self.name).expect("invariant: the name is one of them"))
     }
@@ -277,15 +277,15 @@ impl Section {
     /// Converts an error of a schedule into a recipe error that names the key as written.
     fn refused(&self, error: ScheduleError) -> RecipeError {
         match error {
-            ScheduleError::Zero { key } => bound(self.path(&key), "at least 1", 0),
+            ScheduleError::Zero { key } => out_of_bounds(self.path(&key), "at least 1", 0),
             ScheduleError::Bound { key, expected, found } => {
-                bound(self.path(&key), expected, found)
+                out_of_bounds(self.path(&key), expected, found)
             }
             ScheduleError::Small { key, found, least, why } => {
-                bound(self.path(key), format!("at least {least}, {why}"), found)
+                out_of_bounds(self.path(key), format!("at least {least}, {why}"), found)
             }
             ScheduleError::Factor { key, found, max } => {
-                bound(self.path(key), format!("a number from 1 to {max}"), found)
+                out_of_bounds(self.path(key), format!("a number from 1 to {max}"), found)
             }
             ScheduleError::Conflict { key, with, why } => RecipeError::Type {
                 key: self.path(key),
@@ -299,7 +299,7 @@ impl Section {
             },
             ScheduleError::Quotas { found, expected } => {
                 let expected = format!("a sum of {expected}, the prompts of a round");
-                bound(self.path("quotas"), expected, found)
+                out_of_bounds(self.path("quotas"), expected, found)
             }
         }
     }
@@ -317,7 +317,7 @@ impl Section {
         }
     }
 
-    fn check_keys(&self, entry: &Entry) -> Result<(), RecipeError> {
+    fn check_keys(&self, entry: &ScheduleEntry) -> Result<(), RecipeError> {
         let keys: Vec<&'static str> = entry.own_fields().collect();
         let unknown = self.options.keys().find(|key| !keys.contains(&key.as_str()));
         unknown.map_or(Ok(()), |key| {

@@ -7,10 +7,10 @@ use rollpacker_stages::secret::{REDACTED, is_secret_name, without_credentials};
 use toml::{Table, Value};
 
 use super::error::{RecipeError, first_line};
-use super::raw::Raw;
-use super::{aliases, keys, most, schedule};
+use super::raw::RawRecipe;
+use super::{aliases, keys, limits, schedule};
 
-impl Raw {
+impl RawRecipe {
     /// Returns the settings by their dotted names, formatted as TOML. Defaults are filled in. Optional settings without a value and
     /// credentials are omitted.
     ///
@@ -85,7 +85,7 @@ pub(crate) fn from_table<T: keys::Sections>(mut table: Table) -> Result<T, Recip
     aliases::rename(&mut table, T::aliases())?;
     keys::check::<T>(&table)?;
     let table = Value::Table(table);
-    most::check_magnitudes("", &table)?;
+    limits::check_magnitudes("", &table)?;
     serde_path_to_error::deserialize(table).map_err(|error| RecipeError::Type {
         key: error.path().to_string(),
         reason: first_line(&error.inner().to_string()),

@@ -19,7 +19,7 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
     let recipe =
         read("[rollout]\nn = 4\ntop_p = 0.9", &["rollout.n=6", "data.train_files=a.parquet"])
             .expect("valid");
-    let Raw { rollout, data, .. } = &recipe.raw;
+    let RawRecipe { rollout, data, .. } = &recipe.raw;
     assert_eq!((rollout.n, rollout.top_p, rollout.temperature), (6, 0.9, 1.0));
     assert_eq!(data.train_files, ["a.parquet"]);
 }
@@ -127,6 +127,29 @@ fn wrong_types_and_bounds_name_the_key() {
         ],
     );
     check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+}
+
+#[test]
+fn sizes_of_a_model_made_from_scratch_that_do_not_fit_name_the_key() {
+    check_error(
+        "",
+        &["sft.num_attention_heads=0"],
+        expect!["key `sft.num_attention_heads`: expected at least 1, found 0"],
+    );
+    check_error(
+        "",
+        &["sft.hidden_size=100", "sft.num_attention_heads=4"],
+        expect![
+            "key `sft.hidden_size`: expected an even multiple of sft.num_attention_heads, found 100"
+        ],
+    );
+    check_error(
+        "",
+        &["sft.num_key_value_heads=3"],
+        expect![
+            "key `sft.num_key_value_heads`: expected a divisor of sft.num_attention_heads, found 3"
+        ],
+    );
 }
 
 #[test]

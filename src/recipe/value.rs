@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use toml::Value;
 
-use super::error::{RecipeError, bound, first_line};
+use super::error::{RecipeError, first_line, out_of_bounds};
 
 /// Deserializes a value written under `key` whose type another crate defines. Errors name the full key.
 pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, RecipeError> {
@@ -15,7 +15,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
         let missing =
             reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         match missing {
-            Some(missing) => bound(format!("{key}{inner}.{missing}"), "a value", "nothing"),
+            Some(missing) => out_of_bounds(format!("{key}{inner}.{missing}"), "a value", "nothing"),
             None => RecipeError::Type { key: format!("{key}{inner}"), reason },
         }
     })

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use rollpacker_stages::reward::{Context, Router, Sample, Score};
 
-use super::RowError;
-use super::summary::Scored;
+use super::row::RowError;
+use super::summary::ScoredRow;
 
 /// The key of a group: its data source and the text in the group column.
-pub(super) type Key = (String, String);
+pub(super) type GroupKey = (String, String);
 
 /// A row of a group with the score of its per-sample reward.
-pub(super) struct Member {
+pub(super) struct GroupRow {
     pub(super) row: u64,
     pub(super) data_source: String,
     pub(super) own: Result<(Sample, Score), RowError>,
@@ -19,20 +19,20 @@ pub(super) struct Member {
 
 /// Groups with missing rows. Their rows wait in memory until the last one is scored, wherever in the file it is.
 #[derive(Default)]
-pub(super) struct Groups {
+pub(super) struct PendingGroups {
     /// The number of rows that are still missing, by group.
-    owed: BTreeMap<Key, usize>,
-    open: BTreeMap<Key, Vec<Member>>,
+    owed: BTreeMap<GroupKey, usize>,
+    open: BTreeMap<GroupKey, Vec<GroupRow>>,
 }
 
-impl Groups {
+impl PendingGroups {
     /// Counts a row of a group, before the rows are scored.
-    pub(super) fn expect(&mut self, key: Key) {
+    pub(super) fn expect(&mut self, key: GroupKey) {
         *self.owed.entry(key).or_default() += 1;
     }
 
     /// Adds a scored row. Returns the rows of the group, ordered by row number, if this was the last missing one.
-    pub(super) fn take(&mut self, key: Key, member: Member) -> Option<Vec<Member>> {
+    pub(super) fn take(&mut self, key: GroupKey, member: GroupRow) -> Option<Vec<GroupRow>> {
         let owed = self.owed.get_mut(&key)?;
         *owed -= 1;
         let is_whole = *owed == 0;
@@ -58,13 +58,13 @@ impl Groups {
 /// A row without a score leaves the whole group without one, because a group reward compares responses with each other.
 pub(super) async fn score(
     router: Router,
-    members: Vec<Member>,
+    members: Vec<GroupRow>,
     context: Context,
-) -> Vec<(u64, Scored)> {
+) -> Vec<(u64, ScoredRow)> {
     if let Some(failed) = members.iter().find(|member| member.own.is_err()).map(|one| one.row) {
-        let missing = |member: Member| {
+        let missing = |member: GroupRow| {
             let error = member.own.err().unwrap_or_else(|| RowError::incomplete(failed));
-            (member.row, Scored { data_source: Some(member.data_source), score: Err(error) })
+            (member.row, ScoredRow { data_source: Some(member.data_source), score: Err(error) })
         };
         return members.into_iter().map(missing).collect();
     }
@@ -78,6 +78,6 @@ pub(super) async fn score(
         Some(Err(error)) => own.iter().map(|_| Err(RowError::from(error.clone()))).collect(),
     };
     let sources = samples.into_iter().map(|sample| Some(sample.data_source));
-    let scored = sources.zip(scores).map(|(data_source, score)| Scored { data_source, score });
+    let scored = sources.zip(scores).map(|(data_source, score)| ScoredRow { data_source, score });
     rows.into_iter().zip(scored).collect()
 }

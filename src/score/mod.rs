@@ -20,20 +20,20 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_datasets::{DatasetError, Records};
 use rollpacker_stages::reward::{Context, Limits, Router, Sample, Score};
 
-pub use row::{Columns, RowError};
-pub use summary::{SourceSummary, Summary};
+pub use row::{RowError, ScoreColumns};
+pub use summary::{ScoreSummary, SourceSummary};
 
-use group::{Groups, Key, Member};
+use group::{GroupKey, GroupRow, PendingGroups};
 use row::Object;
-use summary::Scored;
-use window::{Done, Window};
+use summary::ScoredRow;
+use window::{TaskResult, Window};
 
 /// Settings for scoring the rows of a file.
 pub struct Scoring {
     /// The rewards by data source.
     pub router: Router,
     /// The columns of the file.
-    pub columns: Columns,
+    pub columns: ScoreColumns,
     /// Maximum number of rows scored at once.
     pub concurrency: usize,
     /// Time limits of test cases.
@@ -60,12 +60,12 @@ impl Scoring {
         input: &Path,
         output: &mut impl Write,
         mut progress: impl FnMut(u64, Option<u64>),
-    ) -> anyhow::Result<Summary> {
+    ) -> anyhow::Result<ScoreSummary> {
         let begun = self.clock.now();
         let mut window = Window::new(self.groups(input)?);
         let mut records = Records::open(input)?;
         let rows = records.rows();
-        let mut summary = Summary::default();
+        let mut summary = ScoreSummary::default();
         let width = self.concurrency.max(1);
         let mut more = true;
         while more || !window.is_empty() {
@@ -101,8 +101,8 @@ impl Scoring {
     }
 
     /// Counts the rows of each group. Does nothing unless a reward scores whole groups.
-    fn groups(&mut self, input: &Path) -> anyhow::Result<Groups> {
-        let mut groups = Groups::default();
+    fn groups(&mut self, input: &Path) -> anyhow::Result<PendingGroups> {
+        let mut groups = PendingGroups::default();
         if !self.router.scores_groups() {
             let unused = self.columns.group.is_none();
             ensure!(unused, "option `--group-key`: no reward scores whole groups");
@@ -122,7 +122,7 @@ impl Scoring {
     }
 
     /// Returns the group of a row, if its data source has a group reward.
-    fn key(&mut self, row: &Object) -> anyhow::Result<Option<Result<Key, RowError>>> {
+    fn key(&mut self, row: &Object) -> anyhow::Result<Option<Result<GroupKey, RowError>>> {
         let Ok(source) = self.columns.source(row).map(str::to_owned) else { return Ok(None) };
         let Ok(Some(reward)) = self.router.group_reward_of(&source) else { return Ok(None) };
         let scored = || format!("reward `{reward}` of data_source `{source}` scores whole groups");
@@ -134,7 +134,7 @@ impl Scoring {
         &mut self,
         row: u64,
         record: Result<Object, DatasetError>,
-    ) -> anyhow::Result<impl Future<Output = Done> + Send + use<>> {
+    ) -> anyhow::Result<impl Future<Output = TaskResult> + Send + use<>> {
         let (key, read) = match record {
             Ok(record) => match self.key(&record)?.transpose() {
                 Ok(key) => (key, self.columns.sample(record)?),
@@ -148,10 +148,13 @@ impl Scoring {
             let data_source = read.as_ref().ok().map(|sample| sample.data_source.clone());
             let own = score(&router, read, &context).await;
             match key {
-                None => Done::Row(row, Scored { data_source, score: own.map(|(_, score)| score) }),
+                None => TaskResult::Row(
+                    row,
+                    ScoredRow { data_source, score: own.map(|(_, score)| score) },
+                ),
                 Some(key) => {
                     let data_source = key.0.clone();
-                    Done::Member(key, Box::new(Member { row, data_source, own }))
+                    TaskResult::Member(key, Box::new(GroupRow { row, data_source, own }))
                 }
             }
         })

@@ -9,7 +9,7 @@ pub(super) type Object = Map<String, Value>;
 
 /// The columns of a file; a dot selects a field of an object. `None` selects the first of the usual names that a row has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Columns {
+pub struct ScoreColumns {
     /// The response: a text, or messages of which the last counts. Usual names: `response`, `solution_str`, `completion`, `output`,
     /// `generation`.
     pub response: Option<String>,
@@ -65,7 +65,7 @@ impl From<RewardError> for RowError {
     }
 }
 
-impl Columns {
+impl ScoreColumns {
     /// Converts a row to a sample. The first row determines the columns.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Columns {
     }
 
     fn settle(&mut self, row: &Object) -> anyhow::Result<()> {
-        self.response = Some(usual(row, "response", &RESPONSE)?);
+        self.response = Some(usual_column(row, "response", &RESPONSE)?);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Columns {
     /// If the row has no column that can be the group.
     pub(super) fn settle_group(&mut self, row: &Object) -> anyhow::Result<()> {
         if self.group.is_none() {
-            self.group = Some(usual(row, "group", &GROUP)?);
+            self.group = Some(usual_column(row, "group", &GROUP)?);
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Columns {
     pub(super) fn group(&self, row: &Object) -> Result<String, RowError> {
         let name = self.group.as_deref().unwrap_or("group");
         let value = find(row, name).filter(|value| !value.is_null());
-        value.map(plain).ok_or_else(|| wrong(name, "a group id", &Value::Null))
+        value.map(to_text).ok_or_else(|| wrong(name, "a group id", &Value::Null))
     }
 
     /// Returns the data source of a row.
@@ -134,12 +134,12 @@ impl Columns {
             messages: prompt.map_or_else(|| "[]".to_owned(), messages),
             response_length: number(row, "response_length")?.unwrap_or(0),
             response_ids: ids(row)?,
-            ground_truth: truth.map(plain),
+            ground_truth: truth.map(to_text),
             extra_info: Some(self.extra(row, info, &used)?),
             finish_reason: finish_reason(row)?,
             ..Sample::of(
                 source,
-                &said(response).ok_or_else(|| wrong(name, "a text", response))?,
+                &response_text(response).ok_or_else(|| wrong(name, "a text", response))?,
                 None,
             )
         })
@@ -179,7 +179,7 @@ impl Columns {
 }
 
 /// Returns the first of the usual column names that a row has.
-fn usual(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
+fn usual_column(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
     let found = names.iter().find(|name| find(row, name).is_some());
     found.map(|name| (*name).to_owned()).with_context(|| {
         format!(
@@ -206,7 +206,7 @@ fn root(row: &Object, name: &str) -> String {
 }
 
 /// Returns the text of a response: the response itself, or the content of its last message.
-fn said(response: &Value) -> Option<String> {
+fn response_text(response: &Value) -> Option<String> {
     match response {
         Value::String(text) => Some(text.clone()),
         Value::Array(messages) => Some(messages.last()?["content"].as_str()?.to_owned()),
@@ -224,7 +224,7 @@ fn messages(prompt: &Value) -> String {
 }
 
 /// Returns a string as it is, and any other value as JSON.
-fn plain(value: &Value) -> String {
+fn to_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    fn read(mut columns: Columns, row: Value) -> Result<Sample, String> {
+    fn read(mut columns: ScoreColumns, row: Value) -> Result<Sample, String> {
         let Value::Object(row) = row else { panic!("an object") };
         columns.default_data_source = "unknown".to_owned();
         columns.sample(row).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
@@ -274,7 +274,7 @@ mod tests {
             "prompt": "why", "extra_info": "{\"index\": 3}", "index": 4, "choices": ["a"],
             "response_ids": [1, 2], "finish_reason": "length",
         });
-        let sample = read(Columns::default(), row).expect("a sample");
+        let sample = read(ScoreColumns::default(), row).expect("a sample");
         assert_eq!((sample.response.as_str(), sample.data_source.as_str()), ("x", "unknown"));
         assert_eq!(sample.ground_truth.as_deref(), Some("{\"a\":1}"));
         assert_eq!(sample.messages, r#"[{"role":"user","content":"why"}]"#);
@@ -287,11 +287,11 @@ mod tests {
 
     #[test]
     fn columns_can_be_named_also_within_objects() {
-        let columns = Columns {
+        let columns = ScoreColumns {
             response: Some("extra_info.said".to_owned()),
             ground_truth: Some("a.b".to_owned()),
             extra_columns: Some(Vec::new()),
-            ..Columns::default()
+            ..ScoreColumns::default()
         };
         let row = json!({"extra_info": {"said": "x"}, "a.b": "dotted", "a": {"b": "path"}, "c": 1});
         let sample = read(columns, row).expect("a sample");
@@ -306,14 +306,14 @@ mod tests {
     fn a_response_may_be_messages() {
         let said = json!([{"role": "assistant", "content": "x"}]);
         assert_eq!(
-            read(Columns::default(), json!({"completion": said})).expect("read").response,
+            read(ScoreColumns::default(), json!({"completion": said})).expect("read").response,
             "x"
         );
     }
 
     #[test]
     fn what_cannot_be_read_names_its_column() {
-        let error = |row| read(Columns::default(), row).expect_err("unreadable");
+        let error = |row| read(ScoreColumns::default(), row).expect_err("unreadable");
         assert!(
             error(json!({"text": 1}))
                 .starts_with("column `response` is absent: expected one of response, ")

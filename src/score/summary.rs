@@ -7,11 +7,11 @@ use rollpacker_stages::reward::Score;
 use serde::Serialize;
 use serde_json::json;
 
-use super::RowError;
+use super::row::RowError;
 use crate::terminal::escape_line;
 
 /// A row and its score or error.
-pub(super) struct Scored {
+pub(super) struct ScoredRow {
     /// The data source of the row; `None` if the row cannot be read.
     pub(super) data_source: Option<String>,
     pub(super) score: Result<Score, RowError>,
@@ -19,7 +19,7 @@ pub(super) struct Scored {
 
 /// A summary of the scores of all rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Summary {
+pub struct ScoreSummary {
     /// The number of rows read.
     pub rows: u64,
     /// The number of rows with a score.
@@ -55,7 +55,7 @@ pub struct SourceSummary {
     pub mean: Option<f64>,
 }
 
-impl Scored {
+impl ScoredRow {
     /// Returns the output line of the row, as JSON.
     pub(super) fn line(&self, index: u64) -> String {
         let line = match &self.score {
@@ -84,14 +84,14 @@ impl Scored {
     }
 }
 
-impl Summary {
+impl ScoreSummary {
     /// Returns the number of rows without a score.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.rows - self.scored
     }
 
-    pub(super) fn add(&mut self, row: &Scored) {
+    pub(super) fn add(&mut self, row: &ScoredRow) {
         let index = self.rows;
         self.rows += 1;
         if let Some(data_source) = &row.data_source {

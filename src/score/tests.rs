@@ -20,14 +20,17 @@ impl Reward for Backwards {
 fn scoring(concurrency: usize) -> Scoring {
     Scoring {
         router: Router::default().route("*", Backwards),
-        columns: Columns { default_data_source: "made-up".to_owned(), ..Columns::default() },
+        columns: ScoreColumns {
+            default_data_source: "made-up".to_owned(),
+            ..ScoreColumns::default()
+        },
         concurrency,
         limits: Limits::default(),
         clock: Arc::new(WallClock::start()),
     }
 }
 
-async fn run(concurrency: usize, text: &str) -> (Vec<Value>, Summary) {
+async fn run(concurrency: usize, text: &str) -> (Vec<Value>, ScoreSummary) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows.jsonl");
     std::fs::write(&path, text).expect("written");

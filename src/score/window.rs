@@ -5,35 +5,35 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use tokio::task::JoinSet;
 
-use super::group::{Groups, Key, Member};
-use super::summary::Scored;
+use super::group::{GroupKey, GroupRow, PendingGroups};
+use super::summary::ScoredRow;
 
 /// The number of finished rows that may wait for an earlier row, per concurrently scored row. This way a slow row does not hold up the
 /// others for long.
 const AHEAD: u64 = 16;
 
 /// The result of a task.
-pub(super) enum Done {
+pub(super) enum TaskResult {
     /// A scored row.
-    Row(u64, Scored),
+    Row(u64, ScoredRow),
     /// A row with the score of its per-sample reward. The score of its group follows.
-    Member(Key, Box<Member>),
+    Member(GroupKey, Box<GroupRow>),
     /// The scored rows of a group.
-    Group(Vec<(u64, Scored)>),
+    Group(Vec<(u64, ScoredRow)>),
 }
 
 /// The rows in flight, and the finished rows that wait.
 pub(super) struct Window {
-    running: JoinSet<Done>,
-    groups: Groups,
-    waiting: BTreeMap<u64, Scored>,
+    running: JoinSet<TaskResult>,
+    groups: PendingGroups,
+    waiting: BTreeMap<u64, ScoredRow>,
     admitted: u64,
     written: u64,
 }
 
 impl Window {
     /// Creates an empty window. `groups` contains the number of rows of each group of the file.
-    pub(super) fn new(groups: Groups) -> Self {
+    pub(super) fn new(groups: PendingGroups) -> Self {
         Self { running: JoinSet::new(), groups, waiting: BTreeMap::new(), admitted: 0, written: 0 }
     }
 
@@ -60,7 +60,7 @@ impl Window {
     }
 
     /// Starts to score the next row.
-    pub(super) fn admit(&mut self, task: impl Future<Output = Done> + Send + 'static) {
+    pub(super) fn admit(&mut self, task: impl Future<Output = TaskResult> + Send + 'static) {
         self.admitted += 1;
         self.running.spawn(task);
     }
@@ -68,20 +68,20 @@ impl Window {
     /// Starts to score a group.
     pub(super) fn score_group(
         &mut self,
-        task: impl Future<Output = Vec<(u64, Scored)>> + Send + 'static,
+        task: impl Future<Output = Vec<(u64, ScoredRow)>> + Send + 'static,
     ) {
-        self.running.spawn(async { Done::Group(task.await) });
+        self.running.spawn(async { TaskResult::Group(task.await) });
     }
 
     /// Waits for one task, and collects the results of all other finished tasks. Returns the groups that became complete.
-    pub(super) async fn wait(&mut self) -> anyhow::Result<Vec<Vec<Member>>> {
+    pub(super) async fn wait(&mut self) -> anyhow::Result<Vec<Vec<GroupRow>>> {
         let mut whole = Vec::new();
         let mut next = self.running.join_next().await;
         while let Some(joined) = next {
             match joined.context("the task of a reward failed")? {
-                Done::Row(row, scored) => self.waiting.extend([(row, scored)]),
-                Done::Group(scored) => self.waiting.extend(scored),
-                Done::Member(key, member) => whole.extend(self.groups.take(key, *member)),
+                TaskResult::Row(row, scored) => self.waiting.extend([(row, scored)]),
+                TaskResult::Group(scored) => self.waiting.extend(scored),
+                TaskResult::Member(key, member) => whole.extend(self.groups.take(key, *member)),
             }
             next = self.running.try_join_next();
         }
@@ -89,7 +89,7 @@ impl Window {
     }
 
     /// Removes and returns the next row in order, if it is scored.
-    pub(super) fn pop(&mut self) -> Option<Scored> {
+    pub(super) fn pop(&mut self) -> Option<ScoredRow> {
         let scored = self.waiting.remove(&self.written)?;
         self.written += 1;
         Some(scored)

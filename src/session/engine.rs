@@ -10,10 +10,10 @@ use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
 use tch::Device;
 
-use super::opened::{Opened, Stages};
+use super::shared_inputs::{SharedInputs, WorkerResources};
 use crate::recipe::Recipe;
 
-impl Opened {
+impl SharedInputs {
     /// Returns the options of an engine with the sampling settings `sampling`. If `replayed` is `true`, the recipe's recorded lengths are
     /// forced.
     pub(super) fn engine_options(
@@ -39,12 +39,13 @@ pub(super) struct EngineOptions {
     config: TorchEngineConfig,
     model: PathBuf,
     device: Device,
-    stages: Stages,
+    stages: WorkerResources,
 }
 
 impl EngineOptions {
     pub(super) fn start(self) -> anyhow::Result<TorchEngine> {
-        let Self { config, model, device, stages: Stages { clock, encoder, store, .. } } = self;
+        let Self { config, model, device, stages: WorkerResources { clock, encoder, store, .. } } =
+            self;
         // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
         let detokenize =
             Arc::new(move |ids: &[i32]| encoder.tokenizer.decode(ids, true).unwrap_or_default());

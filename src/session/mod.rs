@@ -1,12 +1,12 @@
 //! A training run from a recipe: opens the inputs that the recipe names, and runs the pipeline with the torch stages.
 
 mod engine;
-mod opened;
+mod shared_inputs;
 mod validator;
 
 pub(crate) use self::engine::{check_context, engine_config};
-pub use self::opened::Opened;
-pub use self::validator::Validated;
+pub use self::shared_inputs::SharedInputs;
+pub use self::validator::ValidationPrompts;
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::cluster::Seat;
-use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::cluster::WorkerHandle;
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
@@ -29,19 +29,22 @@ use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::schedule::snapshot::{LastPrompt, last_prompt};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::ValidatorThread;
+use rollpacker_stages::model::WeightStore;
 use rollpacker_stages::reward::{Registry, Reward};
 use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::guests::Guests;
 use rollpacker_stages::rollout::torch::TorchEngine;
 use rollpacker_stages::train::Metrics;
 use rollpacker_stages::train::loss::{KlEstimator, PolicyLoss};
 
 use self::engine::sampling;
+use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
-use crate::drift::{Monitor, Monitored};
-use crate::hosted::Hosted;
-use crate::lifetime::{Ended, WallTime};
-use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
-use crate::prompts::LeftOut;
+use crate::guest_metrics::GuestObserver;
+use crate::lifetime::{EndReason, WallTime};
+use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
+use crate::profile_monitor::{MonitoredObserver, ProfileMonitor};
+use crate::prompts::OverlongPrompts;
 use crate::recipe::Recipe;
 use crate::snapshots::RunSnapshots;
 use crate::validation::validate;
@@ -51,24 +54,45 @@ const ROUNDS_AHEAD: usize = 4;
 
 /// The results of a run that its observer does not receive.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Finished {
+pub struct RunResult {
     /// The metrics of the validation before the first step, if there was one.
     pub warm_start: Option<Metrics>,
     /// The metrics of the validation after the last step, if there was one.
     pub last: Option<Metrics>,
     /// The prompts validated on.
-    pub validated: Validated,
+    pub validated: ValidationPrompts,
     /// The number of prompts left out because of their length.
     pub left_out: u64,
     /// The reason why the run ended.
-    pub ended: Ended,
+    pub ended: EndReason,
 }
 
 /// A run, or one worker of it, that is ready to start.
 pub struct Session {
-    opened: Opened,
-    left_out: LeftOut,
-    monitor: Option<Rc<RefCell<Monitor>>>,
+    opened: SharedInputs,
+    left_out: OverlongPrompts,
+    monitor: Option<Rc<RefCell<ProfileMonitor>>>,
+}
+
+impl SharedInputs {
+    /// Creates the session of one worker.
+    ///
+    /// Judges that share an engine use the one of the first worker of the process. Only the first worker of the cluster monitors the
+    /// profile. If the machine has several devices, the workers of a process use them in turn.
+    ///
+    /// # Errors
+    /// If the recipe's profile cannot be read.
+    pub fn session(&self, handle: &WorkerHandle) -> anyhow::Result<Session> {
+        let is_host = handle.local_index() == 0;
+        let stages = WorkerResources {
+            clock: Arc::new(handle.clock()),
+            store: WeightStore::new(versions(&self.recipe)),
+            ..self.stages.clone()
+        };
+        let device = device_of(&self.recipe.raw.trainer.device, self.device, handle.local_index());
+        let guests = if is_host { self.guests.clone() } else { Guests::default() };
+        Session::of(Self { stages, device, guests, ..self.clone() }, handle.index() == 0)
+    }
 }
 
 impl Session {
@@ -85,26 +109,26 @@ impl Session {
     /// # Errors
     /// As [`Session::open`].
     pub fn open_with(recipe: Recipe, registry: &Registry) -> anyhow::Result<Self> {
-        Self::open_from(recipe, registry, &Algorithms::default())
+        Self::open_with_algorithms(recipe, registry, &Algorithms::default())
     }
 
     /// Opens a session like [`Session::open_with`], with the advantage estimators, losses and KL estimators of `algorithms`.
     ///
     /// # Errors
     /// As [`Session::open`].
-    pub fn open_from(
+    pub fn open_with_algorithms(
         recipe: Recipe,
         registry: &Registry,
         algorithms: &Algorithms,
     ) -> anyhow::Result<Self> {
-        Self::of(Opened::open(recipe, registry, algorithms)?, true)
+        Self::of(SharedInputs::open(recipe, registry, algorithms)?, true)
     }
 
     /// Creates a session from opened inputs. Only the first worker monitors the profile, if there is one.
-    fn of(opened: Opened, leads: bool) -> anyhow::Result<Self> {
+    fn of(opened: SharedInputs, leads: bool) -> anyhow::Result<Self> {
         Ok(Self {
             monitor: if leads { monitor(&opened.recipe)? } else { None },
-            left_out: LeftOut::default(),
+            left_out: OverlongPrompts::default(),
             opened,
         })
     }
@@ -186,7 +210,7 @@ impl Session {
 
     /// Returns the inputs that the workers of this process share.
     #[must_use]
-    pub fn opened(&self) -> Opened {
+    pub fn opened(&self) -> SharedInputs {
         self.opened.clone().with_snapshots(RunSnapshots::default())
     }
 
@@ -203,11 +227,11 @@ impl Session {
         folder: &Path,
         observer: impl Observer + 'static,
         validated: impl FnOnce(&Metrics),
-    ) -> anyhow::Result<Finished> {
-        self.train_at(None, stop, folder, observer, validated)
+    ) -> anyhow::Result<RunResult> {
+        self.train_worker(None, stop, folder, observer, validated)
     }
 
-    /// Trains like [`Session::train`], as one worker of several if `seat` is given.
+    /// Trains like [`Session::train`], as one worker of several if `handle` is given.
     ///
     /// Each worker has its own engine instances and a replica of the trainer. The first worker reads the prompts, decides, validates,
     /// reports to its observer and writes the model. The observers of the other workers receive no steps.
@@ -219,16 +243,16 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::train`], for any worker.
-    pub fn train_at(
+    pub fn train_worker(
         self,
-        seat: Option<Seat>,
+        handle: Option<WorkerHandle>,
         stop: &Stop,
         folder: &Path,
         observer: impl Observer + 'static,
         validated: impl FnOnce(&Metrics),
-    ) -> anyhow::Result<Finished> {
+    ) -> anyhow::Result<RunResult> {
         self.check_rewards()?;
-        let leads = seat.as_ref().is_none_or(|seat| seat.index() == 0);
+        let leads = handle.as_ref().is_none_or(|handle| handle.index() == 0);
         if leads {
             self.limit(stop)?;
         }
@@ -236,9 +260,9 @@ impl Session {
         let trainer = Rc::new(self.opened.trainer()?);
         let (validator, validated_on) = self.opened.validator(leads)?.unzip();
         let mut finished =
-            Finished { validated: validated_on.unwrap_or_default(), ..Finished::default() };
+            RunResult { validated: validated_on.unwrap_or_default(), ..RunResult::default() };
         let begin = match &resumed {
-            Some(resumed) => Begin::Resumed(resumed.clone()),
+            Some(resumed) => RunStart::Resumed(resumed.clone()),
             None => {
                 let initial = trainer
                     .publish_initial()
@@ -248,23 +272,26 @@ impl Session {
                 if let Some(metrics) = &finished.warm_start {
                     validated(metrics);
                 }
-                Begin::Anew(initial)
+                RunStart::Initial(initial)
             }
         };
         let mut engine =
             self.opened.engine_options(sampling(&self.opened.recipe), true)?.start()?;
         engine.host(&self.opened.guests);
         let live = engine.live();
-        let observer =
-            Monitored { observer, monitor: self.monitor.clone(), live: move || live.take() };
+        let observer = MonitoredObserver {
+            observer,
+            monitor: self.monitor.clone(),
+            live: move || live.take(),
+        };
         let hosting = (!self.opened.guests.is_empty()).then(|| engine.hosting());
-        let observer = Hosted { observer, hosting };
+        let observer = GuestObserver { observer, guest_usage: hosting };
         let every = if leads { self.opened.recipe.test_freq } else { 0 };
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
         let pipeline = self.pipeline(engine, &trainer, validator_of_steps, begin, stop)?;
-        match seat {
+        match handle {
             None => pipeline.run(observer)?,
-            Some(seat) => pipeline.run_at(seat, observer)?,
+            Some(handle) => pipeline.run_worker(handle, observer)?,
         }
         if !leads {
             return Ok(finished);
@@ -275,14 +302,14 @@ impl Session {
         finished.left_out = self.left_out.count();
         let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
         finished.ended =
-            Ended::by(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
+            EndReason::of(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
         ensure!(
             updates > PolicyVersion(0) || stop.is_requested(),
             "no prompt could be trained on: {} are longer than data.max_prompt_length, and the schedule has no quota for the others",
             finished.left_out
         );
         // A run that will be resumed is validated at its end. A process that was stopped early may have little time left.
-        if let Some(validator) = validator.filter(|_| finished.ended == Ended::Finished) {
+        if let Some(validator) = validator.filter(|_| finished.ended == EndReason::Finished) {
             let policy = trainer
                 .policy()
                 .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
@@ -293,7 +320,7 @@ impl Session {
     }
 
     /// Returns the snapshot to resume from, if there is one. Also restores the monitor of the profile.
-    fn resumed(&self) -> anyhow::Result<Option<Restored>> {
+    fn resumed(&self) -> anyhow::Result<Option<RestoredSnapshot>> {
         let Some(restored) = &self.opened.snapshots.restored else { return Ok(None) };
         if let Some(monitor) = &self.monitor {
             monitor.borrow_mut().resume(restored)?;
@@ -326,13 +353,13 @@ impl Session {
         engine: TorchEngine,
         trainer: &Rc<TrainerThread>,
         validator: Option<(u64, Rc<ValidatorThread>)>,
-        begin: Begin,
+        begin: RunStart,
         stop: &Stop,
     ) -> anyhow::Result<Pipeline> {
         let raw = &self.opened.recipe.raw;
         let last = match &begin {
-            Begin::Anew(_) => None,
-            Begin::Resumed(restored) => last_prompt(restored)?,
+            RunStart::Initial(_) => None,
+            RunStart::Resumed(restored) => last_prompt(restored)?,
         };
         Ok(Pipeline {
             prompts: self.prompt_source(last),
@@ -348,14 +375,14 @@ impl Session {
             advantage: self.opened.advantage.clone(),
             reward_kl: raw.reward_kl(),
             trainer: trainer.clone(),
-            fetch: self.opened.recipe.fetch()?,
+            fetch: self.opened.recipe.gradient_mode()?,
             validator,
             begin,
             snapshots: self.opened.snapshots.plan.clone(),
             staleness: raw.algorithm.staleness,
             deterministic: raw.trainer.deterministic,
             rewards: Executor::Tokio(self.opened.rewards.handle().clone()),
-            time: Time::Wall(self.opened.stages.clock.clone()),
+            time: RunTime::Wall(self.opened.stages.clock.clone()),
             stop: stop.clone(),
             watchdog: self.opened.watch.clone(),
         })
@@ -370,9 +397,9 @@ impl Session {
     }
 }
 
-fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {
+fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<ProfileMonitor>>>> {
     let Some(path) = recipe.raw.rollout.profile.clone() else { return Ok(None) };
-    let monitor =
-        Monitor::open(path, drift::DriftOptions::default()).context("key `rollout.profile`")?;
+    let monitor = ProfileMonitor::open(path, drift::DriftOptions::default())
+        .context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))
 }

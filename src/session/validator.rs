@@ -11,31 +11,31 @@ use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::Metrics;
 
 use super::engine::{EngineOptions, sampling};
-use super::opened::Opened;
-use crate::prompts::LeftOut;
+use super::shared_inputs::SharedInputs;
+use crate::prompts::OverlongPrompts;
 use crate::validation::metrics;
 
 /// The prompts that policies are validated on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Validated {
+pub struct ValidationPrompts {
     /// The number of prompts.
     pub prompts: usize,
     /// The number of prompts left out because of their length.
     pub left_out: u64,
 }
 
-impl Opened {
+impl SharedInputs {
     /// Returns the validator and the number of its prompts, or `None` without validation data. Workers other than the first get a
     /// placeholder that is never called.
     pub(super) fn validator(
         &self,
         leads: bool,
-    ) -> anyhow::Result<Option<(Rc<ValidatorThread>, Validated)>> {
+    ) -> anyhow::Result<Option<(Rc<ValidatorThread>, ValidationPrompts)>> {
         let Some(dataset) = self.val_data.clone() else { return Ok(None) };
         if !leads {
-            return Ok(Some((Rc::new(never_asked()?), Validated::default())));
+            return Ok(Some((Rc::new(placeholder()?), ValidationPrompts::default())));
         }
-        let left_out = LeftOut::default();
+        let left_out = OverlongPrompts::default();
         let prompts = self.reader(dataset, left_out.clone()).read_all()?;
         let overlong = left_out.count();
         let count = prompts.len();
@@ -79,12 +79,12 @@ impl Opened {
             };
             anyhow::Ok(Box::new(validate) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
         })?;
-        Ok(Some((Rc::new(thread), Validated { prompts: count, left_out: overlong })))
+        Ok(Some((Rc::new(thread), ValidationPrompts { prompts: count, left_out: overlong })))
     }
 }
 
 /// Returns the placeholder of a worker that does not validate.
-fn never_asked() -> anyhow::Result<ValidatorThread> {
+fn placeholder() -> anyhow::Result<ValidatorThread> {
     OwnerThread::spawn("validation", || {
         let refuse = |_: &Policy| Err("another worker validates".to_owned());
         anyhow::Ok(Box::new(refuse) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)

@@ -44,7 +44,7 @@ impl Axis {
     /// Returns `true` if the key controls how a job is scheduled, rather than which job it is.
     #[must_use]
     pub fn is_of_schedule(&self) -> bool {
-        !RawJob::is_kept(&format!("{}=", self.key))
+        !RawJob::is_kept_by_baseline(&format!("{}=", self.key))
     }
 
     /// Returns the axis of all schedules, each with the settings that its authors use.
@@ -76,7 +76,7 @@ fn split(text: &str) -> Vec<&str> {
 
 /// A point of the cross product.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct GridPoint {
     /// The names of its settings, one per axis.
     pub(super) labels: Vec<String>,
     /// The names that identify the job.
@@ -84,19 +84,19 @@ pub(super) struct Place {
     /// Its settings, `key=value` each.
     pub(super) settings: Vec<String>,
     /// The labels and settings that it shares with its baseline.
-    beside: (Vec<String>, Vec<String>),
+    shared_with_baseline: (Vec<String>, Vec<String>),
 }
 
-impl Place {
+impl GridPoint {
     fn with(mut self, axis: &Axis, label: &str, settings: &[String]) -> Self {
-        let kept = settings.iter().filter(|setting| RawJob::is_kept(setting));
+        let kept = settings.iter().filter(|setting| RawJob::is_kept_by_baseline(setting));
         if axis.key == SCHEDULE {
             let name = |setting: &String| setting.rsplit('.').next().unwrap_or(setting).to_owned();
-            self.beside.0.extend(kept.clone().map(name));
+            self.shared_with_baseline.0.extend(kept.clone().map(name));
         } else {
-            self.beside.0.extend(kept.clone().map(|_| label.to_owned()));
+            self.shared_with_baseline.0.extend(kept.clone().map(|_| label.to_owned()));
         }
-        self.beside.1.extend(kept.cloned());
+        self.shared_with_baseline.1.extend(kept.cloned());
         if !axis.is_of_schedule() {
             self.job.push(label.to_owned());
         }
@@ -112,10 +112,15 @@ impl Place {
 
     /// Returns the point of its baseline: the same job, scheduled by `sync`.
     pub(super) fn baseline(&self) -> Self {
-        let (mut labels, mut settings) = self.beside.clone();
+        let (mut labels, mut settings) = self.shared_with_baseline.clone();
         labels.push("sync".to_owned());
         settings.push(format!("{SCHEDULE}=sync"));
-        Self { labels, settings, job: self.job.clone(), beside: self.beside.clone() }
+        Self {
+            labels,
+            settings,
+            job: self.job.clone(),
+            shared_with_baseline: self.shared_with_baseline.clone(),
+        }
     }
 
     /// Removes all labels and settings that `other` does not have.
@@ -126,21 +131,21 @@ impl Place {
         common(&mut self.labels, &other.labels);
         common(&mut self.job, &other.job);
         common(&mut self.settings, &other.settings);
-        common(&mut self.beside.0, &other.beside.0);
-        common(&mut self.beside.1, &other.beside.1);
+        common(&mut self.shared_with_baseline.0, &other.shared_with_baseline.0);
+        common(&mut self.shared_with_baseline.1, &other.shared_with_baseline.1);
     }
 }
 
 /// Returns the cross product of the axes; without axes, a single point without settings.
-pub(super) fn product(axes: &[Axis]) -> Vec<Place> {
-    let crossed = |places: Vec<Place>, axis: &Axis| {
-        let along = |place: Place| {
+pub(super) fn product(axes: &[Axis]) -> Vec<GridPoint> {
+    let crossed = |places: Vec<GridPoint>, axis: &Axis| {
+        let along = |place: GridPoint| {
             let values = axis.values.iter();
             values.map(move |(label, settings)| place.clone().with(axis, label, settings))
         };
         places.into_iter().flat_map(along).collect()
     };
-    axes.iter().fold(vec![Place::default()], crossed)
+    axes.iter().fold(vec![GridPoint::default()], crossed)
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use rollpacker_operators::reward::LimitMode;
 
 use super::job::Job;
 use super::raw::{HandOut, JudgeSharing, Layout, Pipeline, Planner, RawJob, Stream, Training};
-use crate::recipe::schedule::Section;
+use crate::recipe::schedule::ScheduleSection;
 
 impl RawJob {
     /// Returns the `sync` job that speed-ups are relative to: the same cluster, model, data and steps.
     #[must_use]
     pub fn baseline(&self) -> Self {
         let mut raw = self.clone();
-        raw.schedule = Section::named("sync");
+        raw.schedule = ScheduleSection::named("sync");
         raw.pipeline = Pipeline::default();
         raw.stream = Stream::default();
         raw.planner = Planner::default();
@@ -24,7 +24,7 @@ impl RawJob {
     }
 
     /// Returns `true` if the baseline keeps this override: it describes the job, not the schedule.
-    pub(super) fn is_kept(setting: &str) -> bool {
+    pub(super) fn is_kept_by_baseline(setting: &str) -> bool {
         const LEFT: [&str; 12] = [
             "schedule.",
             "pipeline.",

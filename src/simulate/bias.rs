@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
-use super::outcome::Outcome;
-use super::stat::{Stat, stat};
+use super::outcome::RunOutcome;
+use super::stat::{SeedStat, stat};
 
 /// The training weight of each length: the sum of the weights of its responses.
-type Trained = BTreeMap<u32, f64>;
+type TrainedLengths = BTreeMap<u32, f64>;
 
 /// The end of the first bucket of lengths, in tokens; each further bucket ends at twice the end of the previous one.
 const FIRST_BUCKET: u32 = 512;
@@ -25,40 +25,40 @@ const DISCARDED: &str = "rollout/discarded_tokens";
 
 /// The trained lengths relative to the policy's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Bias {
+pub struct LengthBias {
     /// Weighted mean of the trained lengths over the policy's mean.
-    pub mean_ratio: Option<Stat>,
+    pub mean_ratio: Option<SeedStat>,
     /// Ratio of the 90th percentiles of length.
-    pub p90_ratio: Option<Stat>,
+    pub p90_ratio: Option<SeedStat>,
     /// Ratio of the 99th percentiles of length.
-    pub p99_ratio: Option<Stat>,
+    pub p99_ratio: Option<SeedStat>,
     /// The least inclusion over all buckets: share of a bucket in the trained responses over its share in the policy's.
-    pub least_inclusion: Option<Stat>,
+    pub least_inclusion: Option<SeedStat>,
     /// The inclusion by bucket, in the order of lengths.
-    pub inclusion: Vec<(String, Stat)>,
+    pub inclusion: Vec<(String, SeedStat)>,
     /// Effective sample size over the number of responses; 1 without weights.
-    pub ess: Option<Stat>,
+    pub ess: Option<SeedStat>,
     /// The share of sampled tokens that were not trained on.
-    pub discarded: Option<Stat>,
+    pub discarded: Option<SeedStat>,
 }
 
-impl Bias {
+impl LengthBias {
     /// Measures the bias of `runs` against `baseline`, seed by seed.
     ///
     /// There are two sources for the policy's lengths. The run's own ledger estimates them from all launched responses, censored ones
     /// included. The baseline samples them independently of the schedule. If the ledger is exact (see [`is_exact`]), it is preferred,
     /// because it concerns the very responses of this run; the baseline's responses are another sample of the policy. Otherwise the ratio
     /// is taken to the baseline, and the ledger's estimate serves only where the baseline has no value.
-    pub(super) fn of(runs: &[Outcome], baseline: &[Outcome]) -> Self {
-        let estimated = |run: &Outcome, name: &str| {
+    pub(super) fn of(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Self {
+        let estimated = |run: &RunOutcome, name: &str| {
             last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
         };
-        let ratio = |name: &str, known: &dyn Fn(&Outcome, &Outcome) -> Option<f64>| {
+        let ratio = |name: &str, known: &dyn Fn(&RunOutcome, &RunOutcome) -> Option<f64>| {
             let of = |(run, base)| {
                 let known = if is_exact(run) { None } else { known(run, base) };
                 known.or_else(|| estimated(run, name))
             };
-            Stat::of(&runs.iter().zip(baseline).filter_map(of).collect::<Vec<_>>())
+            SeedStat::of(&runs.iter().zip(baseline).filter_map(of).collect::<Vec<_>>())
         };
         let inclusion = inclusions(runs, baseline);
         let least = inclusion.iter().map(|(_, stat)| *stat);
@@ -86,12 +86,12 @@ pub const LEAST_ESS: f64 = 0.95;
 
 /// Returns `true` if the run's own ledger knows the policy's lengths exactly: no response was dropped because its siblings were shorter.
 /// The ledger's estimate is then better than the baseline, which consists of other responses.
-fn is_exact(run: &Outcome) -> bool {
+fn is_exact(run: &RunOutcome) -> bool {
     let bounds = ["bias/policy_mean", "bias/policy_mean_low"].map(|name| last(run, name));
     matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)
 }
 
-fn inclusions(runs: &[Outcome], baseline: &[Outcome]) -> Vec<(String, Stat)> {
+fn inclusions(runs: &[RunOutcome], baseline: &[RunOutcome]) -> Vec<(String, SeedStat)> {
     let known: Vec<Vec<(String, f64)>> =
         runs.iter().zip(baseline).map(|(run, base)| inclusion(run, base)).collect();
     let exact = runs.iter().all(is_exact);
@@ -101,13 +101,13 @@ fn inclusions(runs: &[Outcome], baseline: &[Outcome]) -> Vec<(String, Stat)> {
         let values = known.iter().filter_map(|buckets| {
             buckets.iter().find(|(name, _)| name == bucket).map(|(_, value)| *value)
         });
-        Stat::of(&values.collect::<Vec<_>>())
+        SeedStat::of(&values.collect::<Vec<_>>())
     };
     buckets.iter().filter_map(|(bucket, _)| Some((bucket.clone(), of(bucket)?))).collect()
 }
 
-fn estimated_inclusion(runs: &[Outcome]) -> Vec<(String, Stat)> {
-    let metrics = |run: &Outcome| run.steps.last().map(|step| step.metrics.clone());
+fn estimated_inclusion(runs: &[RunOutcome]) -> Vec<(String, SeedStat)> {
+    let metrics = |run: &RunOutcome| run.steps.last().map(|step| step.metrics.clone());
     let ends: Vec<Metrics> = runs.iter().filter_map(metrics).collect();
     let mut buckets: Vec<(&str, u64)> = ends
         .first()
@@ -121,24 +121,24 @@ fn estimated_inclusion(runs: &[Outcome]) -> Vec<(String, Stat)> {
     buckets.sort_by_key(|&(_, low)| low);
     let of = |bucket: &str| {
         let name = format!("{}{bucket}", INCLUSION);
-        Stat::of(&ends.iter().filter_map(|end| end.get(&name).copied()).collect::<Vec<_>>())
+        SeedStat::of(&ends.iter().filter_map(|end| end.get(&name).copied()).collect::<Vec<_>>())
     };
     buckets.into_iter().filter_map(|(bucket, _)| Some((bucket.to_owned(), of(bucket)?))).collect()
 }
 
 /// Returns the mean length over the baseline's.
-fn mean_ratio(run: &Outcome, baseline: &Outcome) -> Option<f64> {
+fn mean_ratio(run: &RunOutcome, baseline: &RunOutcome) -> Option<f64> {
     Some(mean(&run.trained)? / mean(&baseline.trained)?)
 }
 
 /// Returns the `q`-th quantile of the lengths over the baseline's.
-fn quantile_ratio(run: &Outcome, baseline: &Outcome, q: f64) -> Option<f64> {
+fn quantile_ratio(run: &RunOutcome, baseline: &RunOutcome, q: f64) -> Option<f64> {
     Some(quantile(&run.trained, q)? / quantile(&baseline.trained, q)?)
 }
 
 /// Returns the inclusion by bucket, ascending: the bucket's share of the trained lengths over its share in the baseline. Buckets that the
 /// baseline does not have are left out.
-fn inclusion(run: &Outcome, baseline: &Outcome) -> Vec<(String, f64)> {
+fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Vec<(String, f64)> {
     let (Some(total), Some(beside)) = (weight(&run.trained), weight(&baseline.trained)) else {
         return Vec::new();
     };
@@ -149,7 +149,7 @@ fn inclusion(run: &Outcome, baseline: &Outcome) -> Vec<(String, f64)> {
         .zip(ends)
         .take_while(|(start, _)| *start <= longest)
         .filter_map(|(start, end)| {
-            let share = |trained: &Trained, total: f64| {
+            let share = |trained: &TrainedLengths, total: f64| {
                 trained.range(start..end).map(|(_, weight)| weight).sum::<f64>() / total
             };
             let policy = share(&baseline.trained, beside);
@@ -158,16 +158,16 @@ fn inclusion(run: &Outcome, baseline: &Outcome) -> Vec<(String, f64)> {
         .collect()
 }
 
-fn weight(trained: &Trained) -> Option<f64> {
+fn weight(trained: &TrainedLengths) -> Option<f64> {
     Some(trained.values().sum()).filter(|sum| *sum > 0.0)
 }
 
-fn mean(trained: &Trained) -> Option<f64> {
+fn mean(trained: &TrainedLengths) -> Option<f64> {
     let sum: f64 = trained.iter().map(|(&length, weight)| f64::from(length) * weight).sum();
     Some(sum / weight(trained)?)
 }
 
-fn quantile(trained: &Trained, q: f64) -> Option<f64> {
+fn quantile(trained: &TrainedLengths, q: f64) -> Option<f64> {
     let wanted = q * weight(trained)?;
     let mut below = 0.0;
     let reached = trained.iter().find(|(_, weight)| {
@@ -177,14 +177,14 @@ fn quantile(trained: &Trained, q: f64) -> Option<f64> {
     reached.or(trained.last_key_value()).map(|(&length, _)| f64::from(length))
 }
 
-fn discarded(run: &Outcome) -> Option<f64> {
+fn discarded(run: &RunOutcome) -> Option<f64> {
     let sum = |name: &str| run.steps.iter().filter_map(|step| step.metrics.get(name)).sum::<f64>();
     let launched = sum(LAUNCHED);
     (launched > 0.0).then(|| sum(DISCARDED) / launched)
 }
 
 /// Returns the last value of a metric that accumulates over the run.
-fn last(run: &Outcome, name: &str) -> Option<f64> {
+fn last(run: &RunOutcome, name: &str) -> Option<f64> {
     run.steps.iter().rev().find_map(|step| step.metrics.get(name).copied())
 }
 
@@ -193,8 +193,8 @@ mod tests {
     use super::super::summary::tests::run;
     use super::*;
 
-    fn outcome(trained: &[(u32, f64)]) -> Outcome {
-        Outcome { trained: trained.iter().copied().collect(), ..Outcome::default() }
+    fn outcome(trained: &[(u32, f64)]) -> RunOutcome {
+        RunOutcome { trained: trained.iter().copied().collect(), ..RunOutcome::default() }
     }
 
     #[test]
@@ -218,10 +218,11 @@ mod tests {
     fn weighted_ratios_are_preferred_and_low_bias_needs_mean_and_sample_size() {
         let metrics =
             [("bias/mean_ratio", 0.8), ("bias/weighted_mean_ratio", 0.99), ("bias/ess", 0.97)];
-        let bias = Bias::of(&[run(&[("short", 1.0)], &metrics)], &[run(&[("full", 1.0)], &[])]);
+        let bias =
+            LengthBias::of(&[run(&[("short", 1.0)], &metrics)], &[run(&[("full", 1.0)], &[])]);
         assert_eq!(bias.mean_ratio.map(|ratio| ratio.mean), Some(0.99));
         assert!(bias.is_low(0.03) && !bias.is_low(0.005));
-        let weighty = Bias { ess: Some(Stat { mean: 0.9, sd: 0.0 }), ..bias };
+        let weighty = LengthBias { ess: Some(SeedStat { mean: 0.9, sd: 0.0 }), ..bias };
         assert!(!weighty.is_low(0.03));
     }
 }

@@ -2,8 +2,8 @@
 
 use super::raw::RawJob;
 use crate::recipe::RecipeError;
-use crate::recipe::error::{at_least, between, bound, within};
-use crate::recipe::most;
+use crate::recipe::error::{at_least, between, out_of_bounds, within};
+use crate::recipe::limits;
 
 /// Maximum number of GPUs of a cluster.
 const MOST_GPUS: u32 = 1 << 17;
@@ -26,9 +26,9 @@ impl RawJob {
         between("cluster.gpus", cluster.gpus, 1, MOST_GPUS)?;
         between("cluster.controllers", cluster.controllers, 1, MOST_GPUS)?;
         between("cluster.gpus_per_server", cluster.gpus_per_server.unwrap_or(1), 1, MOST_GPUS)?;
-        between("rollout.n", rollout.n, 1, most::RESPONSES)?;
+        between("rollout.n", rollout.n, 1, limits::RESPONSES)?;
         self.check_groups()?;
-        between("rollout.max_num_seqs", rollout.max_num_seqs, 1, most::POSITIONS as u32)?;
+        between("rollout.max_num_seqs", rollout.max_num_seqs, 1, limits::POSITIONS as u32)?;
         let utilization = rollout.gpu_memory_utilization.unwrap_or(1.0);
         let usable = |share: f64| (1e-3..=1.0).contains(&share);
         within("rollout.gpu_memory_utilization", utilization, usable, "from 0.001 to 1")?;
@@ -36,14 +36,14 @@ impl RawJob {
         let expected = "at least 0, at most 60";
         within("rollout.report_interval_s", interval, |s| (0.0..=60.0).contains(&s), expected)?;
         let packed = self.training.micro_batch_tokens;
-        between("training.micro_batch_tokens", packed, 1, most::POSITIONS as u32)?;
-        between("data.epoch_rounds", data.epoch_rounds.unwrap_or(1), 1, most::STEPS)?;
-        between("data.train_batch_size", data.train_batch_size, 1, most::PROMPTS)?;
-        let longest = most::POSITIONS as u32;
+        between("training.micro_batch_tokens", packed, 1, limits::POSITIONS as u32)?;
+        between("data.epoch_rounds", data.epoch_rounds.unwrap_or(1), 1, limits::STEPS)?;
+        between("data.train_batch_size", data.train_batch_size, 1, limits::PROMPTS)?;
+        let longest = limits::POSITIONS as u32;
         between("data.max_response_length", data.max_response_length, 1, longest)?;
         between("data.prompts", data.prompts.unwrap_or(1), 1, MOST_PROMPTS)?;
         self.check_correlation()?;
-        between("pipeline.staleness", self.pipeline.staleness, 0, most::STALENESS)?;
+        between("pipeline.staleness", self.pipeline.staleness, 0, limits::STALENESS)?;
         for (key, value) in
             [("tasks.math", tasks.math), ("tasks.code", tasks.code), ("tasks.judge", tasks.judge)]
         {
@@ -94,7 +94,11 @@ impl RawJob {
         ] {
             at_least(key, gpus, 1)?;
             if gpus > cluster.gpus {
-                return Err(bound(key, format!("at most cluster.gpus = {}", cluster.gpus), gpus));
+                return Err(out_of_bounds(
+                    key,
+                    format!("at most cluster.gpus = {}", cluster.gpus),
+                    gpus,
+                ));
             }
         }
         Ok(())
@@ -105,7 +109,9 @@ impl RawJob {
         let Self { cluster, rollout, training, .. } = self;
         let whole = |key, gpus: u64, expected| match u64::from(cluster.gpus) % gpus {
             0 => Ok(()),
-            _ => Err(bound(key, format!("{expected} cluster.gpus = {}", cluster.gpus), gpus)),
+            _ => {
+                Err(out_of_bounds(key, format!("{expected} cluster.gpus = {}", cluster.gpus), gpus))
+            }
         };
         whole("rollout.tensor_parallel", rollout.tensor_parallel.into(), "a divisor of")?;
         whole(

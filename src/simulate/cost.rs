@@ -6,7 +6,7 @@ use rollpacker_stages::rollout::Placement;
 
 /// The cost model with which placement policies predict; the simulated stages use the same model.
 #[derive(Clone, Debug)]
-pub(super) struct Modelled {
+pub(super) struct PlacementCost {
     cost: Cost,
     layout: TrainingLayout,
     /// Tokens that a KV cache must be able to hold: the longest prompt and response.
@@ -20,7 +20,7 @@ pub(super) const SEQUENCE: f64 = 1500.0;
 /// Maximum number of sequences that are packed individually; the time of a larger batch is extrapolated in proportion.
 const MOST_SEQUENCES: f64 = 4096.0;
 
-impl Modelled {
+impl PlacementCost {
     /// Creates the cost model of a model that is trained in copies of `layout`, on instances that must each hold `longest_sequence` tokens.
     #[must_use]
     pub(super) fn new(cost: Cost, layout: TrainingLayout, longest_sequence: u64) -> Self {
@@ -28,7 +28,7 @@ impl Modelled {
     }
 }
 
-impl StepCost for Modelled {
+impl StepCost for PlacementCost {
     fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64 {
         self.cost.decode(tensor_parallel).iteration(running.round() as u32, kv_tokens as u64)
     }

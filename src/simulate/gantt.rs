@@ -44,7 +44,12 @@ impl Gantt {
                 if running.len() <= instance {
                     running.resize(instance + 1, vec![0.0; BINS]);
                 }
-                spread(&mut running[instance], at(Nanos(started)), at(Nanos(finished)), seconds);
+                add_to_bins(
+                    &mut running[instance],
+                    at(Nanos(started)),
+                    at(Nanos(finished)),
+                    seconds,
+                );
             }
         }
         let training = training
@@ -57,7 +62,7 @@ impl Gantt {
 }
 
 /// Adds a response that ran from `began` to `ended` (in seconds) to the bins of a step of `seconds` that it overlaps.
-fn spread(bins: &mut [f32], began: f64, ended: f64, seconds: f64) {
+fn add_to_bins(bins: &mut [f32], began: f64, ended: f64, seconds: f64) {
     if seconds <= 0.0 {
         return;
     }
@@ -96,7 +101,7 @@ impl TrainingLog {
 }
 
 /// A trainer that logs the intervals in which it computes.
-pub struct Logged<T> {
+pub struct TimedTrainer<T> {
     /// The wrapped trainer.
     pub trainer: T,
     /// The clock of the trainer.
@@ -105,7 +110,7 @@ pub struct Logged<T> {
     pub log: TrainingLog,
 }
 
-impl<T: Trainer> Logged<T> {
+impl<T: Trainer> TimedTrainer<T> {
     fn timed<R>(&mut self, work: impl FnOnce(&mut T) -> R) -> R {
         let began = self.clock.now();
         let result = work(&mut self.trainer);
@@ -114,7 +119,7 @@ impl<T: Trainer> Logged<T> {
     }
 }
 
-impl<T: Trainer> Trainer for Logged<T> {
+impl<T: Trainer> Trainer for TimedTrainer<T> {
     fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
         self.trainer.publish(version)
     }
@@ -167,8 +172,8 @@ mod tests {
     #[test]
     fn a_response_counts_in_the_parts_that_it_touched() {
         let mut bins = vec![0.0; 4];
-        spread(&mut bins, 0.5, 2.25, 4.0);
-        spread(&mut bins, 3.0, 4.0, 4.0);
+        add_to_bins(&mut bins, 0.5, 2.25, 4.0);
+        add_to_bins(&mut bins, 3.0, 4.0, 4.0);
         assert_eq!(bins, [0.5, 1.0, 0.25, 1.0]);
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::stat::Stat;
+use super::stat::SeedStat;
 
 /// Relative error of a ratio of step times, and thus of a speed-up: twice the root mean square error of the ratios that were held out
 /// of the fit (`docs/simulator.md`, "Error of a speed-up"). Update it whenever the model is fitted again.
@@ -13,20 +13,20 @@ const STANDARD_ERRORS: f64 = 2.0;
 
 /// An interval within which a speed-up is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Interval {
+pub struct SpeedupInterval {
     /// The lower end.
     pub low: f64,
     /// The upper end.
     pub high: f64,
 }
 
-impl Interval {
+impl SpeedupInterval {
     /// Returns the interval of a speed-up over `seeds` seeds. The error of the model, [`HELD_OUT_ERROR`], and the spread over seeds are
     /// combined as independent errors. With one seed the spread is unknown and left out. A speed-up of exactly 1, that of a baseline over
     /// itself, has no error.
     #[must_use]
-    pub fn of(speedup: Stat, seeds: usize) -> Self {
-        let Stat { mean, sd } = speedup;
+    pub fn of(speedup: SeedStat, seeds: usize) -> Self {
+        let SeedStat { mean, sd } = speedup;
         if mean == 1.0 && sd == 0.0 {
             return Self { low: mean, high: mean };
         }
@@ -54,18 +54,18 @@ mod tests {
 
     #[test]
     fn errors_of_the_model_and_the_seeds_add_up_as_squares() {
-        let of = |sd, seeds| Interval::of(Stat { mean: 2.0, sd }, seeds);
+        let of = |sd, seeds| SpeedupInterval::of(SeedStat { mean: 2.0, sd }, seeds);
         let (model, both) = (of(0.0, 3), of(0.4, 4));
         assert!((model.high - 2.0 * (1.0 + HELD_OUT_ERROR)).abs() < 1e-12);
         assert!((both.high - 2.0 - (2.0 * HELD_OUT_ERROR).hypot(0.4)).abs() < 1e-12);
         assert!((both.high - 2.0 - (2.0 - both.low)).abs() < 1e-12);
-        let itself = Interval::of(Stat { mean: 1.0, sd: 0.0 }, 1);
-        assert_eq!(itself, Interval { low: 1.0, high: 1.0 });
+        let itself = SpeedupInterval::of(SeedStat { mean: 1.0, sd: 0.0 }, 1);
+        assert_eq!(itself, SpeedupInterval { low: 1.0, high: 1.0 });
     }
 
     #[test]
     fn intervals_that_touch_overlap() {
-        let interval = |low, high| Interval { low, high };
+        let interval = |low, high| SpeedupInterval { low, high };
         assert!(interval(1.0, 2.0).overlaps(interval(2.0, 3.0)));
         assert!(!interval(1.0, 1.9).overlaps(interval(2.0, 3.0)));
         assert_eq!(interval(1.0, 2.0).hull(interval(1.5, 3.0)), interval(1.0, 3.0));

@@ -3,7 +3,7 @@
 use rollpacker_operators::placement::StepCost;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
 
-use super::cost::{Modelled, SEQUENCE};
+use super::cost::{PlacementCost, SEQUENCE};
 use super::job::Job;
 use super::raw::Training;
 use crate::recipe::RecipeError;
@@ -30,7 +30,7 @@ pub(super) fn planned(job: &Job) -> TrainingLayout {
     let cost = job.cost();
     let sequences = job.raw.data.train_batch_size as f64 * f64::from(job.raw.rollout.n);
     let time = |layout: &TrainingLayout| {
-        let modelled = Modelled::new(cost.clone(), *layout, job.longest_sequence());
+        let modelled = PlacementCost::new(cost.clone(), *layout, job.longest_sequence());
         modelled.training(job.training_gpus, sequences * SEQUENCE)
     };
     splits(written, job.hardware.devices_per_server)

@@ -1,6 +1,6 @@
 //! Simulation of jobs: the pipeline runs in virtual time, and sweeps compare configurations.
 //!
-//! A [`Job`] is read from TOML like a recipe. An [`Outcome`] is one run of it with one seed. A [`Summary`] aggregates the runs of one
+//! A [`Job`] is read from TOML like a recipe. A [`RunOutcome`] is one run of it with one seed. A [`Summary`] aggregates the runs of one
 //! configuration and compares them with the `sync` baseline of the same job. The schedules, operators and policies are those of a live run;
 //! only stages and clock are simulated.
 
@@ -9,12 +9,11 @@ pub mod axis;
 mod baseline;
 mod bias;
 mod bounds;
-pub mod configured;
+mod calibration_bounds;
+pub mod configuration;
+pub mod correlation_ends;
 mod cost;
-pub mod ends;
 pub mod gantt;
-mod habits;
-mod idle;
 pub mod interval;
 pub mod job;
 mod layout;
@@ -28,7 +27,7 @@ pub mod raw;
 pub mod report;
 mod resolve;
 pub mod run;
-mod scales;
+mod schedule_defaults;
 pub mod setup;
 pub mod stat;
 pub mod study;
@@ -39,8 +38,9 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+mod unused_settings;
 pub mod variant;
 
 pub use job::Job;
-pub use outcome::{Outcome, Recorder, StepOutcome};
+pub use outcome::{Recorder, RunOutcome, StepOutcome};
 pub use summary::Summary;

@@ -8,17 +8,20 @@ use rollpacker_dataflow::schema::column;
 pub use rollpacker_operators::report::StageTimes;
 use rollpacker_operators::report::{Observer, StageInstants, StepReport, measure};
 use rollpacker_operators::rollout::is_returned_whole;
+use rollpacker_operators::schedule::RoundKind;
 use rollpacker_operators::survival::Survival;
-use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::rollout::{FinishReason, Placement as Instances};
 use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
 use super::gantt::{Gantt, TrainingLog};
-use super::setup::Begun;
+
+/// The number of rounds by kind and by the instances that they began with.
+pub type RoundCounts = BTreeMap<(RoundKind, Instances), u64>;
 
 /// The outcome of a run with one seed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The steps after the warm-up, in order.
     pub steps: Vec<StepOutcome>,
     /// The training weight of each length: the sum of the weights of its responses.
@@ -28,7 +31,7 @@ pub struct Outcome {
     /// The Gantt chart of the requested step.
     pub gantt: Option<Gantt>,
     /// The number of rounds by kind and by the instances that they began with.
-    pub instances: Begun,
+    pub instances: RoundCounts,
 }
 
 /// The measurements of a step.
@@ -50,18 +53,18 @@ pub struct StepOutcome {
     pub metrics: Metrics,
 }
 
-/// Collects an [`Outcome`] from the reports of steps.
+/// Collects a [`RunOutcome`] from the reports of steps.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    outcome: Outcome,
+    outcome: RunOutcome,
     warmup_steps: u64,
-    gantt: Charted,
+    gantt: GanttStep,
     training: TrainingLog,
 }
 
 /// The step whose Gantt chart is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Charted {
+pub enum GanttStep {
     /// No chart.
     #[default]
     None,
@@ -74,21 +77,21 @@ pub enum Charted {
 impl Recorder {
     /// Creates a recorder that skips the first `warmup_steps`, and charts the step that `gantt` selects with the intervals of `training`.
     #[must_use]
-    pub fn new(warmup_steps: u64, gantt: Charted, training: TrainingLog) -> Self {
+    pub fn new(warmup_steps: u64, gantt: GanttStep, training: TrainingLog) -> Self {
         Self { warmup_steps, gantt, training, ..Self::default() }
     }
 
     /// Returns the outcome recorded so far and starts a new one.
     #[must_use]
-    pub fn take(&mut self) -> Outcome {
+    pub fn take(&mut self) -> RunOutcome {
         std::mem::take(&mut self.outcome)
     }
 
     fn charts(&self, step: u64, seconds: f64) -> bool {
         match self.gantt {
-            Charted::None => false,
-            Charted::Step(number) => number == step,
-            Charted::Slowest => {
+            GanttStep::None => false,
+            GanttStep::Step(number) => number == step,
+            GanttStep::Slowest => {
                 step > self.warmup_steps
                     && self.outcome.gantt.as_ref().is_none_or(|kept| kept.seconds < seconds)
             }
@@ -120,7 +123,7 @@ impl Observer for Recorder {
     }
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Adds the lengths of a step. Returns the numbers of tokens and responses that were trained on.
     fn observe(&mut self, report: &StepReport) -> (f64, f64) {
         for batch in &report.responses {
@@ -163,7 +166,7 @@ mod tests {
     use crate::simulate::job::Job;
     use crate::simulate::run::run;
 
-    fn outcome(settings: &[&str]) -> Outcome {
+    fn outcome(settings: &[&str]) -> RunOutcome {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("job.toml");
         std::fs::write(&path, "[data]\ntrain_batch_size = 16\n[sim]\nsteps = 6").expect("written");

@@ -14,7 +14,7 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_files::NewFile;
 
-use super::configured::Configured;
+use super::configuration::ConfigurationRuns;
 use super::outcome::StepOutcome;
 
 /// Writes the steps of all runs to a Parquet file.
@@ -24,7 +24,7 @@ use super::outcome::StepOutcome;
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
+pub fn write(path: &Path, runs: &[ConfigurationRuns]) -> anyhow::Result<()> {
     let batch = batch(runs).context("cannot build the columns of the steps")?;
     let file = NewFile::create(path)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
@@ -38,19 +38,19 @@ pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
 }
 
 /// A step and the run that it belongs to.
-struct Row<'a> {
-    run: &'a Configured,
+struct SummaryRow<'a> {
+    run: &'a ConfigurationRuns,
     seed: u64,
     step: &'a StepOutcome,
 }
 
-fn batch(runs: &[Configured]) -> Result<RecordBatch, arrow::error::ArrowError> {
-    let rows: Vec<Row<'_>> = runs
+fn batch(runs: &[ConfigurationRuns]) -> Result<RecordBatch, arrow::error::ArrowError> {
+    let rows: Vec<SummaryRow<'_>> = runs
         .iter()
         .flat_map(|run| {
             let outcomes = run.seeds.iter().zip(&run.outcomes);
             outcomes.flat_map(move |(&seed, outcome)| {
-                outcome.steps.iter().map(move |step| Row { run, seed, step })
+                outcome.steps.iter().map(move |step| SummaryRow { run, seed, step })
             })
         })
         .collect();
@@ -69,11 +69,11 @@ fn batch(runs: &[Configured]) -> Result<RecordBatch, arrow::error::ArrowError> {
     RecordBatch::try_new_with_options(schema, arrays, &options)
 }
 
-fn named(rows: &[Row<'_>]) -> Vec<(&'static str, ArrayRef)> {
-    let text = |of: &dyn Fn(&Row<'_>) -> String| {
+fn named(rows: &[SummaryRow<'_>]) -> Vec<(&'static str, ArrayRef)> {
+    let text = |of: &dyn Fn(&SummaryRow<'_>) -> String| {
         Arc::new(rows.iter().map(|row| Some(of(row))).collect::<StringArray>()) as ArrayRef
     };
-    let count = |of: &dyn Fn(&Row<'_>) -> u64| {
+    let count = |of: &dyn Fn(&SummaryRow<'_>) -> u64| {
         Arc::new(rows.iter().map(of).collect::<Vec<_>>().into_iter().collect::<UInt64Array>())
             as ArrayRef
     };
@@ -102,7 +102,7 @@ mod tests {
     use arrow::datatypes::Float64Type;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-    use super::super::configured::tests::configured;
+    use super::super::configuration::tests::configured;
     use super::super::summary::tests::run;
     use super::*;
 

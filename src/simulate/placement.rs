@@ -6,18 +6,18 @@ use rollpacker_operators::placement::{
 };
 use rollpacker_stages::rollout::Placement;
 
-use super::cost::Modelled;
+use super::cost::PlacementCost;
 use super::job::Job;
 use super::raw;
 use crate::recipe::RecipeError;
-use crate::recipe::error::bound;
+use crate::recipe::error::out_of_bounds;
 
 /// Creates the placement policy of a job.
 ///
 /// # Errors
 /// If the model does not fit on its instances, or if GPUs and options are inconsistent; the error names the key.
 pub(super) fn policy(job: &Job) -> Result<Box<dyn PlacementPolicy>, RecipeError> {
-    let rollout = at_first(job);
+    let rollout = initial_placement(job);
     check_cache(job, rollout.tensor_parallel)?;
     Ok(match job.placement {
         raw::Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
@@ -52,16 +52,16 @@ fn check_cache(job: &Job, tensor_parallel: u32) -> Result<(), RecipeError> {
 fn stream_trainer(
     job: &Job,
     rollout: Placement,
-) -> Result<StreamTrainer<Modelled>, PlacementError> {
+) -> Result<StreamTrainer<PlacementCost>, PlacementError> {
     let planner = Planner::new(planner_rule(job), placed_job(job), rollout.tensor_parallel)?;
-    let cost = Modelled::new(job.cost(), job.training_layout, job.longest_sequence());
+    let cost = PlacementCost::new(job.cost(), job.training_layout, job.longest_sequence());
     StreamTrainer::new(stream_options(job), planner, cost)
 }
 
 fn refused(error: PlacementError) -> RecipeError {
     let key = match error {
         PlacementError::Range { field, expected, found } => {
-            return bound(format!("stream.{field}"), expected, found);
+            return out_of_bounds(format!("stream.{field}"), expected, found);
         }
         PlacementError::Replica { .. } => "training.tensor_parallel",
         PlacementError::Capacity { .. } => {
@@ -80,7 +80,7 @@ const OF_MEMORY: &str = "cluster.hardware.memory, rollout.gpu_memory_utilization
 const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
 
 /// Returns the instances at the beginning of a run.
-pub(super) fn at_first(job: &Job) -> Placement {
+pub(super) fn initial_placement(job: &Job) -> Placement {
     let tensor_parallel = job.raw.rollout.tensor_parallel;
     Placement { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }
 }

@@ -15,7 +15,7 @@ use toml::{Table, Value};
 use super::job::Job;
 use super::raw::{Lengths, Source, Tasks};
 use crate::recipe::RecipeError;
-use crate::recipe::error::bound;
+use crate::recipe::error::out_of_bounds;
 use crate::recipe::value::read_value;
 
 /// Returns the length model of a run with `seed`.
@@ -85,9 +85,9 @@ fn named(error: LengthModelError, domains: &BTreeMap<String, f64>) -> RecipeErro
         LengthModelError::Field { field, expected, found } => {
             let is_domain = domains.keys().any(|name| field.starts_with(&format!("{name}.")));
             let section = if is_domain { "domains" } else { "population" };
-            bound(format!("lengths.{section}.{field}"), expected, found)
+            out_of_bounds(format!("lengths.{section}.{field}"), expected, found)
         }
-        LengthModelError::Empty(_) => bound("lengths.domains", "at least one", "none"),
+        LengthModelError::Empty(_) => out_of_bounds("lengths.domains", "at least one", "none"),
     }
 }
 
@@ -132,7 +132,7 @@ fn read_domains<D: DeserializeOwned>(
             |of: Vec<&String>| of.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let expected =
             format!("one for each task that has a share: {}", names(shares.keys().collect()));
-        return Err(bound("lengths.domains", expected, names(written.keys().collect())));
+        return Err(out_of_bounds("lengths.domains", expected, names(written.keys().collect())));
     }
     let domain = |(name, table): (&String, &Table)| {
         let key = format!("lengths.domains.{name}");
@@ -166,7 +166,7 @@ fn recorded(trace: &Trace, config: &TraceConfig) -> anyhow::Result<lengths::Trac
     let replayed = trace.rows.iter().filter_map(|row| {
         let step = Step(row.step?.checked_sub(1)?);
         let id = SampleId { step, prompt: PromptId(row.prompt?), sample: row.sample? };
-        Some((id, Recorded { response_length: row.tokens, whole: row.whole }))
+        Some((id, Recorded { response_length: row.tokens, whole: row.is_complete }))
     });
     Ok(lengths::Trace::new(records, config)?.replaying(replayed))
 }

@@ -30,7 +30,7 @@ section! {
         /// Kinds of tasks, and how they are rewarded.
         tasks: Tasks = Tasks::default(),
         /// The schedule: which prompts and responses a round launches and keeps; the same section as in recipes.
-        schedule: schedule::Section = schedule::Section::default(),
+        schedule: schedule::ScheduleSection = schedule::ScheduleSection::default(),
         /// Overlap of the stages.
         pipeline: Pipeline = Pipeline::default(),
         /// Options of the stream trainer, with `pipeline.placement = "stream"`.
@@ -146,8 +146,8 @@ section! {
         prompt_column: Option<String> = None,
         /// The column of prompt lengths. Default: found by name. Where no length is recorded, it is drawn from `population`.
         prompt_length_column: Option<String> = None,
-        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0 to
-        /// 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
+        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0
+        /// to 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
         correlation: Option<f64> = None,
         /// The folder of the tokenizer that counts the tokens of a trace of texts.
         tokenizer: Option<PathBuf> = None,
@@ -384,7 +384,7 @@ choice! {
 }
 
 impl RawJob {
-    /// Returns the dotted names of all keys of a job, like [`Raw::keys`](crate::recipe::Raw::keys) for recipes.
+    /// Returns the dotted names of all keys of a job, like [`RawRecipe::keys`](crate::recipe::RawRecipe::keys) for recipes.
     #[must_use]
     pub fn keys() -> Vec<String> {
         crate::recipe::keys::all::<Self>()

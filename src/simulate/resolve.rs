@@ -8,11 +8,11 @@ use rollpacker_stages::rollout::simulated::lengths::ENOUGH;
 use toml::Value;
 
 use super::job::Job;
-use super::outcome::Charted;
+use super::outcome::GanttStep;
 use super::raw::{Layout, Placement, RawJob, Source};
-use super::trace::{Recording, read_trace};
-use super::{layout, placement, population, scales};
-use crate::recipe::error::{bound, nearest};
+use super::trace::{SharedTrace, read_trace};
+use super::{calibration_bounds, layout, placement, population};
+use crate::recipe::error::{nearest, out_of_bounds};
 use crate::recipe::schedule::Schedules;
 use crate::recipe::value::read_value;
 use crate::recipe::{RecipeError, schedule};
@@ -45,9 +45,9 @@ impl Job {
     ///
     /// # Errors
     /// As for [`read`](Self::read).
-    pub fn resolve(raw: RawJob, trace: Option<Arc<Recording>>) -> anyhow::Result<Self> {
+    pub fn resolve(raw: RawJob, trace: Option<Arc<SharedTrace>>) -> anyhow::Result<Self> {
         raw.check()?;
-        raw.refuse_idle()?;
+        raw.reject_unused()?;
         let placement = raw.placement();
         let trace = match (raw.lengths.source, trace) {
             (Source::Trace, None) => Some(Arc::new(read_trace(&raw.lengths)?)),
@@ -59,7 +59,7 @@ impl Job {
         {
             let expected =
                 format!("no value: the trace has at least {ENOUGH} responses to each prompt");
-            return Err(bound("lengths.correlation", expected, correlation).into());
+            return Err(out_of_bounds("lengths.correlation", expected, correlation).into());
         }
         let recorded = trace.as_deref().map(|recording| &recording.trace);
         let longest_prompt = population::longest_prompt(&raw.lengths, recorded)?;
@@ -77,7 +77,7 @@ impl Job {
             timeout: raw.timeout()?,
             trace,
             longest_prompt,
-            charted: Charted::None,
+            charted: GanttStep::None,
             raw,
         };
         if job.raw.training.layout == Layout::Planned {
@@ -95,7 +95,7 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
     if raw.pipeline.staleness > 0 && placement != Placement::Separate {
         let expected =
             "0, unless pipeline.placement = separate: overlapping steps need separate GPUs";
-        return Err(bound("pipeline.staleness", expected, raw.pipeline.staleness));
+        return Err(out_of_bounds("pipeline.staleness", expected, raw.pipeline.staleness));
     }
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
     if placement != Placement::Separate {
@@ -103,7 +103,7 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
         return raw
             .pipeline
             .training_gpus
-            .map_or(Ok(gpus), |found| Err(bound(key, expected, found)));
+            .map_or(Ok(gpus), |found| Err(out_of_bounds(key, expected, found)));
     }
     let (instance, replica) = (raw.rollout.tensor_parallel, raw.training.replica());
     let half = u64::from(gpus / 2) / replica * replica;
@@ -116,7 +116,7 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
     let expected = format!(
         "more than 0 and less than cluster.gpus = {gpus}, a multiple of {replica} (a replica) that leaves a multiple of {instance} (an instance)"
     );
-    Err(bound(key, expected, training))
+    Err(out_of_bounds(key, expected, training))
 }
 
 fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
@@ -127,13 +127,17 @@ fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
         }
         table => read_value(key, table.clone())?,
     };
-    scales::check_hardware(&hardware)?;
+    calibration_bounds::check_hardware(&hardware)?;
     if let Some(gpus) = raw.cluster.gpus_per_server {
         hardware.devices_per_server = gpus;
     }
     if raw.rollout.tensor_parallel > hardware.devices_per_server {
         let expected = format!("at most the {} GPUs of a server", hardware.devices_per_server);
-        return Err(bound("rollout.tensor_parallel", expected, raw.rollout.tensor_parallel));
+        return Err(out_of_bounds(
+            "rollout.tensor_parallel",
+            expected,
+            raw.rollout.tensor_parallel,
+        ));
     }
     Ok(hardware)
 }
@@ -142,7 +146,7 @@ fn model(raw: &RawJob) -> Result<ModelShape, RecipeError> {
     match &raw.model.shape {
         Some(shape) => {
             let model = read_value("model.shape", Value::Table(shape.clone()))?;
-            scales::check_model(&model).map(|()| model)
+            calibration_bounds::check_model(&model).map(|()| model)
         }
         None => ModelShape::built_in(&raw.model.name)
             .ok_or_else(|| unknown("model.name", &raw.model.name, &ModelShape::names())),
@@ -157,7 +161,7 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
     if let Some(share) = raw.rollout.gpu_memory_utilization {
         calibration.memory_share = share;
     }
-    scales::check_calibration(&calibration)?;
+    calibration_bounds::check_calibration(&calibration)?;
     let controllers = f64::from(raw.cluster.controllers);
     for serial in [
         &mut calibration.dispatch_interval,
@@ -173,5 +177,9 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
 fn unknown(key: &'static str, name: &str, names: &[&'static str]) -> RecipeError {
     let near = nearest(name, names.iter().copied());
     let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    bound(key, format!("one of {}, or a table{hint}", names.join(", ")), format!("`{name}`"))
+    out_of_bounds(
+        key,
+        format!("one of {}, or a table{hint}", names.join(", ")),
+        format!("`{name}`"),
+    )
 }

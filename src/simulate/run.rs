@@ -20,12 +20,12 @@ use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 use rollpacker_stages::rollout::simulated::{self, SimulatedEngine, SimulatedEngineConfig};
 use rollpacker_stages::train::simulated::SimulatedTrainer;
 
-use super::gantt::{Logged, TrainingLog};
+use super::gantt::{TimedTrainer, TrainingLog};
 use super::job::Job;
-use super::outcome::{Outcome, Recorder};
+use super::outcome::{Recorder, RunOutcome};
 use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
-use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
+use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
 
 /// The number of prompts in a batch of the reader.
 const CHUNK: usize = 1024;
@@ -37,7 +37,7 @@ const ROUNDS_AHEAD: usize = 4;
 ///
 /// # Errors
 /// If the model does not fit, an option is out of bounds, or a stage fails.
-pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
+pub fn run(job: &Job, seed: u64) -> anyhow::Result<RunOutcome> {
     let stages = Stages::new(job, seed)?;
     let log = TrainingLog::default();
     let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log.clone());
@@ -45,7 +45,7 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
     let instances = InstanceLog::default();
     stages.pipeline(job, log, &instances)?.run(recorder.clone())?;
     let outcome = recorder.borrow_mut().take();
-    Ok(Outcome { instances: instances.take(), ..outcome })
+    Ok(RunOutcome { instances: instances.take(), ..outcome })
 }
 
 /// Returns the pipeline that [`run`] runs, for callers with their own observer, which can see the decisions of each step.
@@ -97,7 +97,7 @@ impl Stages {
             max_response_length: job.raw.data.max_response_length,
             warmup_steps: job.raw.sim.warmup_steps,
             placement: Some(Box::new(placement)),
-            begin: Begin::Anew(
+            begin: RunStart::Initial(
                 trainer
                     .publish_initial()
                     .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
@@ -114,7 +114,7 @@ impl Stages {
             staleness: job.raw.pipeline.staleness,
             deterministic: false,
             rewards: Executor::Inline,
-            time: Time::Virtual(self.clock),
+            time: RunTime::Virtual(self.clock),
             stop: Stop::default(),
             watchdog: None,
         })
@@ -125,7 +125,7 @@ impl Stages {
         let (cost, lengths) = (self.cost.clone(), self.lengths.clone());
         let trainer =
             SimulatedTrainer::new(cost, self.layout, devices, lengths, self.clock.clone());
-        let logged = Logged { trainer, clock: Arc::new(self.clock.clone()), log };
+        let logged = TimedTrainer { trainer, clock: Arc::new(self.clock.clone()), log };
         TrainerThread::in_virtual_time(self.clock.clone(), Box::new(logged))
     }
 
@@ -144,7 +144,7 @@ impl Stages {
             collect: collect(job),
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
             slowdown: tasks::slowdown(job, self.cost.calibration()),
-            ..SimulatedEngineConfig::new(placement::at_first(job))
+            ..SimulatedEngineConfig::new(placement::initial_placement(job))
         };
         let (cost, lengths) = (self.cost.clone(), self.lengths.clone());
         SimulatedEngine::new(config, cost, lengths, self.clock.clone())

@@ -14,8 +14,8 @@ use rollpacker_stages::rollout::Placement as Instances;
 use serde::Serialize;
 
 use super::job::Job;
-use super::outcome::Outcome;
-use super::placement::at_first;
+use super::outcome::{RoundCounts, RunOutcome};
+use super::placement::initial_placement;
 use super::raw::{Dispatch, HandOut, Judge, Placement, PlannerRule};
 
 /// The effective setup of a configuration.
@@ -72,7 +72,7 @@ pub struct TrainingSetup {
 impl Setup {
     /// Collects the setup of a job and the instances that its runs chose.
     #[must_use]
-    pub fn of(job: &Job, outcomes: &[Outcome]) -> Self {
+    pub fn of(job: &Job, outcomes: &[RunOutcome]) -> Self {
         let layout = job.training_layout;
         let gpus = job.training_gpus;
         Self {
@@ -138,13 +138,13 @@ impl fmt::Display for TrainingSetup {
     }
 }
 
-fn rollout(job: &Job, outcomes: &[Outcome]) -> Vec<RolloutSetup> {
+fn rollout(job: &Job, outcomes: &[RunOutcome]) -> Vec<RolloutSetup> {
     let mut counts: BTreeMap<(RoundKind, Instances), u64> = BTreeMap::new();
     for (&chosen, &count) in outcomes.iter().flat_map(|outcome| &outcome.instances) {
         *counts.entry(chosen).or_default() += count;
     }
     if counts.is_empty() {
-        counts.insert((RoundKind::Full, at_first(job)), 1);
+        counts.insert((RoundKind::Full, initial_placement(job)), 1);
     }
     let all: u64 = counts.values().sum();
     let mut rollout: Vec<_> = counts
@@ -160,27 +160,28 @@ fn rollout(job: &Job, outcomes: &[Outcome]) -> Vec<RolloutSetup> {
     rollout
 }
 
-/// The number of rounds by kind and by the instances that they began with.
-pub type Begun = BTreeMap<(RoundKind, Instances), u64>;
-
 /// A counter of the instances that rounds begin with. Clones share the counts.
 #[derive(Clone, Debug, Default)]
-pub(super) struct InstanceLog(Rc<RefCell<Begun>>);
+pub(super) struct InstanceLog(Rc<RefCell<RoundCounts>>);
 
 impl InstanceLog {
     /// Returns the counts so far and clears them.
-    pub(super) fn take(&self) -> Begun {
+    pub(super) fn take(&self) -> RoundCounts {
         self.0.take()
     }
 
     /// Wraps `policy` so that its rounds are counted, except those of the first `warmup_steps`.
-    pub(super) fn watch(&self, policy: Box<dyn PlacementPolicy>, warmup_steps: u64) -> Watched {
-        Watched { policy, log: self.clone(), warmup_steps, current: None, opened: None }
+    pub(super) fn watch(
+        &self,
+        policy: Box<dyn PlacementPolicy>,
+        warmup_steps: u64,
+    ) -> CountedPlacement {
+        CountedPlacement { policy, log: self.clone(), warmup_steps, current: None, opened: None }
     }
 }
 
 /// A placement policy whose rounds are counted.
-pub(super) struct Watched {
+pub(super) struct CountedPlacement {
     policy: Box<dyn PlacementPolicy>,
     log: InstanceLog,
     warmup_steps: u64,
@@ -189,7 +190,7 @@ pub(super) struct Watched {
     opened: Option<(Step, RoundKind)>,
 }
 
-impl PlacementPolicy for Watched {
+impl PlacementPolicy for CountedPlacement {
     fn on(&mut self, now: Nanos, event: Event) {
         match &event {
             Event::Opened { step, round } => self.opened = Some((*step, *round)),

@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-use super::outcome::Outcome;
+use super::outcome::RunOutcome;
 
 /// A mean over seeds and its spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Stat {
+pub struct SeedStat {
     /// The mean.
     pub mean: f64,
     /// The sample standard deviation over seeds; 0 for a single seed.
     pub sd: f64,
 }
 
-impl Stat {
+impl SeedStat {
     /// Computes the statistics of one value per seed; `None` without values.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
@@ -29,6 +29,9 @@ impl Stat {
 }
 
 /// Returns the statistics of a value over the runs that have it; `None` if no run has it.
-pub(super) fn stat(runs: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<Stat> {
-    Stat::of(&runs.iter().filter_map(value).collect::<Vec<_>>())
+pub(super) fn stat(
+    runs: &[RunOutcome],
+    value: impl Fn(&RunOutcome) -> Option<f64>,
+) -> Option<SeedStat> {
+    SeedStat::of(&runs.iter().filter_map(value).collect::<Vec<_>>())
 }

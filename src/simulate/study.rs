@@ -1,21 +1,21 @@
 //! Studies: a sweep with its figures, warnings and advice.
 
 use super::advice::assumption::{self, Assumption};
-use super::advice::{self, Advice, Checked, Decision, OpenCorrelation};
-use super::configured::{Configured, summaries};
-use super::ends::Ends;
+use super::advice::{self, Advice, AssumptionCheck, Decision, OpenCorrelation};
+use super::configuration::{ConfigurationRuns, summaries};
+use super::correlation_ends::CorrelationEnds;
 use super::summary::Summary;
 use super::sweep::Sweep;
 use super::trace::TraceSummary;
 
 /// A function that runs the configurations of a sweep.
-pub type Execute<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<Configured>> + 'a;
+pub type RunSweep<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<ConfigurationRuns>> + 'a;
 
 /// The results of a sweep.
 #[derive(Clone, Debug)]
 pub struct Study {
     /// The configurations, at the lower end of the correlation that traces leave open.
-    pub runs: Vec<Configured>,
+    pub runs: Vec<ConfigurationRuns>,
     /// Their summaries, in the same order.
     pub summaries: Vec<Summary>,
     /// Notes on the traces that the jobs use.
@@ -33,7 +33,7 @@ impl Study {
     pub fn of(
         sweep: &Sweep,
         tolerance: Option<f64>,
-        execute: &Execute<'_>,
+        execute: &RunSweep<'_>,
     ) -> anyhow::Result<Self> {
         let runs = execute(sweep.clone())?;
         let mut figures = summaries(&runs)?;
@@ -43,14 +43,14 @@ impl Study {
             None => None,
         };
         for (low, high) in figures.iter_mut().zip(upper.iter().flatten()) {
-            low.ends = Some(Ends::of(low, high));
+            low.ends = Some(CorrelationEnds::of(low, high));
         }
         let advice = match tolerance {
             Some(tolerance) => {
                 let open = upper.as_deref().map(|upper| open(&traces, upper));
                 let decisions = advice::decide(&runs, &figures, open, tolerance);
                 let check = |decision: Decision<'_>| {
-                    let checked = checked(&decision, &runs, sweep, tolerance, execute)?;
+                    let checked = check_assumptions(&decision, &runs, sweep, tolerance, execute)?;
                     Ok(decision.advice(checked))
                 };
                 decisions.into_iter().map(check).collect::<anyhow::Result<_>>()?
@@ -85,36 +85,36 @@ fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a
 
 /// Returns the choice among the nearest configurations under each of the other assumptions. The choices are compared with the one made from
 /// the first seed of the same configurations, since the other assumptions are simulated with one seed only.
-fn checked(
+fn check_assumptions(
     decision: &Decision<'_>,
-    runs: &[Configured],
+    runs: &[ConfigurationRuns],
     sweep: &Sweep,
     tolerance: f64,
-    execute: &Execute<'_>,
-) -> anyhow::Result<Vec<Checked>> {
+    execute: &RunSweep<'_>,
+) -> anyhow::Result<Vec<AssumptionCheck>> {
     let nearest = decision.nearest();
     let Some(job) = nearest.first().and_then(|&place| sweep.job_at(place)) else {
         return Ok(Vec::new());
     };
-    let usual = chosen(&narrowed(runs, &nearest), tolerance)?;
+    let usual = chosen(&restrict_to(runs, &nearest), tolerance)?;
     let check = |Assumption { name, settings }: Assumption| {
         let choice = chosen(&execute(sweep.under(&nearest, &settings)?)?, tolerance)?;
         let changes = choice != usual;
-        Ok(Checked { assumption: name.to_owned(), settings, choice, changes })
+        Ok(AssumptionCheck { assumption: name.to_owned(), settings, choice, changes })
     };
     assumption::all(job).into_iter().map(check).collect()
 }
 
 /// Returns the choice among the configurations of one job.
-fn chosen(runs: &[Configured], tolerance: f64) -> anyhow::Result<Option<String>> {
+fn chosen(runs: &[ConfigurationRuns], tolerance: f64) -> anyhow::Result<Option<String>> {
     let figures = summaries(runs)?;
     let decisions = advice::decide(runs, &figures, None, tolerance);
     Ok(decisions.first().and_then(Decision::choice).map(str::to_owned))
 }
 
 /// Reduces `runs` to what is run under other assumptions: only the given places, as a single job, with their first seed.
-fn narrowed(runs: &[Configured], places: &[usize]) -> Vec<Configured> {
-    let narrow = |(place, run): (usize, &Configured)| Configured {
+fn restrict_to(runs: &[ConfigurationRuns], places: &[usize]) -> Vec<ConfigurationRuns> {
+    let narrow = |(place, run): (usize, &ConfigurationRuns)| ConfigurationRuns {
         job: String::new(),
         asked: places.contains(&place),
         seeds: run.seeds.iter().take(1).copied().collect(),

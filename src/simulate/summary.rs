@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use super::bias::{Bias, LEAST_ESS};
-use super::configured::Configured;
-use super::ends::Ends;
-use super::interval::Interval;
-use super::outcome::{Outcome, StageTimes, StepOutcome};
+pub use super::bias::{LEAST_ESS, LengthBias};
+use super::configuration::ConfigurationRuns;
+use super::correlation_ends::{CorrelationEnds, LowHigh};
+use super::interval::SpeedupInterval;
+use super::outcome::{RunOutcome, StageTimes, StepOutcome};
 use super::setup::Setup;
-use super::stat::{Stat, stat};
+use super::stat::{SeedStat, stat};
 
 /// The steps of one kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -18,7 +18,7 @@ pub struct RoundSummary {
     /// Their share of all steps.
     pub share: f64,
     /// Seconds of such a step.
-    pub step_s: Stat,
+    pub step_s: SeedStat,
 }
 
 /// Statistics of the runs of one configuration.
@@ -37,33 +37,33 @@ pub struct Summary {
     /// The number of measured steps of a run.
     pub steps: usize,
     /// Seconds of a step.
-    pub step_s: Stat,
+    pub step_s: SeedStat,
     /// The steps by kind of round.
     pub rounds: BTreeMap<String, RoundSummary>,
     /// Mean seconds of a step by stage.
     pub stages: StageTimes,
     /// The share of idle engine slots during rollouts.
-    pub bubble_ratio: Option<Stat>,
+    pub bubble_ratio: Option<SeedStat>,
     /// The share of time in which the trainer waited.
-    pub waiting_ratio: Option<Stat>,
+    pub waiting_ratio: Option<SeedStat>,
     /// Trained response tokens per second.
-    pub tokens_per_s: Stat,
+    pub tokens_per_s: SeedStat,
     /// Length bias, effective sample size and discarded tokens.
-    pub bias: Bias,
+    pub bias: LengthBias,
     /// `true` if every trained token was sampled by the weights that are updated.
     pub on_policy: bool,
     /// Speed-up of a step over the baseline: `sync` with the same settings except those of the schedule.
-    pub speedup: Option<Stat>,
+    pub speedup: Option<SeedStat>,
     /// The interval in which the true speed-up is expected.
-    pub speedup_interval: Option<Interval>,
+    pub speedup_interval: Option<SpeedupInterval>,
     /// Speed-up over the baseline in trained tokens per second.
-    pub token_speedup: Option<Stat>,
+    pub token_speedup: Option<SeedStat>,
     /// Speed-up of a step over the job's plain `sync`, the baseline with the fewest settings.
-    pub speedup_over_sync: Option<Stat>,
+    pub speedup_over_sync: Option<SeedStat>,
     /// The interval in which that speed-up is expected.
-    pub over_sync_interval: Option<Interval>,
+    pub over_sync_interval: Option<SpeedupInterval>,
     /// The figures at both ends of the within-prompt correlation, if a trace leaves it open; all other fields are those of the lower end.
-    pub ends: Option<Ends>,
+    pub ends: Option<CorrelationEnds>,
 }
 
 /// Names of metrics that summaries read.
@@ -76,7 +76,11 @@ impl Summary {
     /// Summarizes the runs of a configuration relative to its baseline and to the plain `sync` of its job, seed by seed. Either of them may
     /// be the configuration itself. Returns `None` if there are no measured steps.
     #[must_use]
-    pub fn of(run: &Configured, baseline: &Configured, sync: &Configured) -> Option<Self> {
+    pub fn of(
+        run: &ConfigurationRuns,
+        baseline: &ConfigurationRuns,
+        sync: &ConfigurationRuns,
+    ) -> Option<Self> {
         let runs = &run.outcomes;
         let (speedup, over_sync) = (ratio(baseline, run, step_s), ratio(sync, run, step_s));
         Some(Self {
@@ -92,40 +96,44 @@ impl Summary {
             bubble_ratio: stat(runs, |run| mean_of(run, metric::BUBBLE)),
             waiting_ratio: stat(runs, |run| mean_of(run, metric::WAITING)),
             tokens_per_s: stat(runs, |run| Some(tokens_per_s(run)))?,
-            bias: Bias::of(runs, &baseline.outcomes),
+            bias: LengthBias::of(runs, &baseline.outcomes),
             on_policy: run.on_policy,
             speedup,
-            speedup_interval: speedup.map(|speedup| Interval::of(speedup, runs.len())),
+            speedup_interval: speedup.map(|speedup| SpeedupInterval::of(speedup, runs.len())),
             token_speedup: ratio(run, baseline, tokens_per_s),
             speedup_over_sync: over_sync,
-            over_sync_interval: over_sync.map(|speedup| Interval::of(speedup, runs.len())),
+            over_sync_interval: over_sync.map(|speedup| SpeedupInterval::of(speedup, runs.len())),
             ends: None,
         })
     }
 }
 
 /// Returns the ratio of a value between two configurations, seed by seed.
-fn ratio(above: &Configured, below: &Configured, of: fn(&Outcome) -> f64) -> Option<Stat> {
+fn ratio(
+    above: &ConfigurationRuns,
+    below: &ConfigurationRuns,
+    of: fn(&RunOutcome) -> f64,
+) -> Option<SeedStat> {
     let pairs = above.outcomes.iter().zip(&below.outcomes);
-    Stat::of(&pairs.map(|(above, below)| of(above) / of(below)).collect::<Vec<_>>())
+    SeedStat::of(&pairs.map(|(above, below)| of(above) / of(below)).collect::<Vec<_>>())
 }
 
-fn step_s(run: &Outcome) -> f64 {
+fn step_s(run: &RunOutcome) -> f64 {
     mean(run.steps.iter().map(|step| step.seconds))
 }
 
-fn tokens_per_s(run: &Outcome) -> f64 {
+fn tokens_per_s(run: &RunOutcome) -> f64 {
     let sum = |of: fn(&StepOutcome) -> f64| run.steps.iter().map(of).sum::<f64>();
     sum(|step| step.trained_tokens) / sum(|step| step.seconds).max(f64::MIN_POSITIVE)
 }
 
-fn mean_of(run: &Outcome, name: &str) -> Option<f64> {
+fn mean_of(run: &RunOutcome, name: &str) -> Option<f64> {
     let values: Vec<f64> =
         run.steps.iter().filter_map(|step| step.metrics.get(name).copied()).collect();
     (!values.is_empty()).then(|| mean(values.into_iter()))
 }
 
-fn rounds(runs: &[Outcome]) -> BTreeMap<String, RoundSummary> {
+fn rounds(runs: &[RunOutcome]) -> BTreeMap<String, RoundSummary> {
     let mut kinds: BTreeMap<&str, (usize, Vec<f64>)> = BTreeMap::new();
     let total: usize = runs.iter().map(|run| run.steps.len()).sum();
     for run in runs {
@@ -140,7 +148,7 @@ fn rounds(runs: &[Outcome]) -> BTreeMap<String, RoundSummary> {
         }
     }
     let summary = |count: usize, means: &[f64]| {
-        Some(RoundSummary { share: count as f64 / total as f64, step_s: Stat::of(means)? })
+        Some(RoundSummary { share: count as f64 / total as f64, step_s: SeedStat::of(means)? })
     };
     kinds
         .into_iter()
@@ -163,15 +171,40 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
+impl CorrelationEnds {
+    /// Collects the figures of a configuration at both ends.
+    #[must_use]
+    pub fn of(low: &Summary, high: &Summary) -> Self {
+        let both = |of: fn(&Summary) -> Option<SeedStat>| {
+            Some(LowHigh { low: of(low)?.mean, high: of(high)?.mean })
+        };
+        let intervals = low.speedup_interval.zip(high.speedup_interval);
+        Self {
+            step_s: LowHigh { low: low.step_s.mean, high: high.step_s.mean },
+            tokens_per_s: LowHigh { low: low.tokens_per_s.mean, high: high.tokens_per_s.mean },
+            speedup: both(|summary| summary.speedup),
+            speedup_interval: intervals.map(|(low, high)| low.hull(high)),
+            token_speedup: both(|summary| summary.token_speedup),
+            speedup_over_sync: both(|summary| summary.speedup_over_sync),
+            mean_ratio: both(|summary| summary.bias.mean_ratio),
+            p90_ratio: both(|summary| summary.bias.p90_ratio),
+            p99_ratio: both(|summary| summary.bias.p99_ratio),
+            least_inclusion: both(|summary| summary.bias.least_inclusion),
+            ess: both(|summary| summary.bias.ess),
+            discarded: both(|summary| summary.bias.discarded),
+        }
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use rollpacker_stages::train::Metrics;
 
-    use super::super::configured::tests::configured;
+    use super::super::configuration::tests::configured;
     use super::*;
 
     /// Returns a run with steps of the given kinds of rounds and seconds.
-    pub(crate) fn run(steps: &[(&str, f64)], metrics: &[(&str, f64)]) -> Outcome {
+    pub(crate) fn run(steps: &[(&str, f64)], metrics: &[(&str, f64)]) -> RunOutcome {
         let metrics: Metrics =
             metrics.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
         let step = |(number, &(round, seconds)): (u64, &(&str, f64))| StepOutcome {
@@ -188,7 +221,7 @@ pub(super) mod tests {
             trained_responses: 8.0,
             metrics: metrics.clone(),
         };
-        Outcome { steps: (1..).zip(steps).map(step).collect(), ..Outcome::default() }
+        RunOutcome { steps: (1..).zip(steps).map(step).collect(), ..RunOutcome::default() }
     }
 
     #[test]
@@ -203,10 +236,10 @@ pub(super) mod tests {
         assert_eq!(speedup.mean, 3.0);
         assert!((speedup.sd - 2f64.sqrt()).abs() < 1e-12);
         assert_eq!(summary.token_speedup, summary.speedup);
-        assert_eq!(summary.speedup_over_sync, Some(Stat { mean: 1.0, sd: 0.0 }));
+        assert_eq!(summary.speedup_over_sync, Some(SeedStat { mean: 1.0, sd: 0.0 }));
         let (own, sync) = (summary.speedup_interval, summary.over_sync_interval);
         assert!(own.is_some_and(|own| own.low < 2.1 && own.high > 3.9), "{own:?}");
-        assert_eq!(sync, Some(Interval { low: 1.0, high: 1.0 }));
+        assert_eq!(sync, Some(SpeedupInterval { low: 1.0, high: 1.0 }));
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Tables for the terminal: step times by stage, speed-up and bias, and the setup of each configuration.
 
-use super::ends::{Both, Ends};
-use super::idle::text as written;
-use super::interval::Interval;
-use super::stat::Stat;
+use super::correlation_ends::{CorrelationEnds, LowHigh};
+use super::interval::SpeedupInterval;
+use super::stat::SeedStat;
 use super::summary::Summary;
 use super::trace::TraceSummary;
+use super::unused_settings::text as written;
 
 /// A table; the first cell of each row is the name of a configuration.
-pub(super) struct Table {
+pub(super) struct SummaryTable {
     /// The names of the columns.
     pub(super) head: &'static [&'static str],
     /// A row for each configuration.
@@ -16,14 +16,14 @@ pub(super) struct Table {
 }
 
 /// Returns all tables. Where a trace leaves the within-prompt correlation open, figures are those of both ends.
-pub(super) fn all(summaries: &[Summary]) -> [Table; 3] {
+pub(super) fn all(summaries: &[Summary]) -> [SummaryTable; 3] {
     [times(summaries), costs(summaries), setups(summaries)]
 }
 
 /// Renders all tables as text.
 #[must_use]
 pub fn render(summaries: &[Summary]) -> String {
-    let text = |table: Table| aligned(table.head, table.rows.into_iter());
+    let text = |table: SummaryTable| aligned(table.head, table.rows.into_iter());
     all(summaries).map(text).join("\n")
 }
 
@@ -33,7 +33,7 @@ pub fn footer(trace: &[TraceSummary]) -> String {
     trace.iter().map(|trace| format!("\n{}\n", trace.text())).collect()
 }
 
-fn times(summaries: &[Summary]) -> Table {
+fn times(summaries: &[Summary]) -> SummaryTable {
     let head = &[
         "configuration",
         "step s",
@@ -64,10 +64,10 @@ fn times(summaries: &[Summary]) -> Table {
         );
         row
     };
-    Table { head, rows: summaries.iter().map(row).collect() }
+    SummaryTable { head, rows: summaries.iter().map(row).collect() }
 }
 
-fn costs(summaries: &[Summary]) -> Table {
+fn costs(summaries: &[Summary]) -> SummaryTable {
     let head = &[
         "configuration",
         "x a step",
@@ -84,12 +84,13 @@ fn costs(summaries: &[Summary]) -> Table {
     ];
     let row = |summary: &Summary| {
         let bias = &summary.bias;
-        let spread = |of: fn(&Ends) -> Option<Both>, stat| {
+        let spread = |of: fn(&CorrelationEnds) -> Option<LowHigh>, stat| {
             at_ends(summary, of, ratio).unwrap_or_else(|| spread(stat, ratio))
         };
-        let plain = |of: fn(&Ends) -> Option<Both>, stat, shown: fn(f64) -> String| {
-            at_ends(summary, of, shown).unwrap_or_else(|| plain(stat, shown))
-        };
+        let plain =
+            |of: fn(&CorrelationEnds) -> Option<LowHigh>, stat, shown: fn(f64) -> String| {
+                at_ends(summary, of, shown).unwrap_or_else(|| plain(stat, shown))
+            };
         vec![
             summary.label.clone(),
             spread(|ends| ends.speedup, summary.speedup),
@@ -105,10 +106,10 @@ fn costs(summaries: &[Summary]) -> Table {
             plain(|ends| Some(ends.tokens_per_s), Some(summary.tokens_per_s), number),
         ]
     };
-    Table { head, rows: summaries.iter().map(row).collect() }
+    SummaryTable { head, rows: summaries.iter().map(row).collect() }
 }
 
-fn setups(summaries: &[Summary]) -> Table {
+fn setups(summaries: &[Summary]) -> SummaryTable {
     let head = &[
         "configuration",
         "rollout",
@@ -132,14 +133,14 @@ fn setups(summaries: &[Summary]) -> Table {
             setup.judge.map_or("-".to_owned(), |judge| written(&judge)),
         ]
     };
-    Table { head, rows: summaries.iter().map(row).collect() }
+    SummaryTable { head, rows: summaries.iter().map(row).collect() }
 }
 
 /// Formats the interval of a speed-up, over both ends.
 fn interval(summary: &Summary) -> String {
     let both = summary.ends.and_then(|ends| ends.speedup_interval);
     match both.or(summary.speedup_interval) {
-        Some(Interval { low, high }) => range(Both { low, high }, ratio),
+        Some(SpeedupInterval { low, high }) => range(LowHigh { low, high }, ratio),
         None => "-".to_owned(),
     }
 }
@@ -147,14 +148,14 @@ fn interval(summary: &Summary) -> String {
 /// Formats a figure at both ends; `None` if there is only one.
 fn at_ends(
     summary: &Summary,
-    of: fn(&Ends) -> Option<Both>,
+    of: fn(&CorrelationEnds) -> Option<LowHigh>,
     shown: fn(f64) -> String,
 ) -> Option<String> {
     Some(range(of(summary.ends.as_ref()?)?, shown))
 }
 
 /// Formats a figure at both ends, ascending; a single number if both format alike.
-pub(super) fn range(values: Both, shown: fn(f64) -> String) -> String {
+pub(super) fn range(values: LowHigh, shown: fn(f64) -> String) -> String {
     let (least, most) = (values.low.min(values.high), values.low.max(values.high));
     let (least, most) = (shown(least), shown(most));
     if least == most { least } else { format!("{least}–{most}") }
@@ -179,11 +180,11 @@ pub(super) fn aligned(head: &[&str], rows: impl Iterator<Item = Vec<String>>) ->
     text
 }
 
-fn plain(stat: Option<Stat>, shown: fn(f64) -> String) -> String {
+fn plain(stat: Option<SeedStat>, shown: fn(f64) -> String) -> String {
     stat.map_or("-".to_owned(), |stat| shown(stat.mean))
 }
 
-fn spread(stat: Option<Stat>, shown: fn(f64) -> String) -> String {
+fn spread(stat: Option<SeedStat>, shown: fn(f64) -> String) -> String {
     match stat {
         Some(stat) if stat.sd > 0.0 => format!("{} ±{}", shown(stat.mean), shown(stat.sd)),
         stat => plain(stat, shown),
@@ -211,8 +212,8 @@ pub(super) fn percent(share: f64) -> String {
 mod tests {
     use expect_test::expect;
 
-    use super::super::configured::summaries;
-    use super::super::configured::tests::configured;
+    use super::super::configuration::summaries;
+    use super::super::configuration::tests::configured;
     use super::super::summary::tests::run;
     use super::*;
 
@@ -260,12 +261,12 @@ mod tests {
             summaries(&[sync, batched]).expect("steps").remove(1)
         };
         let (low, high) = (at(80.0, 0.7), at(100.0, 0.95));
-        let summary = Summary { ends: Some(Ends::of(&low, &high)), ..low };
+        let summary = Summary { ends: Some(CorrelationEnds::of(&low, &high)), ..low };
         let cells = costs(&[summary]).rows.remove(0);
         assert_eq!(
             cells[..6],
             ["tail_batching", "2.00–2.50", "1.64–2.95", "2.00–2.50", "2.00–2.50", "0.70–0.95"]
         );
-        assert_eq!(range(Both { low: 0.501, high: 0.499 }, ratio), "0.50");
+        assert_eq!(range(LowHigh { low: 0.501, high: 0.499 }, ratio), "0.50");
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::job::Job;
 use super::raw::Lengths;
-use crate::recipe::error::bound;
+use crate::recipe::error::out_of_bounds;
 
 /// The part of a trace that a job uses, and the assumptions that complete it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,7 +30,7 @@ impl TraceSummary {
     /// Summarizes the trace of a job; `None` if its lengths are not recorded.
     #[must_use]
     pub fn of(job: &Job) -> Option<Self> {
-        let Recording { trace, likeness } = &**job.trace.as_ref()?;
+        let SharedTrace { trace, likeness } = &**job.trace.as_ref()?;
         let max_response_length = job.raw.data.max_response_length;
         let longer = trace.rows.iter().filter(|row| row.tokens > max_response_length);
         Some(Self {
@@ -39,7 +39,8 @@ impl TraceSummary {
             max_response_length,
             cut: longer.count(),
             prompt_length_column: trace.source.prompt_length_column.clone(),
-            assumed: likeness.map(|likeness| set(likeness, job.raw.lengths.correlation)),
+            assumed: likeness
+                .map(|likeness| with_correlation(likeness, job.raw.lengths.correlation)),
         })
     }
 
@@ -86,7 +87,7 @@ impl TraceSummary {
 }
 
 /// Returns the assumption, narrowed to the correlation that the job sets.
-fn set(likeness: Likeness, correlation: Option<f64>) -> Likeness {
+fn with_correlation(likeness: Likeness, correlation: Option<f64>) -> Likeness {
     correlation.map_or(likeness, |set| Likeness { low: set, high: set, ..likeness })
 }
 
@@ -102,14 +103,14 @@ fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String 
 
 /// A trace that is read once and shared by all configurations of a sweep.
 #[derive(Clone, Debug)]
-pub struct Recording {
+pub struct SharedTrace {
     /// The recorded responses.
     pub trace: Trace,
     /// The within-prompt correlation that the trace leaves open; `None` if it has enough responses to each prompt.
     pub likeness: Option<Likeness>,
 }
 
-impl Recording {
+impl SharedTrace {
     /// Determines what a trace leaves open from its rows.
     #[must_use]
     pub fn of(trace: Trace) -> Self {
@@ -122,9 +123,10 @@ impl Recording {
 ///
 /// # Errors
 /// If the job names no trace, or the trace cannot be read.
-pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<Recording> {
+pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
     let expected = "a file or folder with lengths.source = trace";
-    let file = lengths.file.as_ref().ok_or_else(|| bound("lengths.file", expected, "nothing"))?;
+    let file =
+        lengths.file.as_ref().ok_or_else(|| out_of_bounds("lengths.file", expected, "nothing"))?;
     let tokenizer = lengths.tokenizer.as_deref().map(Tokenizer::from_folder).transpose()?;
     let count = tokenizer.map(|tokenizer| {
         move |text: &str| {
@@ -137,5 +139,5 @@ pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<Recording> {
         prompt_length_column: lengths.prompt_length_column.clone(),
         count_tokens: count.as_ref().map(|count| count as _),
     };
-    Ok(Recording::of(Trace::read(file, &options)?))
+    Ok(SharedTrace::of(Trace::read(file, &options)?))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::blocking::{Client, ClientBuilder};
 
-use super::TelemetryError;
+use super::error::TelemetryError;
 use super::loss::Signal;
 
 /// Returns a client for exports of a signal to `endpoint`, with the given timeout per request.

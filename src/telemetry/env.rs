@@ -5,12 +5,12 @@ use std::time::Duration;
 use opentelemetry_sdk::resource::ResourceBuilder;
 use rollpacker_stages::secret::without_credentials;
 
-use super::TelemetryError;
+use super::error::TelemetryError;
 use super::loss::Signal;
 
 /// The destination of a signal.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct ExportTarget {
     /// The URL of the collector, as written.
     pub(super) endpoint: String,
     /// The timeout of an export.
@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn target(
     signal: Signal,
     variable: &impl Fn(&str) -> Option<String>,
-) -> Result<Option<Target>, TelemetryError> {
+) -> Result<Option<ExportTarget>, TelemetryError> {
     if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Ok(None);
     }
@@ -47,7 +47,7 @@ pub(super) fn target(
         return Err(refused(name, "a URL that begins with `http://` or `https://`", &endpoint));
     }
     let timeout = setting(signal, "TIMEOUT", variable).map(milliseconds).transpose()?;
-    Ok(Some(Target { endpoint, timeout: timeout.unwrap_or(TIMEOUT) }))
+    Ok(Some(ExportTarget { endpoint, timeout: timeout.unwrap_or(TIMEOUT) }))
 }
 
 fn milliseconds((name, value): (String, String)) -> Result<Duration, TelemetryError> {
@@ -108,7 +108,8 @@ mod tests {
         let variable = |wanted: &str| {
             variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
         };
-        let endpoint = |to: Option<Target>| to.map_or_else(|| "-".to_owned(), |to| to.endpoint);
+        let endpoint =
+            |to: Option<ExportTarget>| to.map_or_else(|| "-".to_owned(), |to| to.endpoint);
         let show = |signal| target(signal, &variable).map(endpoint);
         let found = show(Signal::Traces)
             .and_then(|traces| Ok(format!("{traces} {}", show(Signal::Metrics)?)))

@@ -66,19 +66,19 @@ pub(super) fn join(losses: &[Loss]) -> String {
 
 /// The loss counter of one signal, shared by the threads that export it.
 #[derive(Clone, Debug)]
-pub(super) struct Losses(Arc<Account>);
+pub(super) struct LossCounter(Arc<LossState>);
 
 #[derive(Debug)]
-struct Account {
+struct LossState {
     signal: Signal,
     endpoint: String,
     exports: AtomicU64,
     cause: OnceLock<String>,
 }
 
-impl Losses {
+impl LossCounter {
     pub(super) fn new(signal: Signal, endpoint: &str) -> Self {
-        Self(Arc::new(Account {
+        Self(Arc::new(LossState {
             signal,
             endpoint: without_credentials(endpoint).into_owned(),
             exports: AtomicU64::new(0),
@@ -107,13 +107,13 @@ impl Losses {
 
 /// An exporter that counts its failures.
 #[derive(Debug)]
-pub(super) struct Watched<E> {
+pub(super) struct CountingExporter<E> {
     exporter: E,
-    losses: Losses,
+    losses: LossCounter,
 }
 
-impl<E> Watched<E> {
-    pub(super) fn new(exporter: E, losses: Losses) -> Self {
+impl<E> CountingExporter<E> {
+    pub(super) fn new(exporter: E, losses: LossCounter) -> Self {
         Self { exporter, losses }
     }
 
@@ -122,7 +122,7 @@ impl<E> Watched<E> {
     }
 }
 
-impl<E: SpanExporter> SpanExporter for Watched<E> {
+impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         self.noted(self.exporter.export(batch).await)
     }
@@ -144,7 +144,7 @@ impl<E: SpanExporter> SpanExporter for Watched<E> {
     }
 }
 
-impl<E: PushMetricExporter> PushMetricExporter for Watched<E> {
+impl<E: PushMetricExporter> PushMetricExporter for CountingExporter<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         self.noted(self.exporter.export(metrics).await)
     }

@@ -13,10 +13,10 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
 use reqwest::blocking::Client;
 
-use super::TelemetryError;
 use super::client::client;
-use super::env::Target;
-use super::loss::{Loss, Losses, Signal, Watched};
+use super::env::ExportTarget;
+use super::error::TelemetryError;
+use super::loss::{CountingExporter, Loss, LossCounter, Signal};
 
 /// Maximum number of steps that wait for the collector. Further steps are lost.
 const WAITING_STEPS: usize = 64;
@@ -30,20 +30,20 @@ type StepMetrics = BTreeMap<String, f64>;
 #[derive(Debug)]
 pub(super) struct Metrics {
     steps: SyncSender<StepMetrics>,
-    closing: Closing,
+    closing: ClosingMetrics,
 }
 
 /// An export that receives no more steps but may still be running.
 #[derive(Debug)]
-pub(super) struct Closing {
+pub(super) struct ClosingMetrics {
     done: Receiver<()>,
-    losses: Losses,
+    losses: LossCounter,
 }
 
 impl Metrics {
-    pub(super) fn start(to: Target, resource: Resource) -> Result<Self, TelemetryError> {
+    pub(super) fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
         let client = client(Signal::Metrics, &to.endpoint, to.timeout)?;
-        let losses = Losses::new(Signal::Metrics, &to.endpoint);
+        let losses = LossCounter::new(Signal::Metrics, &to.endpoint);
         let provider = provider(client, losses.clone(), resource)?;
         let (steps, waiting) = sync_channel(WAITING_STEPS);
         let (ended, done) = sync_channel(1);
@@ -54,7 +54,7 @@ impl Metrics {
                 drop((provider, ended));
             })
             .map_err(TelemetryError::Thread)?;
-        Ok(Self { steps, closing: Closing { done, losses } })
+        Ok(Self { steps, closing: ClosingMetrics { done, losses } })
     }
 
     pub(super) fn record(&self, metrics: &StepMetrics) {
@@ -65,12 +65,12 @@ impl Metrics {
         }
     }
 
-    pub(super) fn close(self) -> Closing {
+    pub(super) fn close(self) -> ClosingMetrics {
         self.closing
     }
 }
 
-impl Closing {
+impl ClosingMetrics {
     pub(super) fn end(self, limit: Duration) -> Option<Loss> {
         self.losses.at_the_end(match self.done.recv_timeout(limit) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
@@ -82,7 +82,7 @@ impl Closing {
 /// Creates the provider. With delta temporality a gauge is exported only in the steps that have it.
 fn provider(
     client: Client,
-    losses: Losses,
+    losses: LossCounter,
     resource: Resource,
 ) -> Result<SdkMeterProvider, TelemetryError> {
     let exporter = MetricExporter::builder()
@@ -91,8 +91,9 @@ fn provider(
         .with_http_client(client)
         .build()
         .map_err(|source| TelemetryError::Exporter { signal: Signal::Metrics, source })?;
-    let reader =
-        PeriodicReader::builder(Watched::new(exporter, losses)).with_interval(NEVER).build();
+    let reader = PeriodicReader::builder(CountingExporter::new(exporter, losses))
+        .with_interval(NEVER)
+        .build();
     Ok(SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build())
 }
 

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use crate::names;
-use crate::workplace::{End, Workplace};
+use crate::workplace::{ProcessEnd, Workplace};
 
 /// Address space of a run in KiB. It has room for a thousand threads, whose stacks are reserved but not used.
 const ADDRESS_SPACE: u64 = 48 << 20;
@@ -16,18 +16,18 @@ const PATIENCE: u64 = 120;
 const AT_ONCE: usize = 2;
 
 /// Runs the program in the folder of `place` with an address space of this many KiB. Kills it if it hangs.
-pub(crate) fn run_within(place: &Workplace, address_space: u64, args: &[String]) -> End {
+pub(crate) fn run_within(place: &Workplace, address_space: u64, args: &[String]) -> ProcessEnd {
     let script = format!(
         "ulimit -c 0; ulimit -v {address_space}; exec timeout -s KILL {PATIENCE} \"$0\" \"$@\""
     );
     let mut command = Command::new("sh");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_rollpacker")]).args(args);
     place.here(&mut command);
-    End::of(command.spawn().expect("the program starts"))
+    ProcessEnd::of(command.spawn().expect("the program starts"))
 }
 
 /// Runs the program with as much memory as any ordinary run needs.
-pub(crate) fn run(place: &Workplace, args: &[String]) -> End {
+pub(crate) fn run(place: &Workplace, args: &[String]) -> ProcessEnd {
     run_within(place, ADDRESS_SPACE, args)
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn check(place: &Workplace, cases: &[Case]) {
 
 /// Returns the failure of a case, if any.
 fn fault(place: &Workplace, Case { args, keys }: &Case) -> Option<String> {
-    let End { code, err, .. } = run(place, args);
+    let ProcessEnd { code, err, .. } = run(place, args);
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     match code {
         // A run without enough time ends early.

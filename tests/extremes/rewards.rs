@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use rollpacker::recipe::Raw;
+use rollpacker::recipe::RawRecipe;
 use rollpacker::rewards::rewards;
 use rollpacker::stages::catalog::CatalogError;
 use rollpacker::stages::fields::fields;
@@ -106,7 +106,7 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
         let own = [format!("reward.routes={{\"*\" = \"{name}\"}}"), format!("{key}={value}")];
         let settings: Vec<String> = needs.chain(own).collect();
         let made = catch_unwind(|| {
-            let raw = Raw::read(&place.path("recipe.toml"), &settings)?;
+            let raw = RawRecipe::read(&place.path("recipe.toml"), &settings)?;
             // In the real program the registry starts a sandbox.
             let section = &raw.reward;
             let registry = Registry::builtin().with("code", |options: Sandboxed| options.reward());

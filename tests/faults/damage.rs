@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::workplace::{End, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 /// Trains three steps with a snapshot after each.
 fn trained() -> Workplace {
@@ -14,7 +14,7 @@ fn trained() -> Workplace {
 
 const KEPT: [&str; 2] = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=3"];
 
-fn resume(place: &Workplace) -> End {
+fn resume(place: &Workplace) -> ProcessEnd {
     place.ended(&[&["--resume", "latest"], &KEPT[..], &["trainer.total_training_steps=4"]].concat())
 }
 

@@ -6,10 +6,10 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
-use super::workplace::{End, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 /// Runs a script with `$train` and an empty file system of 8 MiB on `run/snapshots`. Returns `None` if none can be mounted.
-fn with_small_disk(place: &Workplace, script: &str) -> Option<End> {
+fn with_small_disk(place: &Workplace, script: &str) -> Option<ProcessEnd> {
     let mount = "mkdir -p run/snapshots && mount -t tmpfs -o size=8m none run/snapshots";
     let unshare = |script: &str| {
         let mut command = Command::new("unshare");
@@ -20,7 +20,7 @@ fn with_small_disk(place: &Workplace, script: &str) -> Option<End> {
         );
         command.env("train", train);
         place.here(&mut command);
-        command.spawn().map(End::of)
+        command.spawn().map(ProcessEnd::of)
     };
     if unshare(mount).is_ok_and(|end| end.code == Some(0)) {
         return unshare(&format!("{mount}\n{script}")).ok();
@@ -85,7 +85,7 @@ fn what_could_not_be_recorded_is_in_no_snapshot() {
     fs::rename(&rollouts, place.path("away")).expect("moved");
     fs::write(&rollouts, "in the way").expect("written");
     lines.for_each(drop);
-    let end = End::of(run);
+    let end = ProcessEnd::of(run);
     assert_eq!(end.code, Some(1), "{end:?}");
     assert!(end.err.starts_with("error: ") && end.err.contains("run/rollouts/step_"), "{end:?}");
     fs::remove_file(&rollouts).expect("removed");

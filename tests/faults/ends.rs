@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 
 use serde_json::json;
 
-use super::workplace::{End, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 /// More steps than any test waits for.
 pub(super) const ENDLESS: [&str; 2] =
@@ -39,7 +39,7 @@ fn a_run_that_is_asked_to_end_does_so_after_its_step_and_says_that_steps_are_lef
         let mut child = place.training(&ENDLESS).spawn().expect("the program starts");
         read_until(&mut child, "step:2 ");
         signal(&child, name);
-        let end = End::of(child);
+        let end = ProcessEnd::of(child);
         assert_eq!(end.code, Some(75), "{name}: {end:?}");
         assert!(end.out.contains("a stop was requested"), "{name}: {end:?}");
         assert_eq!(end.errors(), [] as [&str; 0]);
@@ -68,7 +68,7 @@ fn a_second_signal_ends_a_run_at_once() {
     assert!(said.contains("a second signal ends it now"), "{said}");
     signal(&child, "TERM");
     err.read_to_string(&mut said).expect("readable");
-    assert_eq!(End::of(child).code, Some(130), "{said}");
+    assert_eq!(ProcessEnd::of(child).code, Some(130), "{said}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tests of two processes on one run: the process that was thought dead must not write any more.
 
 use super::ends::{ENDLESS, read_until, signal};
-use super::workplace::{End, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 #[test]
 fn of_two_processes_on_one_run_the_older_ends() {
@@ -13,10 +13,10 @@ fn of_two_processes_on_one_run_the_older_ends() {
         .training(&[&args[..], &["--resume", "latest"]].concat())
         .spawn()
         .expect("the program starts");
-    End::of(older).assert_failed(&["run/snapshots", "another process resumes the same run"]);
+    ProcessEnd::of(older).assert_failed(&["run/snapshots", "another process resumes the same run"]);
     read_until(&mut newer, "step:");
     signal(&newer, "TERM");
-    let end = End::of(newer);
+    let end = ProcessEnd::of(newer);
     assert_eq!(end.code, Some(75), "{end:?}");
     // Steps that the older process trained before it noticed are not among the records of the newer one.
     let text = std::fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");

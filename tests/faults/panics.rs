@@ -15,16 +15,16 @@ use rollpacker::stages::rollout::torch::{TorchEngine, TorchEngineConfig};
 use rollpacker::stages::train::loss::{PolicyLoss, TokenLoss, Tokens};
 use tch::{Device, TchError};
 
-use super::workplace::{End, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 const CASE: &str = "ROLLPACKER_TEST_PANIC";
 
-fn panic_in(case: &str) -> End {
+fn panic_in(case: &str) -> ProcessEnd {
     let place = Workplace::new(RECIPE);
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "panics::child", "--nocapture"]).env(CASE, case);
     place.here(&mut command);
-    End::of(command.spawn().expect("this program starts"))
+    ProcessEnd::of(command.spawn().expect("this program starts"))
 }
 
 fn check(case: &str, thread: &str, message: &str) {

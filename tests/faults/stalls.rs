@@ -1,7 +1,7 @@
 //! Tests of runs that make no progress.
 
 use super::ends::{read_until, signal};
-use super::workplace::{End, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 /// A reward that never returns.
 const STUCK: [&str; 3] = [
@@ -30,7 +30,7 @@ fn a_signal_ends_a_run_whose_step_is_stuck() {
     let mut child = place.training(&STUCK).spawn().expect("the program starts");
     read_until(&mut child, "warning: watchdog, step 1: nothing has moved");
     signal(&child, "TERM");
-    End::of(child).assert_failed(&[
+    ProcessEnd::of(child).assert_failed(&[
         "watchdog, step 1: the run was asked to end, and its step is stuck: nothing has moved for ",
         "for a score by `slow`: p",
     ]);

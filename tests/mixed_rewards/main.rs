@@ -14,7 +14,7 @@ use judge_server::{JudgeServer, verdict};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_stages::reward::{Context, Math, Reward, Sample};
 use serde_json::{Value, json};
-use workplace::{End, Workplace};
+use workplace::{ProcessEnd, Workplace};
 
 const STEPS: u64 = 3;
 /// The number of prompts of a domain in a step, and the number of responses to each.
@@ -107,7 +107,7 @@ fn workplace() -> Workplace {
 
 impl Workplace {
     /// Trains with rewards that call `server`.
-    fn train(&self, server: &JudgeServer, settings: &[&str]) -> End {
+    fn train(&self, server: &JudgeServer, settings: &[&str]) -> ProcessEnd {
         let url = format!("reward.options.judge.base_url=\"{}\"", server.base_url());
         self.ended(&[&[url.as_str()], settings].concat())
     }

@@ -77,8 +77,8 @@ impl Workplace {
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> End {
-        End::of(self.command(args).spawn().expect("the program starts"))
+    pub(crate) fn run(&self, args: &[&str]) -> ProcessEnd {
+        ProcessEnd::of(self.command(args).spawn().expect("the program starts"))
     }
 
     /// Runs a command that must succeed, and returns its output.
@@ -100,12 +100,12 @@ impl Workplace {
         self.command(&[&["train", "--config", "recipe.toml"], args].concat())
     }
 
-    pub(crate) fn ended(&self, args: &[&str]) -> End {
-        End::of(self.training(args).spawn().expect("the program starts"))
+    pub(crate) fn ended(&self, args: &[&str]) -> ProcessEnd {
+        ProcessEnd::of(self.training(args).spawn().expect("the program starts"))
     }
 
     /// Trains, and asserts that the run succeeds.
-    pub(crate) fn trained(&self, args: &[&str]) -> End {
+    pub(crate) fn trained(&self, args: &[&str]) -> ProcessEnd {
         let end = self.ended(args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
         end
@@ -124,14 +124,14 @@ impl Workplace {
 
 /// The exit code and the output of a process.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct ProcessEnd {
     /// The exit code; `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl End {
+impl ProcessEnd {
     pub(crate) fn of(child: Child) -> Self {
         let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use futures::future::BoxFuture;
 
 /// A future that completes without a result once it is cancelled.
-pub(super) struct Cancellable<R>(Arc<Shared<R>>);
+pub(super) struct Cancellable<R>(Arc<SharedFuture<R>>);
 
 /// The handle that cancels a [`Cancellable`], without the type of its result.
 pub(super) type Canceller = Arc<dyn Cancel>;
@@ -22,12 +22,12 @@ pub(super) trait Cancel: Send + Sync {
     fn cancel(&self);
 }
 
-struct Shared<R> {
+struct SharedFuture<R> {
     cancelled: AtomicBool,
-    state: Mutex<State<R>>,
+    state: Mutex<CancelState<R>>,
 }
 
-struct State<R> {
+struct CancelState<R> {
     /// `None` once the future has ended.
     work: Option<BoxFuture<'static, R>>,
     waker: Option<Waker>,
@@ -36,19 +36,19 @@ struct State<R> {
 impl<R: Send + 'static> Cancellable<R> {
     /// Wraps a future and returns it with its canceller.
     pub(super) fn new(work: impl Future<Output = R> + Send + 'static) -> (Self, Canceller) {
-        let state = Mutex::new(State { work: Some(Box::pin(work)), waker: None });
-        let shared = Arc::new(Shared { cancelled: AtomicBool::new(false), state });
+        let state = Mutex::new(CancelState { work: Some(Box::pin(work)), waker: None });
+        let shared = Arc::new(SharedFuture { cancelled: AtomicBool::new(false), state });
         (Self(shared.clone()), shared)
     }
 }
 
-impl<R> Shared<R> {
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
+impl<R> SharedFuture<R> {
+    fn lock(&self) -> MutexGuard<'_, CancelState<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<R: Send> Cancel for Shared<R> {
+impl<R: Send> Cancel for SharedFuture<R> {
     fn cancel(&self) {
         // Set the flag before trying the lock: a thread that holds the lock checks the flag after it has released the lock. In the other
         // order, a cancellation during a poll could be missed by both threads.

@@ -8,25 +8,11 @@
 
 mod cancellable;
 mod owner;
-mod produce;
+mod panicked;
+mod producer;
 mod tasks;
 
 pub use owner::{Owner, OwnerThread, Reply, VirtualOwner};
-pub use produce::{Emitter, produce, produce_inline};
+pub use panicked::Panicked;
+pub use producer::{Emitter, produce, produce_inline};
 pub use tasks::{Executor, Tasks};
-
-/// The thread or task that should have replied panicked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the thread or task that ran the request panicked")]
-pub struct Lost;
-
-/// Calls a function when it is dropped, also while a thread unwinds.
-struct WakeOnDrop<F: FnOnce()>(Option<F>);
-
-impl<F: FnOnce()> Drop for WakeOnDrop<F> {
-    fn drop(&mut self) {
-        if let Some(wake) = self.0.take() {
-            wake();
-        }
-    }
-}

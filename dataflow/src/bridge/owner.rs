@@ -4,17 +4,17 @@ use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 
-use super::{Lost, WakeOnDrop};
+use super::panicked::{Panicked, WakeOnDrop};
 use crate::clock::{Alarm, Clock, Nanos, VirtualClock};
 
-type Command<T> = Box<dyn FnOnce(&mut T) + Send>;
+type OwnerCommand<T> = Box<dyn FnOnce(&mut T) + Send>;
 
 /// A thread that owns a value and runs requests on it in order. Dropping the handle waits until the thread has finished all pending
 /// requests.
 ///
 /// Meant for values that are bound to a thread or must not be shared, such as a model with its optimizer, or a device.
 pub struct OwnerThread<T> {
-    commands: Option<mpsc::Sender<Command<T>>>,
+    commands: Option<mpsc::Sender<OwnerCommand<T>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,7 +30,7 @@ impl<T: 'static> OwnerThread<T> {
         name: &str,
         make: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<Self, E> {
-        let (commands, inbox) = mpsc::channel::<Command<T>>();
+        let (commands, inbox) = mpsc::channel::<OwnerCommand<T>>();
         let (ready, made) = mpsc::sync_channel(1);
         let body = move || match make() {
             Ok(mut value) => {
@@ -54,13 +54,13 @@ impl<T: 'static> OwnerThread<T> {
         work: impl FnOnce(&mut T) -> R + Send + 'static,
     ) -> Reply<R> {
         let (sender, receiver) = mpsc::sync_channel(1);
-        let asked = Asked { sender, _wake: WakeOnDrop(Some(wake)) };
-        let command: Command<T> = Box::new(move |value| {
+        let asked = PendingReply { sender, _wake: WakeOnDrop(Some(wake)) };
+        let command: OwnerCommand<T> = Box::new(move |value| {
             let asked = asked;
             drop(asked.sender.send(work(value)));
         });
         if let Some(commands) = &self.commands {
-            // If the thread has ended, the command is dropped with its sender, and the reply reads `Lost`.
+            // If the thread has ended, the command is dropped with its sender, and the reply reads `Panicked`.
             drop(commands.send(command));
         }
         Reply::Thread(receiver)
@@ -72,7 +72,7 @@ impl<T> Drop for OwnerThread<T> {
         // Without a sender the thread's loop ends after the pending commands.
         self.commands = None;
         if let Some(thread) = self.thread.take() {
-            // The panic hook has reported a panic of the thread, and pending replies read `Lost`.
+            // The panic hook has reported a panic of the thread, and pending replies read `Panicked`.
             drop(thread.join());
         }
     }
@@ -142,7 +142,7 @@ impl<T: 'static> VirtualOwner<T> {
 
 /// The obligations of a command. The fields are dropped in this order, whether the command ran, unwound or was never run. The wake-up
 /// therefore comes when the reply, or its absence, can be read.
-struct Asked<R, F: FnOnce()> {
+struct PendingReply<R, F: FnOnce()> {
     sender: mpsc::SyncSender<R>,
     _wake: WakeOnDrop<F>,
 }
@@ -167,12 +167,12 @@ pub enum Reply<R> {
 impl<R> Reply<R> {
     /// Returns the reply if it is ready.
     #[must_use]
-    pub fn poll(&self) -> Option<Result<R, Lost>> {
+    pub fn poll(&self) -> Option<Result<R, Panicked>> {
         match self {
             Self::Thread(receiver) => match receiver.try_recv() {
                 Ok(answer) => Some(Ok(answer)),
                 Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => Some(Err(Lost)),
+                Err(TryRecvError::Disconnected) => Some(Err(Panicked)),
             },
             Self::Later { clock, ready, answer, .. } => {
                 if clock.now() < *ready {
@@ -188,10 +188,10 @@ impl<R> Reply<R> {
     ///
     /// # Errors
     /// If the thread panicked.
-    pub fn wait(self) -> Result<R, Lost> {
+    pub fn wait(self) -> Result<R, Panicked> {
         match self {
-            Self::Thread(receiver) => receiver.recv().map_err(|_| Lost),
-            Self::Later { answer, .. } => answer.take().ok_or(Lost),
+            Self::Thread(receiver) => receiver.recv().map_err(|_| Panicked),
+            Self::Later { answer, .. } => answer.take().ok_or(Panicked),
         }
     }
 }
@@ -212,6 +212,6 @@ impl<R> Reply<Result<R, String>> {
     }
 }
 
-fn outcome<R>(answer: Result<Result<R, String>, Lost>) -> Result<R, String> {
+fn outcome<R>(answer: Result<Result<R, String>, Panicked>) -> Result<R, String> {
     answer.unwrap_or_else(|lost| Err(lost.to_string()))
 }

@@ -12,8 +12,8 @@ use timely::scheduling::SyncActivator;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::task::JoinSet;
 
-use super::Lost;
 use super::cancellable::{Cancellable, Canceller};
+use super::panicked::Panicked;
 
 /// The executor that runs an operator's futures.
 #[derive(Clone, Debug)]
@@ -28,12 +28,12 @@ pub enum Executor {
 pub struct Tasks<K, R> {
     /// The tasks that have neither replied nor been cancelled.
     wanted: BTreeMap<K, Canceller>,
-    sender: mpsc::Sender<(K, Result<R, Lost>)>,
-    receiver: mpsc::Receiver<(K, Result<R, Lost>)>,
-    running: Running,
+    sender: mpsc::Sender<(K, Result<R, Panicked>)>,
+    receiver: mpsc::Receiver<(K, Result<R, Panicked>)>,
+    running: TaskRunner,
 }
 
-enum Running {
+enum TaskRunner {
     /// With what wakes the operator.
     Tokio(Handle, JoinSet<()>, SyncActivator),
     Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
@@ -45,10 +45,10 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     pub fn new(executor: Executor, activator: SyncActivator) -> Self {
         let (sender, receiver) = mpsc::channel();
         let running = match executor {
-            Executor::Tokio(handle) => Running::Tokio(handle, JoinSet::new(), activator),
+            Executor::Tokio(handle) => TaskRunner::Tokio(handle, JoinSet::new(), activator),
             Executor::Inline => {
                 let waker = Arc::new(Activate(Mutex::new(activator)));
-                Running::Inline(FuturesUnordered::new(), waker.into())
+                TaskRunner::Inline(FuturesUnordered::new(), waker.into())
             }
         };
         Self { wanted: BTreeMap::new(), sender, receiver, running }
@@ -58,8 +58,11 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
         let (work, canceller) = Cancellable::new(work);
         self.wanted.insert(key.clone(), canceller);
-        let mut answer =
-            Answer { key: Some(key), sender: self.sender.clone(), wakes: self.running.wakes() };
+        let mut answer = ReplySender {
+            key: Some(key),
+            sender: self.sender.clone(),
+            wakes: self.running.wakes(),
+        };
         let task = async move {
             match work.await {
                 Some(result) => answer.send(Ok(result)),
@@ -67,8 +70,8 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
             }
         };
         match &mut self.running {
-            Running::Tokio(runtime, tasks, _) => drop(tasks.spawn_on(task, runtime)),
-            Running::Inline(futures, _) => futures.push(task.boxed()),
+            TaskRunner::Tokio(runtime, tasks, _) => drop(tasks.spawn_on(task, runtime)),
+            TaskRunner::Inline(futures, _) => futures.push(task.boxed()),
         }
     }
 
@@ -81,10 +84,10 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     }
 
     /// Returns the next result if one is ready.
-    pub fn try_next(&mut self) -> Option<(K, Result<R, Lost>)> {
+    pub fn try_next(&mut self) -> Option<(K, Result<R, Panicked>)> {
         match &mut self.running {
-            Running::Tokio(_, tasks, _) => while tasks.try_join_next().is_some() {},
-            Running::Inline(futures, waker) => {
+            TaskRunner::Tokio(_, tasks, _) => while tasks.try_join_next().is_some() {},
+            TaskRunner::Inline(futures, waker) => {
                 let mut context = Context::from_waker(waker);
                 while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
             }
@@ -102,7 +105,7 @@ impl<K, R> Drop for Tasks<K, R> {
     }
 }
 
-impl Running {
+impl TaskRunner {
     /// Enters the runtime: destructors of a tokio future may need it.
     fn enter(&self) -> Option<EnterGuard<'_>> {
         match self {
@@ -131,15 +134,15 @@ impl Wake for Activate {
     }
 }
 
-/// Sends exactly one reply and wakes the operator: the result, or `Lost` if the task unwinds first. A cancelled task sends none.
-struct Answer<K, R> {
+/// Sends exactly one reply and wakes the operator: the result, or `Panicked` if the task unwinds first. A cancelled task sends none.
+struct ReplySender<K, R> {
     key: Option<K>,
-    sender: mpsc::Sender<(K, Result<R, Lost>)>,
+    sender: mpsc::Sender<(K, Result<R, Panicked>)>,
     wakes: Option<SyncActivator>,
 }
 
-impl<K, R> Answer<K, R> {
-    fn send(&mut self, result: Result<R, Lost>) {
+impl<K, R> ReplySender<K, R> {
+    fn send(&mut self, result: Result<R, Panicked>) {
         if let Some(key) = self.key.take() {
             // Both fail only when the operator has ended, and then nothing waits for the reply.
             drop(self.sender.send((key, result)));
@@ -154,8 +157,8 @@ impl<K, R> Answer<K, R> {
     }
 }
 
-impl<K, R> Drop for Answer<K, R> {
+impl<K, R> Drop for ReplySender<K, R> {
     fn drop(&mut self) {
-        self.send(Err(Lost));
+        self.send(Err(Panicked));
     }
 }

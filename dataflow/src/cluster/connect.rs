@@ -8,15 +8,16 @@ use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use super::message::{self, Hello, PROTOCOL, Role};
-use super::{ClusterError, Facts, Hosts};
+use super::error::ClusterError;
+use super::hosts::Hosts;
+use super::message::{self, Hello, PROTOCOL, Role, RunFacts};
 use crate::clock::{Clock, Nanos, WallClock};
 
 /// The pause before the next attempt to connect to a process that does not listen yet, or to accept a connection.
-const AGAIN: Duration = Duration::from_millis(25);
+const RETRY_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The time limit for a caller to introduce itself. A stranger, such as a port scanner, may send nothing.
-const INTRODUCTION: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connections to another process.
 #[derive(Debug)]
@@ -41,35 +42,35 @@ pub(super) fn connect(
     hosts: &Hosts,
     process: usize,
     threads: usize,
-    facts: &Facts,
+    facts: &RunFacts,
     note: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Connected, ClusterError> {
     let own = [("number of processes", hosts.len()), ("number of workers per process", threads)];
     let own = own.map(|(name, value)| (name.to_owned(), value.to_string()));
     let facts = own.into_iter().chain(facts.iter().cloned()).collect();
     let note = (process == 0).then(|| note.to_owned());
-    let meeting = Meeting { hosts, process, facts, note, clock: WallClock::start(), patience };
-    meeting.hold()
+    let phase = ConnectionPhase { hosts, process, facts, note, clock: WallClock::start(), timeout };
+    phase.run()
 }
 
-struct Meeting<'a> {
+struct ConnectionPhase<'a> {
     hosts: &'a Hosts,
     process: usize,
-    facts: Facts,
+    facts: RunFacts,
     note: Option<String>,
     clock: WallClock,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// The connections to another process that exist so far.
 #[derive(Default)]
-struct Half {
+struct PartialPeer {
     data: Option<TcpStream>,
     control: Option<TcpStream>,
 }
 
-impl Half {
+impl PartialPeer {
     fn peer(self) -> Option<Peer> {
         Some(Peer { data: self.data?, control: self.control? })
     }
@@ -86,31 +87,31 @@ impl Half {
     }
 }
 
-impl Meeting<'_> {
+impl ConnectionPhase<'_> {
     /// Connects to all processes.
     ///
     /// The order prevents lost connections and deadlocks. The process listens before it connects to others, so that processes with higher
     /// indices can already queue at its address. It then connects to all lower indices, each of which replies only after it has finished
     /// its own connections, and accepts the higher ones last. Process 0 connects to none and replies immediately. By induction every
     /// process gets its replies.
-    fn hold(&self) -> Result<Connected, ClusterError> {
+    fn run(&self) -> Result<Connected, ClusterError> {
         let door = self.listen()?;
         let (mut clock, mut note) = (self.clock, self.note.clone());
-        let mut halves: Vec<Half> = Vec::new();
+        let mut halves: Vec<PartialPeer> = Vec::new();
         for process in 0..self.process {
-            let mut half = Half::default();
+            let mut half = PartialPeer::default();
             for role in [Role::Data, Role::Control] {
                 let (stream, hello) = self.call(process, role)?;
                 if process == 0 {
-                    (clock, note) = (WallClock::reading(hello.now), hello.note);
+                    (clock, note) = (WallClock::starting_at(hello.now), hello.note);
                 }
                 half.take(role, stream);
             }
             halves.push(half);
         }
-        halves.resize_with(self.hosts.len(), Half::default);
+        halves.resize_with(self.hosts.len(), PartialPeer::default);
         self.answer(&door, &mut halves)?;
-        let peers = halves.into_iter().map(Half::peer).collect();
+        let peers = halves.into_iter().map(PartialPeer::peer).collect();
         Ok(Connected { peers, clock, note: note.unwrap_or_default() })
     }
 
@@ -126,15 +127,15 @@ impl Meeting<'_> {
     }
 
     fn left(&self) -> Option<Duration> {
-        let patience = Nanos::from_secs_f64(self.patience.as_secs_f64());
-        let left = patience.since(self.clock.now());
+        let timeout = Nanos::from_secs_f64(self.timeout.as_secs_f64());
+        let left = timeout.since(self.clock.now());
         (left.0 > 0).then(|| Duration::from_nanos(left.0))
     }
 
     fn missing(&self, processes: impl IntoIterator<Item = usize>) -> ClusterError {
         let names = processes.into_iter().map(|process| self.hosts.name(process));
         let missing = names.collect::<Vec<_>>().join(", ");
-        ClusterError::Missing { missing, waited: self.patience }
+        ClusterError::Missing { missing, waited: self.timeout }
     }
 
     fn hello(&self, role: Role) -> Hello {
@@ -153,7 +154,7 @@ impl Meeting<'_> {
         let address = self.hosts.address(process);
         loop {
             let left = self.left().ok_or_else(|| self.missing([process]))?;
-            match called(address, left) {
+            match connect_any(address, left) {
                 Ok(mut stream) => {
                     let hello = self.introduce(&mut stream, role, left);
                     let hello: Hello = match hello {
@@ -169,7 +170,7 @@ impl Meeting<'_> {
                     self.agree(process, &hello)?;
                     return Ok((stream, hello));
                 }
-                Err(_) => std::thread::park_timeout(AGAIN.min(left)),
+                Err(_) => std::thread::park_timeout(RETRY_INTERVAL.min(left)),
             }
         }
     }
@@ -178,19 +179,19 @@ impl Meeting<'_> {
         &self,
         stream: &mut TcpStream,
         role: Role,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Hello> {
         stream.set_nodelay(true)?;
         message::write(stream, &self.hello(role))?;
-        stream.set_read_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
         let hello = message::read(stream)?;
         stream.set_read_timeout(None)?;
         Ok(hello)
     }
 
     /// Accepts the connections of all processes with a higher index.
-    fn answer(&self, door: &TcpListener, halves: &mut [Half]) -> Result<(), ClusterError> {
-        let absent = |halves: &[Half]| -> Vec<usize> {
+    fn answer(&self, door: &TcpListener, halves: &mut [PartialPeer]) -> Result<(), ClusterError> {
+        let absent = |halves: &[PartialPeer]| -> Vec<usize> {
             let after = halves.iter().enumerate().skip(self.process + 1);
             after.filter(|(_, half)| !half.is_whole()).map(|(process, _)| process).collect()
         };
@@ -203,7 +204,7 @@ impl Meeting<'_> {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    std::thread::park_timeout(AGAIN.min(left));
+                    std::thread::park_timeout(RETRY_INTERVAL.min(left));
                 }
                 Err(error) => {
                     return Err(ClusterError::Listen {
@@ -235,7 +236,7 @@ impl Meeting<'_> {
     fn greet(&self, stream: &mut TcpStream) -> io::Result<Hello> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(INTRODUCTION))?;
+        stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
         let hello: Hello = message::read(stream)?;
         stream.set_read_timeout(None)?;
         message::write(stream, &self.hello(hello.role))?;
@@ -269,10 +270,10 @@ impl Meeting<'_> {
 }
 
 /// Tries all addresses that a host name resolves to, in order.
-fn called(address: &str, patience: Duration) -> io::Result<TcpStream> {
+fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "the host name resolves to no address");
     for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, patience) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => return Ok(stream),
             Err(error) => failure = error,
         }

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::fault::Fault;
 
+/// The operator name of faults that the cluster itself raises.
+pub const NAME: &str = "cluster";
+
 /// The reason why a cluster did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::ClusterError;
+use super::error::ClusterError;
 
 /// The addresses of all processes as `host:port`, in the order of their indices.
 #[derive(Clone, Debug, PartialEq, Eq)]

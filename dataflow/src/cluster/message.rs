@@ -6,9 +6,11 @@ use std::net::TcpStream;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::Facts;
 use crate::clock::Nanos;
 use crate::fault::Fault;
+
+/// Settings on which all processes of a run must agree, as pairs of name and value. Error messages read "has a different `name`".
+pub type RunFacts = Vec<(String, String)>;
 
 /// Identifies the messages of this module and the framing of timely. Another version of the program may have another protocol.
 pub(super) const PROTOCOL: &str = "rollpacker 1, timely 0.31";
@@ -21,7 +23,7 @@ const LONGEST: usize = 1 << 20;
 pub(super) enum Role {
     /// Carries timely's data.
     Data,
-    /// Carries [`Message`]s.
+    /// Carries [`ControlMessage`]s.
     Control,
 }
 
@@ -31,7 +33,7 @@ pub(super) struct Hello {
     pub(super) protocol: String,
     pub(super) role: Role,
     pub(super) process: usize,
-    pub(super) facts: Facts,
+    pub(super) facts: RunFacts,
     /// The note that process 0 sends to the others.
     pub(super) note: Option<String>,
     /// The current time of the sender's clock.
@@ -40,7 +42,7 @@ pub(super) struct Hello {
 
 /// A message on a control connection, after the first line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Message {
+pub(super) enum ControlMessage {
     /// A heartbeat with the sender's progress count so far.
     Beat(u64),
     /// The process failed.

@@ -10,12 +10,12 @@
 //! workers if wanted.
 
 mod connect;
+mod control;
 mod error;
-mod fate;
 mod hosts;
-mod link;
 mod message;
-mod seat;
+mod run_state;
+mod worker_handle;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,56 +26,52 @@ use timely::communication::allocator::zero_copy::initialize::{
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::communication::{Hooks, WorkerGuards, initialize_from};
 
-pub use error::ClusterError;
+pub use error::{ClusterError, NAME};
 pub use hosts::Hosts;
-pub use seat::Seat;
+pub use message::RunFacts;
+pub use worker_handle::WorkerHandle;
 
 use self::connect::{Peer, connect};
-use self::fate::Fate;
-use self::link::Links;
+use self::control::ControlConnections;
+use self::run_state::RunState;
 use crate::clock::WallClock;
 use crate::fault::Fault;
 
-/// The operator name of faults that the cluster itself raises.
-pub const NAME: &str = "cluster";
-
 /// The default time that processes wait for each other at the start.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Settings on which all processes of a run must agree, as pairs of name and value. Error messages read "has a different `name`".
-pub type Facts = Vec<(String, String)>;
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The workers that run a graph.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     threads: usize,
-    place: Place,
+    topology: Topology,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum Topology {
     Alone { serialises: bool },
-    Among { hosts: Hosts, process: usize, patience: Duration },
+    Among { hosts: Hosts, process: usize, timeout: Duration },
 }
 
 impl Cluster {
     /// Creates a cluster of `threads` workers in this process; at least one.
     #[must_use]
-    pub fn of_threads(threads: usize) -> Self {
-        Self { threads: threads.max(1), place: Place::Alone { serialises: false } }
+    pub fn with_threads(threads: usize) -> Self {
+        Self { threads: threads.max(1), topology: Topology::Alone { serialises: false } }
     }
 
-    /// Like [`of_threads`](Self::of_threads), but every batch between two workers is encoded and decoded as between processes. For tests.
+    /// Like [`with_threads`](Self::with_threads), but every batch between two workers is encoded and decoded as between processes. For
+    /// tests.
     #[must_use]
-    pub fn serialising(threads: usize) -> Self {
-        Self { threads: threads.max(1), place: Place::Alone { serialises: true } }
+    pub fn with_serialized_batches(threads: usize) -> Self {
+        Self { threads: threads.max(1), topology: Topology::Alone { serialises: true } }
     }
 
     /// Creates a cluster of `threads` workers in each process of `hosts`; this process has the index `process`.
     ///
     /// # Errors
     /// If `process` is not an index of `hosts`.
-    pub fn of_processes(
+    pub fn with_processes(
         threads: usize,
         hosts: Hosts,
         process: usize,
@@ -83,15 +79,15 @@ impl Cluster {
         if process >= hosts.len() {
             return Err(ClusterError::Process { found: process, processes: hosts.len() });
         }
-        let place = Place::Among { hosts, process, patience: PATIENCE };
-        Ok(Self { threads: threads.max(1), place })
+        let place = Topology::Among { hosts, process, timeout: CONNECT_TIMEOUT };
+        Ok(Self { threads: threads.max(1), topology: place })
     }
 
-    /// Sets how long to wait for the other processes at the start. Default: [`PATIENCE`], 60 s.
+    /// Sets how long to wait for the other processes at the start. Default: [`CONNECT_TIMEOUT`], 60 s.
     #[must_use]
-    pub fn patient(mut self, wait: Duration) -> Self {
-        if let Place::Among { patience, .. } = &mut self.place {
-            *patience = wait;
+    pub fn with_connect_timeout(mut self, wait: Duration) -> Self {
+        if let Topology::Among { timeout, .. } = &mut self.topology {
+            *timeout = wait;
         }
         self
     }
@@ -111,18 +107,18 @@ impl Cluster {
     /// Returns the number of processes.
     #[must_use]
     pub fn processes(&self) -> usize {
-        match &self.place {
-            Place::Alone { .. } => 1,
-            Place::Among { hosts, .. } => hosts.len(),
+        match &self.topology {
+            Topology::Alone { .. } => 1,
+            Topology::Among { hosts, .. } => hosts.len(),
         }
     }
 
     /// Returns the index of this process, from 0.
     #[must_use]
     pub fn process(&self) -> usize {
-        match &self.place {
-            Place::Alone { .. } => 0,
-            Place::Among { process, .. } => *process,
+        match &self.topology {
+            Topology::Alone { .. } => 0,
+            Topology::Among { process, .. } => *process,
         }
     }
 
@@ -130,81 +126,86 @@ impl Cluster {
     /// workers.
     ///
     /// Processes start together, once all have connected and agree on `facts`. `note` is a text that process 0 sends to the others; the
-    /// note of any other process is ignored. If a worker of any process fails, panics or is lost, all workers that [run](Seat::run) a graph
-    /// abandon it.
+    /// note of any other process is ignored. If a worker of any process fails, panics or is lost, all workers that [run](WorkerHandle::run)
+    /// a graph abandon it.
     ///
     /// # Errors
     /// If a process does not connect in time or has different `facts`; the first fault of any worker of any process; or the loss of a
     /// process.
     pub fn run<R: Send + 'static>(
         &self,
-        facts: &Facts,
+        facts: &RunFacts,
         note: &str,
-        body: impl Fn(Seat) -> Result<R, Fault> + Send + Sync + 'static,
+        body: impl Fn(WorkerHandle) -> Result<R, Fault> + Send + Sync + 'static,
     ) -> Result<Vec<R>, ClusterError> {
-        match &self.place {
-            Place::Alone { serialises } => {
-                let fate = Arc::new(Fate::new(self.threads, None));
-                let builders = alone(self.threads, *serialises);
-                joined(start(builders, &fate, WallClock::start(), note, body)?, &fate)
+        match &self.topology {
+            Topology::Alone { serialises } => {
+                let run_state = Arc::new(RunState::new(self.threads, None));
+                let builders = local_allocators(self.threads, *serialises);
+                join_workers(
+                    start(builders, &run_state, WallClock::start(), note, body)?,
+                    &run_state,
+                )
             }
-            Place::Among { hosts, process, patience } => {
-                let peers = connect(hosts, *process, self.threads, facts, note, *patience)?;
-                self.among(hosts, *process, peers, body)
+            Topology::Among { hosts, process, timeout } => {
+                let peers = connect(hosts, *process, self.threads, facts, note, *timeout)?;
+                self.run_with_processes(hosts, *process, peers, body)
             }
         }
     }
 
-    fn among<R: Send + 'static>(
+    fn run_with_processes<R: Send + 'static>(
         &self,
         hosts: &Hosts,
         process: usize,
         connected: connect::Connected,
-        body: impl Fn(Seat) -> Result<R, Fault> + Send + Sync + 'static,
+        body: impl Fn(WorkerHandle) -> Result<R, Fault> + Send + Sync + 'static,
     ) -> Result<Vec<R>, ClusterError> {
-        let fate = Arc::new(Fate::new(self.threads, Some((hosts.clone(), process))));
+        let run_state = Arc::new(RunState::new(self.threads, Some((hosts.clone(), process))));
         let (data, controls): (Vec<_>, Vec<_>) = connected
             .peers
             .into_iter()
             .map(|peer| peer.map(|Peer { data, control }| (data, control)).unzip())
             .unzip();
-        let links = Links::open(controls, &fate)?;
-        let hooks = link::watched(&fate);
+        let connections = ControlConnections::open(controls, &run_state)?;
+        let hooks = control::network_hooks(&run_state);
         let inner = ProcessBuilder::new_typed_vector(self.threads, hooks.refill.clone(), None);
         let (builders, guard) =
             initialize_networking_from_sockets(inner, data, process, self.threads, hooks)
                 .map_err(|error| ClusterError::System { reason: error.to_string() })?;
         let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
-        let results =
-            joined(start(builders, &fate, connected.clock, &connected.note, body)?, &fate);
+        let results = join_workers(
+            start(builders, &run_state, connected.clock, &connected.note, body)?,
+            &run_state,
+        );
         // `Done` goes out only on success, because it ends the monitoring of this process by the others. The control connections stay open
         // while the data connections drain: a peer that is lost meanwhile must still be detected.
         if results.is_ok() {
-            links.done();
+            connections.done();
         }
-        settle(guard, &fate);
-        links.close();
+        settle(guard, &run_state);
+        connections.close();
         results
     }
 }
 
 /// Waits until all data that this process has sent has arrived. Gives up after a short time if the run has failed, because a lost peer
 /// receives nothing.
-fn settle(guard: CommsGuard, fate: &Arc<Fate>) {
-    let settled = fate.clone();
+fn settle(guard: CommsGuard, run_state: &Arc<RunState>) {
+    let settled = run_state.clone();
     // The guard's threads end when every peer has ended. If a peer is lost, they stay until the run is closed in this process and then
     // unwind.
     let waiting = std::thread::spawn(move || {
-        link::settling();
+        control::mark_joining_thread();
         drop(guard);
         settled.settle();
     });
-    if fate.wait_settled() {
+    if run_state.wait_settled() {
         drop(waiting.join());
     }
 }
 
-fn alone(threads: usize, serialises: bool) -> Vec<AllocatorBuilder> {
+fn local_allocators(threads: usize, serialises: bool) -> Vec<AllocatorBuilder> {
     let refill = Hooks::default().refill;
     let builders = match serialises {
         true => ProcessBuilder::new_bytes_vector(threads, refill, None),
@@ -217,18 +218,18 @@ type Guards<R> = WorkerGuards<Result<R, Fault>>;
 
 fn start<R: Send + 'static>(
     builders: Vec<AllocatorBuilder>,
-    fate: &Arc<Fate>,
+    run_state: &Arc<RunState>,
     clock: WallClock,
     note: &str,
-    body: impl Fn(Seat) -> Result<R, Fault> + Send + Sync + 'static,
+    body: impl Fn(WorkerHandle) -> Result<R, Fault> + Send + Sync + 'static,
 ) -> Result<Guards<R>, ClusterError> {
-    let (fate, note) = (fate.clone(), Arc::<str>::from(note));
+    let (run_state, note) = (run_state.clone(), Arc::<str>::from(note));
     initialize_from(builders, Box::new(()), move |allocator| {
         let index = allocator.index();
-        let _unwound = fate.told_of_panic(index);
-        let result = body(Seat::new(allocator, fate.clone(), clock, note.clone()));
+        let _guard = run_state.panic_guard(index);
+        let result = body(WorkerHandle::new(allocator, run_state.clone(), clock, note.clone()));
         if let Err(fault) = &result {
-            fate.fail(fault.clone());
+            run_state.fail(fault.clone());
         }
         result
     })
@@ -236,10 +237,13 @@ fn start<R: Send + 'static>(
 }
 
 /// Returns the results of the workers, or the reason why the run failed: the first fault in time, not in the order of workers.
-fn joined<R: Send + 'static>(guards: Guards<R>, fate: &Fate) -> Result<Vec<R>, ClusterError> {
+fn join_workers<R: Send + 'static>(
+    guards: Guards<R>,
+    run_state: &RunState,
+) -> Result<Vec<R>, ClusterError> {
     let results = guards.join();
-    if let Some(fault) = fate.fault() {
-        let lost = fate.is_lost();
+    if let Some(fault) = run_state.fault() {
+        let lost = run_state.is_lost();
         return Err(if lost { ClusterError::Lost(fault) } else { ClusterError::Fault(fault) });
     }
     let unwound =

@@ -33,8 +33,8 @@ impl Cadence {
 
     /// Returns a handle that requests additional snapshots.
     #[must_use]
-    pub fn request(&self) -> Request {
-        Request(self.clone())
+    pub fn request(&self) -> SnapshotRequest {
+        SnapshotRequest(self.clone())
     }
 
     /// Registers a worker; the graph begins after the step `resumed`.
@@ -65,9 +65,9 @@ impl Cadence {
 
 /// Requests snapshots from any thread, for example on a signal or when a time budget is exhausted.
 #[derive(Clone, Debug)]
-pub struct Request(Cadence);
+pub struct SnapshotRequest(Cadence);
 
-impl Request {
+impl SnapshotRequest {
     /// Requests a snapshot at the end of the first step that no operator has closed yet, and returns that step.
     ///
     /// Returns `None` if some workers run in other processes, which cannot see the request. Such runs take snapshots only by the cadence

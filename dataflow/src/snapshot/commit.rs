@@ -21,7 +21,7 @@ use crate::operator::{Operator, Output};
 use crate::route::to_first;
 use crate::schema;
 use crate::step::Step;
-use crate::watchdog::Waiting;
+use crate::watchdog::WaitHandle;
 
 const NAME: &str = "snapshots";
 /// More incomplete snapshots than this are not explained by the end of a run: an operator fails to report its parts.
@@ -39,31 +39,31 @@ pub struct Commits<'scope> {
 }
 
 /// The capabilities for errors, warnings and metrics.
-type Capabilities = [Capability<Step>; 3];
+type CommitCapabilities = [Capability<Step>; 3];
 
 /// The parts of a snapshot that have been reported so far.
-struct Collected {
-    capabilities: Capabilities,
+struct IncompleteSnapshot {
+    capabilities: CommitCapabilities,
     parts: BTreeMap<(String, u32), Descriptor>,
 }
 
-impl Collected {
+impl IncompleteSnapshot {
     /// Returns the last step that is included in any of the parts.
     fn reached(&self) -> Option<Step> {
         self.parts.values().filter_map(|part| part.reached).max()
     }
 }
 
-struct Running {
+struct CommitInFlight {
     step: Step,
-    capabilities: Capabilities,
-    reply: Reply<Outcome>,
+    capabilities: CommitCapabilities,
+    reply: Reply<CommitResult>,
 }
 
 /// The reason why there is no snapshot, and the way to handle it.
-type Failure = (String, OnError);
+type CommitFailure = (String, OnError);
 
-type Outcome = Result<Committed, Failure>;
+type CommitResult = Result<Committed, CommitFailure>;
 
 /// Installs the operator, which acts on worker 0.
 pub(crate) fn commit<'scope>(
@@ -84,7 +84,7 @@ pub(crate) fn commit<'scope>(
         plan: plan.clone(),
         writer,
         wake: Arc::new(operator.waker()),
-        waiting: operator.waiting(),
+        waiting: operator.wait_handle(),
         open: BTreeMap::new(),
         running: Vec::new(),
         committed: None,
@@ -98,8 +98,8 @@ pub(crate) fn commit<'scope>(
                 let capabilities = capabilities.map(|output| capability.retain(output));
                 committer.collect(capabilities, &batch);
             });
-            committer.settle();
-            committer.begin(&frontiers[0]);
+            committer.finish_commits();
+            committer.start_complete(&frontiers[0]);
         }
     });
     Commits { errors: error_stream, warnings: warning_stream, metrics: metric_stream }
@@ -118,24 +118,24 @@ struct Committer {
     plan: SnapshotPlan,
     writer: Rc<Writer>,
     wake: Arc<dyn Fn() + Send + Sync>,
-    waiting: Waiting,
-    open: BTreeMap<Step, Collected>,
-    running: Vec<Running>,
+    waiting: WaitHandle,
+    open: BTreeMap<Step, IncompleteSnapshot>,
+    running: Vec<CommitInFlight>,
     /// The last step of the last committed snapshot.
     committed: Option<Step>,
     /// Kept forever once the run has failed, so that the step never completes.
-    failed: Option<Capabilities>,
+    failed: Option<CommitCapabilities>,
     outputs: [Output; 3],
 }
 
 impl Committer {
-    fn collect(&mut self, capabilities: Capabilities, batch: &Batch) {
+    fn collect(&mut self, capabilities: CommitCapabilities, batch: &Batch) {
         let step = *capabilities[0].time();
         self.waiting.begin(step, "the other parts of a snapshot");
         let collected = self
             .open
             .entry(step)
-            .or_insert_with(|| Collected { capabilities, parts: BTreeMap::new() });
+            .or_insert_with(|| IncompleteSnapshot { capabilities, parts: BTreeMap::new() });
         for descriptor in Descriptor::all(batch) {
             let key = (descriptor.operator.clone(), descriptor.worker);
             collected.parts.insert(key, descriptor);
@@ -150,7 +150,7 @@ impl Committer {
     /// earlier steps. The snapshot of such a step is incomplete without a bug, and the snapshot of the end replaces it. Until the frontier
     /// shows that the run is ending, an incomplete snapshot therefore waits. If an operator skips a part and reports a later one, the
     /// incomplete snapshot is started anyway and fails in `check`.
-    fn begin(&mut self, frontier: &MutableAntichain<Step>) {
+    fn start_complete(&mut self, frontier: &MutableAntichain<Step>) {
         while self.failed.is_none()
             && let Some(first) = self.open.first_entry()
             && !frontier.less_equal(first.key())
@@ -163,7 +163,7 @@ impl Committer {
             // this is the end is known only when all operators have reported theirs.
             let lacks = first.get().parts.len() < self.expected.len() && *first.key() != Step::END;
             let is_over = frontier.frontier().iter().all(|&open| open == Step::END);
-            if lacks && !is_over && !self.is_missing_one_that_goes_on() {
+            if lacks && !is_over && !self.has_missing_part() {
                 return;
             }
             let Some((step, collected)) = self.open.pop_first() else { return };
@@ -176,7 +176,7 @@ impl Committer {
 
     /// Returns `true` if the first snapshot is incomplete for another reason than the end of the run: an operator without a part in it has
     /// reported a later one, or too many snapshots wait.
-    fn is_missing_one_that_goes_on(&self) -> bool {
+    fn has_missing_part(&self) -> bool {
         let mut later = self.open.iter().filter(|(step, _)| **step != Step::END);
         let Some((_, first)) = later.next() else { return false };
         let lacks = |key: &&(String, u32)| !first.parts.contains_key(*key);
@@ -184,9 +184,9 @@ impl Committer {
             || later.any(|(_, later)| later.parts.keys().any(|key| lacks(&key)))
     }
 
-    fn start(&mut self, step: Step, collected: Collected) {
+    fn start(&mut self, step: Step, collected: IncompleteSnapshot) {
         let reached = collected.reached();
-        let Collected { capabilities, parts } = collected;
+        let IncompleteSnapshot { capabilities, parts } = collected;
         // Skip snapshots that contain nothing new: the run has done no step at all, or its last step is already committed. The latter
         // occurs at the end, and for steps without rounds before it.
         let Some(of) = reached.filter(|&of| self.committed != Some(of)) else {
@@ -196,17 +196,19 @@ impl Committer {
         };
         let (found, wake) = (self.check(parts), self.wake.clone());
         let (workers, on_error) = (self.workers, self.plan.on_error);
-        let work = move |store: &SnapshotStore| conclude(store, step, of, found, workers, on_error);
+        let work = move |store: &SnapshotStore| {
+            commit_or_discard(store, step, of, found, workers, on_error)
+        };
         let reply = self.writer.call(move || wake(), work);
         self.writer.begin(step);
-        self.running.push(Running { step, capabilities, reply });
+        self.running.push(CommitInFlight { step, capabilities, reply });
     }
 
     /// Returns the parts of a complete snapshot. A missing part is a bug in the graph and always ends the run.
     fn check(
         &self,
         parts: BTreeMap<(String, u32), Descriptor>,
-    ) -> Result<Vec<PartRecord>, Failure> {
+    ) -> Result<Vec<PartRecord>, CommitFailure> {
         let found: BTreeSet<_> = parts.keys().cloned().collect();
         if let Some((operator, worker)) = self.expected.symmetric_difference(&found).next() {
             let (expected, found) = (self.expected.len(), found.len());
@@ -221,7 +223,7 @@ impl Committer {
     }
 
     /// Reports the results of the commits that have finished.
-    fn settle(&mut self) {
+    fn finish_commits(&mut self) {
         let (outputs, failed) = (&mut self.outputs, &mut self.failed);
         let (plan, writer, committed) = (&self.plan, &self.writer, &mut self.committed);
         self.running.retain(|running| {
@@ -233,9 +235,9 @@ impl Committer {
             let fault = |message| faults_batch(&[Fault::new(NAME, message)]);
             match outcome {
                 Ok(done) => {
-                    metrics.give(&capabilities[2], measured(&done));
+                    metrics.give(&capabilities[2], metrics_batch(&done));
                     *committed = Some(done.step);
-                    if let Some(error) = done.untidy {
+                    if let Some(error) = done.cleanup_error {
                         warnings.give(&capabilities[1], fault(error.to_string()));
                     }
                 }
@@ -256,14 +258,14 @@ impl Committer {
 
 /// Commits the parts of a complete snapshot, or removes the parts of one that failed. `folder` is the step for which the parts were
 /// written, `step` the last step that they include.
-fn conclude(
+fn commit_or_discard(
     store: &SnapshotStore,
     folder: Step,
     step: Step,
-    found: Result<Vec<PartRecord>, Failure>,
+    found: Result<Vec<PartRecord>, CommitFailure>,
     workers: u32,
     on_error: OnError,
-) -> Outcome {
+) -> CommitResult {
     let commit =
         |parts| store.commit(step, parts, workers).map_err(|error| (error.to_string(), on_error));
     let (message, on_error) = match found.and_then(commit) {
@@ -284,7 +286,7 @@ fn conclude(
     Err((message, on_error))
 }
 
-fn measured(committed: &Committed) -> Batch {
+fn metrics_batch(committed: &Committed) -> Batch {
     let names = StringArray::from(vec!["snapshot/bytes", "snapshot/parts"]);
     let values = Float64Array::from(vec![committed.bytes as f64, committed.parts as f64]);
     Batch::from_columns(&schema::METRICS, vec![Arc::new(names), Arc::new(values)])

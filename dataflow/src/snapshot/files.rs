@@ -113,3 +113,10 @@ fn absent_is_fine(removed: io::Result<()>) -> io::Result<()> {
         removed => removed,
     }
 }
+
+/// Reads a whole file.
+pub(crate) fn read_all(files: &dyn Files, path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    files.open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

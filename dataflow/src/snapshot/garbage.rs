@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Damage, SnapshotError};
 use super::generation::Generation;
-use super::layout::{Id, draft_of, step_of};
+use super::layout::{SnapshotId, draft_of, step_of};
 use super::store::SnapshotStore;
 use crate::step::Step;
 
@@ -38,7 +38,7 @@ pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), Snaps
 }
 
 /// Removes the snapshots that are newer than `kept`. Their parts are removed at the next commit.
-pub(crate) fn abandon(store: &SnapshotStore, kept: Id) -> Result<(), SnapshotError> {
+pub(crate) fn abandon(store: &SnapshotStore, kept: SnapshotId) -> Result<(), SnapshotError> {
     for id in store.manifests()?.into_iter().filter(|&id| id > kept) {
         remove(store, store.layout.manifest(id))?;
     }
@@ -46,7 +46,7 @@ pub(crate) fn abandon(store: &SnapshotStore, kept: Id) -> Result<(), SnapshotErr
 }
 
 /// Returns `true` if a snapshot is probably good: its manifest is valid and its files have the right length. The content is not read.
-fn is_good(store: &SnapshotStore, id: Id) -> bool {
+fn is_good(store: &SnapshotStore, id: SnapshotId) -> bool {
     store.read(id).is_ok_and(|manifest| {
         manifest.parts.iter().all(|part| {
             let length = store.files.length(&store.layout.root.join(&part.path));
@@ -72,12 +72,12 @@ fn remove_folder(store: &SnapshotStore, path: &Path) -> Result<(), SnapshotError
 /// `before`. With `before` absent, this generation has written nothing yet.
 fn collect(
     store: &SnapshotStore,
-    kept: &[Id],
+    kept: &[SnapshotId],
     before: Option<Step>,
 ) -> Result<Vec<Damage>, SnapshotError> {
     let (layout, files) = (&store.layout, &store.files);
     let needed = needed(store, kept);
-    let is_left = |id: Id| {
+    let is_left = |id: SnapshotId| {
         let ours = id.generation == store.generation && before.is_some_and(|step| id.step < step);
         ours || id.generation < store.generation
     };
@@ -108,16 +108,16 @@ fn collect(
     Ok(removed)
 }
 
-fn ids(names: &[String], step: Step) -> impl Iterator<Item = Id> {
+fn ids(names: &[String], step: Step) -> impl Iterator<Item = SnapshotId> {
     names
         .iter()
         .filter_map(|name| name.parse::<Generation>().ok())
-        .map(move |generation| Id { generation, step })
+        .map(move |generation| SnapshotId { generation, step })
 }
 
 /// Returns the folders that hold the parts of snapshots. Returns `None` if a manifest cannot be read, because the folders that it needs are
 /// then unknown.
-fn needed(store: &SnapshotStore, kept: &[Id]) -> Option<BTreeSet<PathBuf>> {
+fn needed(store: &SnapshotStore, kept: &[SnapshotId]) -> Option<BTreeSet<PathBuf>> {
     let mut needed: BTreeSet<_> = kept.iter().map(|&id| store.layout.folder(id)).collect();
     for &id in kept {
         let manifest = store.read(id).ok()?;

@@ -7,35 +7,35 @@ use crate::step::Step;
 
 /// The folder of a run's snapshots.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct SnapshotLayout {
     pub(crate) root: PathBuf,
 }
 
 /// The identity of a snapshot: a generation and a step. Ordered by generation first: the snapshots of a newer process descend from the one
 /// that it restored, even if an older process got further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Id {
+pub(crate) struct SnapshotId {
     pub(crate) generation: Generation,
     pub(crate) step: Step,
 }
 
-impl Layout {
+impl SnapshotLayout {
     pub(crate) fn claim(&self, generation: Generation) -> PathBuf {
         self.root.join(format!("generation-{generation}"))
     }
 
-    pub(crate) fn manifest(&self, id: Id) -> PathBuf {
+    pub(crate) fn manifest(&self, id: SnapshotId) -> PathBuf {
         self.root.join(format!("{}.{}.json", folder_of(id.step), id.generation))
     }
 
     /// Returns the path at which a manifest is written before it is published.
-    pub(crate) fn draft(&self, id: Id) -> PathBuf {
+    pub(crate) fn draft(&self, id: SnapshotId) -> PathBuf {
         self.root.join(format!("{}.{}.{TEMPORARY}", folder_of(id.step), id.generation))
     }
 
     /// Returns the folder of the parts of a snapshot. The parts of the end of a run have a folder of their own, because the last step is
     /// known only when all parts are reported.
-    pub(crate) fn folder(&self, id: Id) -> PathBuf {
+    pub(crate) fn folder(&self, id: SnapshotId) -> PathBuf {
         self.root.join(folder_of(id.step)).join(id.generation.to_string())
     }
 
@@ -53,20 +53,20 @@ fn folder_of(step: Step) -> String {
 }
 
 /// Returns the generation that a file claims.
-pub(crate) fn claimed(name: &str) -> Option<Generation> {
+pub(crate) fn claim_of(name: &str) -> Option<Generation> {
     name.strip_prefix("generation-")?.parse().ok()
 }
 
 /// Returns the snapshot of which a file is the manifest.
-pub(crate) fn manifest_of(name: &str) -> Option<Id> {
+pub(crate) fn manifest_of(name: &str) -> Option<SnapshotId> {
     let (step, generation) = name.strip_suffix(".json")?.split_once('.')?;
-    Some(Id { generation: generation.parse().ok()?, step: step_of(step)? })
+    Some(SnapshotId { generation: generation.parse().ok()?, step: step_of(step)? })
 }
 
 /// Returns the snapshot for which a temporary manifest was written.
-pub(crate) fn draft_of(name: &str) -> Option<Id> {
+pub(crate) fn draft_of(name: &str) -> Option<SnapshotId> {
     let (step, generation) = name.strip_suffix(TEMPORARY)?.strip_suffix('.')?.split_once('.')?;
-    Some(Id { generation: generation.parse().ok()?, step: step_of(step)? })
+    Some(SnapshotId { generation: generation.parse().ok()?, step: step_of(step)? })
 }
 
 /// Returns the step whose parts a folder holds.
@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn names_say_what_they_are_of() {
-        let layout = Layout { root: "run".into() };
+        let layout = SnapshotLayout { root: "run".into() };
         let name = |path: PathBuf| {
             path.file_name().expect("a name").to_str().expect("of ASCII").to_owned()
         };
         for step in [Step(0), Step(7), Step(123_456_789), Step::END] {
-            let id = Id { generation: Generation(12), step };
+            let id = SnapshotId { generation: Generation(12), step };
             assert_eq!(manifest_of(&name(layout.manifest(id))), Some(id));
             assert_eq!(draft_of(&name(layout.draft(id))), Some(id));
             assert_eq!(manifest_of(&name(layout.draft(id))), None);
@@ -96,7 +96,7 @@ mod tests {
             assert_eq!(step_of(&name(folder.parent().expect("a parent").into())), Some(step));
             assert_eq!(name(folder).parse(), Ok(id.generation));
         }
-        assert_eq!(claimed(&name(layout.claim(Generation(3)))), Some(Generation(3)));
-        assert_eq!(claimed("generation-"), None);
+        assert_eq!(claim_of(&name(layout.claim(Generation(3)))), Some(Generation(3)));
+        assert_eq!(claim_of("generation-"), None);
     }
 }

@@ -16,17 +16,19 @@
 //! commit                                 ▲ frontier passes 4: parts complete?
 //! ```
 //!
-//! Snapshots are taken after every n-th step ([`Cadence`]), on request ([`Request`]), and when all inputs have ended. A killed run loses
-//! the steps after its last manifest and computes them again. A crash leaves a manifest either complete or absent. Parts without a manifest
-//! are removed when the folder is opened next. Opening the folder claims a [`Generation`], and processes with an older generation can no
-//! longer commit.
+//! Snapshots are taken after every n-th step ([`Cadence`]), on request ([`SnapshotRequest`]), and when all inputs have ended. A killed run
+//! loses the steps after its last manifest and computes them again. A crash leaves a manifest either complete or absent. Parts without a
+//! manifest are removed when the folder is opened next. Opening the folder claims a [`Generation`], and processes with an older generation
+//! can no longer commit.
 //!
 //! If a snapshot cannot be written, the run either ends, or continues with a warning and retries ([`OnError`]). Earlier snapshots are not
-//! affected. If a file of a snapshot is missing, truncated or changed, the snapshot before it is used, and [`Found`] reports the reason.
+//! affected. If a file of a snapshot is missing, truncated or changed, the snapshot before it is used, and [`SearchResult`] reports the
+//! reason.
 //!
 //! Architecture invariant: this module does not interpret the content of parts.
 
 mod cadence;
+mod claim;
 mod commit;
 mod descriptor;
 mod error;
@@ -47,7 +49,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use cadence::{Cadence, Request};
+pub use cadence::{Cadence, SnapshotRequest};
 pub use commit::Commits;
 pub use error::{Damage, SnapshotError};
 pub use generation::Generation;
@@ -56,5 +58,5 @@ pub use part::{Draft, Part};
 pub use parts::Parts;
 pub use plan::{OnError, SnapshotPlan};
 pub use protocol::Snapshots;
-pub use restored::{Found, Restored};
+pub use restored::{RestoredSnapshot, SearchResult};
 pub use store::{Committed, SnapshotStore, StoreOptions};

@@ -16,20 +16,20 @@ use crate::step::Step;
 
 /// The contribution of one operator on one worker to a snapshot: one file with metadata.
 pub struct Part {
-    pub(crate) content: Content,
+    pub(crate) content: PartContent,
     pub(crate) version: u32,
     pub(crate) facts: Map<String, Value>,
 }
 
-pub(crate) enum Content {
+pub(crate) enum PartContent {
     Nothing,
-    Written { extension: String, write: Write1 },
+    Written { extension: String, write: WriteOnce },
     External { extension: String, draft: PathBuf, wait: Wait },
     Failed(SnapshotError),
 }
 
 /// A function that writes a file, once.
-type Write1 = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
+type WriteOnce = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A function that waits until another writer has written a file.
 type Wait = Box<dyn FnOnce() -> Result<(), String> + Send>;
@@ -39,7 +39,7 @@ impl Part {
     /// first writes it.
     #[must_use]
     pub fn nothing() -> Self {
-        Self::of(Content::Nothing)
+        Self::of(PartContent::Nothing)
     }
 
     /// Creates a part with the given bytes; `extension` is the extension of the file.
@@ -65,7 +65,7 @@ impl Part {
         extension: &str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
     ) -> Self {
-        Self::of(Content::Written { extension: extension.to_owned(), write: Box::new(write) })
+        Self::of(PartContent::Written { extension: extension.to_owned(), write: Box::new(write) })
     }
 
     /// Sets the version of the file's layout. Default: 1.
@@ -82,7 +82,7 @@ impl Part {
         self
     }
 
-    fn of(content: Content) -> Self {
+    fn of(content: PartContent) -> Self {
         Self { content, version: 1, facts: Map::new() }
     }
 }
@@ -129,9 +129,9 @@ impl Draft<'_> {
             Ok(()) => {
                 let draft = temporary(&folder, self.operator, self.worker, extension);
                 let wait = Box::new(begin(&draft));
-                Content::External { extension: extension.to_owned(), draft, wait }
+                PartContent::External { extension: extension.to_owned(), draft, wait }
             }
-            Err(error) => Content::Failed(error),
+            Err(error) => PartContent::Failed(error),
         })
     }
 }

@@ -16,7 +16,7 @@ use super::store::SnapshotStore;
 use crate::bridge::{Owner, Reply};
 use crate::operator::Output;
 use crate::step::Step;
-use crate::watchdog::Waiting;
+use crate::watchdog::WaitHandle;
 
 /// The writer of a worker's parts. Writes them in the order in which they are handed over.
 pub(crate) struct Writer {
@@ -79,20 +79,20 @@ pub struct Parts {
     worker: u32,
     output: Output,
     wake: Wake,
-    waiting: Waiting,
+    waiting: WaitHandle,
     writer: Rc<Writer>,
     capability: Option<Capability<Step>>,
     /// The last step that is included in the state.
     reached: Option<Step>,
     /// The last step at whose end the state was handed to the writer.
     handed: Option<Step>,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingPart>,
     /// The result of the last write.
     written: Result<Option<PartRecord>, String>,
 }
 
 /// A part that is being written.
-struct Pending {
+struct PendingPart {
     capability: Capability<Step>,
     reached: Option<Step>,
     /// `None` if the state is unchanged and the previous result is used again.
@@ -104,7 +104,7 @@ impl Parts {
         (name, worker): (&'static str, u32),
         output: Output,
         wake: impl Fn() + Send + Sync + 'static,
-        waiting: Waiting,
+        waiting: WaitHandle,
         writer: Rc<Writer>,
     ) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Parts {
     /// Returns `true` if this worker is writing parts of `limit` snapshots or more. An operator that starts steps should then wait, or
     /// parts pile up on a slow disk. The operator is activated when the number has fallen.
     #[must_use]
-    pub fn are_behind(&self, limit: usize) -> bool {
+    pub fn writes_pending(&self, limit: usize) -> bool {
         let behind = self.writer.writing.borrow().len() >= limit;
         let mut waiting = self.writer.waiting.borrow_mut();
         if behind && !waiting.iter().any(|wake| Arc::ptr_eq(wake, &self.wake)) {
@@ -175,13 +175,13 @@ impl Parts {
             Some(step) => self.hand_over(step, state),
             None => self.end(state),
         }
-        self.tell();
+        self.emit_written();
     }
 
     /// Writes the state for each due step before `to`, and moves the capability past it.
     ///
     /// The part of a step gets a clone of the capability before the downgrade. The output's frontier thus passes the step only when the
-    /// clone is dropped, which happens in [`tell`](Self::tell) after the part is on disk.
+    /// clone is dropped, which happens in [`emit_written`](Self::emit_written) after the part is on disk.
     fn hand_over(&mut self, to: Step, mut state: impl FnMut(&Draft<'_>) -> Part) {
         while let Some(step) = self.capability.as_ref().map(|open| *open.time()) {
             if step >= to {
@@ -243,12 +243,12 @@ impl Parts {
     fn pend(&mut self, reply: Option<Reply<Result<Option<PartRecord>, String>>>) {
         if let Some(capability) = self.capability.clone() {
             self.waiting.begin(*capability.time(), "the disk to take its part of a snapshot");
-            self.pending.push_back(Pending { capability, reached: self.reached, reply });
+            self.pending.push_back(PendingPart { capability, reached: self.reached, reply });
         }
     }
 
     /// Emits the descriptors of parts that are on disk, in order, and drops their capabilities.
-    fn tell(&mut self) {
+    fn emit_written(&mut self) {
         while let Some(first) = self.pending.front() {
             // A part without a reply reuses the result of the part before it, which is why the order matters.
             let outcome = match &first.reply {

@@ -116,7 +116,7 @@ impl<'scope> Snapshots<'scope> {
             (name, worker),
             output,
             operator.waker(),
-            operator.waiting(),
+            operator.wait_handle(),
             self.writer.clone(),
         )
     }

@@ -9,18 +9,17 @@ use arrow::error::ArrowError;
 use arrow::ipc::reader::FileReader;
 
 use super::error::{Damage, SnapshotError};
-use super::files::Files;
+use super::files::{Files, read_all};
 use super::hash::{measure, sha256};
-use super::layout::{Id, Layout};
+use super::layout::{SnapshotId, SnapshotLayout};
 use super::manifest::{Manifest, PartRecord};
-use super::store::read_all;
 use crate::step::Step;
 
 /// The result of the search for a snapshot to resume from.
 #[derive(Debug)]
-pub struct Found {
+pub struct SearchResult {
     /// The snapshot; `None` if there is none that can be trusted.
-    pub restored: Option<Restored>,
+    pub restored: Option<RestoredSnapshot>,
     /// The damaged snapshots that were skipped or removed, with reasons. First those that were removed when the folder was opened, the
     /// newest last; then those that were skipped, the newest first.
     pub damage: Vec<Damage>,
@@ -28,14 +27,14 @@ pub struct Found {
 
 /// A snapshot whose files are all verified.
 #[derive(Clone)]
-pub struct Restored {
+pub struct RestoredSnapshot {
     files: Arc<dyn Files>,
-    layout: Layout,
+    layout: SnapshotLayout,
     manifest: Arc<Manifest>,
 }
 
-impl Restored {
-    pub(crate) fn new(files: Arc<dyn Files>, layout: Layout, manifest: Manifest) -> Self {
+impl RestoredSnapshot {
+    pub(crate) fn new(files: Arc<dyn Files>, layout: SnapshotLayout, manifest: Manifest) -> Self {
         Self { files, layout, manifest: Arc::new(manifest) }
     }
 
@@ -106,7 +105,7 @@ impl Restored {
     }
 }
 
-impl std::fmt::Debug for Restored {
+impl std::fmt::Debug for RestoredSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Restored").field("manifest", &self.manifest).finish_non_exhaustive()
     }
@@ -119,8 +118,8 @@ fn decode(bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {
 /// Reads a manifest and verifies every file that it lists.
 pub(crate) fn verify(
     files: &dyn Files,
-    layout: &Layout,
-    id: Id,
+    layout: &SnapshotLayout,
+    id: SnapshotId,
     run: &str,
 ) -> Result<Manifest, Damage> {
     let manifest = read(files, layout, id)?;
@@ -141,13 +140,17 @@ pub(crate) fn verify(
 }
 
 /// Reads a manifest.
-pub(crate) fn read(files: &dyn Files, layout: &Layout, id: Id) -> Result<Manifest, Damage> {
+pub(crate) fn read(
+    files: &dyn Files,
+    layout: &SnapshotLayout,
+    id: SnapshotId,
+) -> Result<Manifest, Damage> {
     let path = layout.manifest(id);
     let bytes = read_all(files, &path).map_err(|error| unreadable(&path, "a manifest", &error))?;
     let manifest = Manifest::decode(&bytes)
         .map_err(|(expected, found)| Damage::new(&path, expected, found))?;
     let (step, generation) = (manifest.step, manifest.generation);
-    if (Id { generation, step }) != id {
+    if (SnapshotId { generation, step }) != id {
         let expected = format!("step {}, generation {}", id.step, id.generation);
         return Err(Damage::new(&path, expected, format!("step {step}, generation {generation}")));
     }

@@ -1,16 +1,16 @@
 //! The snapshot store: a folder with the snapshots of one run.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::claim::{claim, newest};
 use super::error::{Damage, SnapshotError};
 use super::files::{Disk, Files};
 use super::garbage;
-use super::generation::{Generation, claim, newest};
-use super::layout::{Id, Layout, claimed, manifest_of};
+use super::generation::Generation;
+use super::layout::{SnapshotId, SnapshotLayout, claim_of, manifest_of};
 use super::manifest::{Identity, LAYOUT, Manifest, PartRecord};
-use super::restored::{Found, Restored, verify};
+use super::restored::{RestoredSnapshot, SearchResult, verify};
 use crate::step::Step;
 
 /// Options of a snapshot store.
@@ -55,7 +55,7 @@ pub struct StoreOptions {
 /// ```
 pub struct SnapshotStore {
     pub(crate) files: Arc<dyn Files>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: SnapshotLayout,
     pub(crate) generation: Generation,
     pub(crate) keep: usize,
     identity: Identity,
@@ -72,7 +72,7 @@ pub struct Committed {
     /// The number of its parts.
     pub parts: usize,
     /// The reason why older snapshots could not be removed, if any. The snapshot itself is valid.
-    pub untidy: Option<SnapshotError>,
+    pub cleanup_error: Option<SnapshotError>,
 }
 
 impl SnapshotStore {
@@ -122,7 +122,7 @@ impl SnapshotStore {
     /// If something cannot be removed.
     pub fn clear(folder: &Path) -> Result<(), SnapshotError> {
         let names = Disk.list(folder).map_err(SnapshotError::io("list", folder))?;
-        for name in names.iter().filter(|name| claimed(name).is_none()) {
+        for name in names.iter().filter(|name| claim_of(name).is_none()) {
             let path = folder.join(name);
             let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
             let removed = if is_folder { Disk.remove_folder(&path) } else { Disk.remove(&path) };
@@ -136,7 +136,7 @@ impl SnapshotStore {
         folder: PathBuf,
         options: StoreOptions,
     ) -> Result<Self, SnapshotError> {
-        let layout = Layout { root: folder.clone() };
+        let layout = SnapshotLayout { root: folder.clone() };
         let generation = claim(&*files, &layout)?;
         let mut store = Self::of(files, folder, generation, options);
         store.swept = garbage::sweep(&store)?;
@@ -151,7 +151,7 @@ impl SnapshotStore {
     ) -> Self {
         Self {
             files,
-            layout: Layout { root },
+            layout: SnapshotLayout { root },
             generation,
             keep: options.keep.max(1),
             identity: options.identity,
@@ -169,7 +169,7 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// If the folder cannot be read. Damaged files are not an error: the snapshots that need them are skipped.
-    pub fn latest(&self) -> Result<Found, SnapshotError> {
+    pub fn latest(&self) -> Result<SearchResult, SnapshotError> {
         self.find(|_| true)
     }
 
@@ -177,7 +177,7 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// If the folder cannot be read.
-    pub fn at(&self, step: Step) -> Result<Found, SnapshotError> {
+    pub fn at(&self, step: Step) -> Result<SearchResult, SnapshotError> {
         let mut found = self.find(|id| id.step == step)?;
         if found.restored.is_none() && found.damage.is_empty() {
             let (ids, path) = (self.manifests()?, self.layout.root.clone());
@@ -196,19 +196,22 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// If one cannot be removed, or a newer generation was claimed.
-    pub fn go_back_to(&self, restored: &Restored) -> Result<(), SnapshotError> {
+    pub fn rewind_to(&self, restored: &RestoredSnapshot) -> Result<(), SnapshotError> {
         self.fence()?;
         let Manifest { generation, step, .. } = restored.manifest();
-        garbage::abandon(self, Id { generation: *generation, step: *step })
+        garbage::abandon(self, SnapshotId { generation: *generation, step: *step })
     }
 
-    fn find(&self, wanted: impl Fn(&Id) -> bool) -> Result<Found, SnapshotError> {
-        let mut found = Found { restored: None, damage: self.swept.clone() };
+    fn find(&self, wanted: impl Fn(&SnapshotId) -> bool) -> Result<SearchResult, SnapshotError> {
+        let mut found = SearchResult { restored: None, damage: self.swept.clone() };
         for id in self.manifests()?.into_iter().filter(wanted) {
             match verify(&*self.files, &self.layout, id, &self.identity.run) {
                 Ok(manifest) => {
-                    found.restored =
-                        Some(Restored::new(self.files.clone(), self.layout.clone(), manifest));
+                    found.restored = Some(RestoredSnapshot::new(
+                        self.files.clone(),
+                        self.layout.clone(),
+                        manifest,
+                    ));
                     break;
                 }
                 Err(damage) => found.damage.push(damage),
@@ -218,7 +221,7 @@ impl SnapshotStore {
     }
 
     /// Returns the snapshots that have a manifest, the newest first.
-    pub(crate) fn manifests(&self) -> Result<Vec<Id>, SnapshotError> {
+    pub(crate) fn manifests(&self) -> Result<Vec<SnapshotId>, SnapshotError> {
         let names = self
             .files
             .list(&self.layout.root)
@@ -227,7 +230,7 @@ impl SnapshotStore {
     }
 
     pub(crate) fn part_folder(&self, step: Step) -> PathBuf {
-        self.layout.folder(Id { generation: self.generation, step })
+        self.layout.folder(SnapshotId { generation: self.generation, step })
     }
 
     /// Commits a snapshot whose parts are on disk, and removes the oldest snapshots. `step` is the last step that it includes, `workers`
@@ -259,11 +262,11 @@ impl SnapshotStore {
         self.unless_fenced(self.put(&manifest))?;
         let bytes = manifest.parts.iter().map(|part| part.length).sum();
         let untidy = self.fence().and_then(|()| garbage::retain(self, step)).err();
-        Ok(Committed { step, bytes, parts: manifest.parts.len(), untidy })
+        Ok(Committed { step, bytes, parts: manifest.parts.len(), cleanup_error: untidy })
     }
 
     fn put(&self, manifest: &Manifest) -> Result<(), SnapshotError> {
-        let id = Id { generation: self.generation, step: manifest.step };
+        let id = SnapshotId { generation: self.generation, step: manifest.step };
         let draft = self.layout.draft(id);
         let encoded = manifest.encode();
         let written = self
@@ -309,21 +312,14 @@ impl SnapshotStore {
         })
     }
 
-    pub(crate) fn read(&self, id: Id) -> Result<Manifest, Damage> {
+    pub(crate) fn read(&self, id: SnapshotId) -> Result<Manifest, Damage> {
         super::restored::read(&*self.files, &self.layout, id)
     }
 }
 
 /// Returns the snapshots whose manifests are among `names`, the newest first.
-fn newest_first(names: &[String]) -> Vec<Id> {
+fn newest_first(names: &[String]) -> Vec<SnapshotId> {
     let mut ids: Vec<_> = names.iter().filter_map(|name| manifest_of(name)).collect();
     ids.sort_unstable_by(|one, other| other.cmp(one));
     ids
-}
-
-/// Reads a whole file.
-pub(crate) fn read_all(files: &dyn Files, path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    files.open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::SnapshotError;
 use super::hash::{Hashing, measure};
 use super::manifest::PartRecord;
-use super::part::{self, Content, Part};
+use super::part::{self, Part, PartContent};
 use super::store::SnapshotStore;
 use crate::step::Step;
 
@@ -25,10 +25,10 @@ impl SnapshotStore {
         self.fence()?;
         let folder = self.part_folder(step);
         let (extension, write) = match part.content {
-            Content::Nothing => return Ok(None),
-            Content::Failed(error) => return self.unless_fenced(Err(error)),
-            Content::Written { extension, write } => (extension, Some(write)),
-            Content::External { extension, draft, wait } => {
+            PartContent::Nothing => return Ok(None),
+            PartContent::Failed(error) => return self.unless_fenced(Err(error)),
+            PartContent::Written { extension, write } => (extension, Some(write)),
+            PartContent::External { extension, draft, wait } => {
                 let written = wait().map_err(|message| {
                     let operator = operator.to_owned();
                     SnapshotError::Unwritten { operator, worker, message }

@@ -1,101 +1,40 @@
 //! The watchdog: reports what a stalled graph waits for.
 //!
 //! A graph that waits for something that never comes, such as a reward that hangs or a response that an engine lost, looks like a working
-//! one: its workers are parked. Operators therefore report what they wait for ([`Waiting`]). When nothing has moved for a set time, the
+//! one: its workers are parked. Operators therefore report what they wait for ([`WaitHandle`]). When nothing has moved for a set time, the
 //! watchdog reports the stall ([`Stall`]) and ends the run if it is configured to.
 //!
 //! Three things count as progress of a graph: a row that an operator receives or emits, a frontier that advances, and work outside of the
-//! graph that is reported. Such work is reported by counters that are [read](crate::operator::Operator::moves_with) at every check, such as
-//! the tokens of an engine, and by [beats](Pulse::beat) from other threads.
+//! graph that is reported. Such work is reported by counters that are [read](crate::operator::Operator::count_progress) at every check,
+//! such as the tokens of an engine, and by [records](ProgressCounter::record) from other threads.
 //!
 //! The watchdog runs on the workers' own threads between activations, so it cannot detect logic that does not return. Ending a run tears
 //! its graph down and waits for the threads that operators own. A program whose threads may hang must end itself in the callback
-//! [`before_the_end`](crate::fault::Faults::before_the_end).
+//! [`on_fault`](crate::fault::Faults::on_fault).
 
+mod progress;
 mod stall;
-mod waiting;
+mod waits;
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub(crate) use progress::{WorkerProgress, count_progress, moved, moved_at, progress};
 use serde::{Deserialize, Serialize};
 pub use stall::{Stall, Wait};
-pub(crate) use waiting::Watched;
-pub use waiting::{Awaited, Awaiting, Waiting};
+pub(crate) use waits::OperatorWaits;
+pub use waits::{WaitGuard, WaitHandle, WaitKey};
 
+use self::progress::counted;
 use crate::clock::{Clock, Nanos};
-use crate::fault::Fault;
-use crate::step::Step;
-
-type Count = Box<dyn Fn() -> u64>;
-
-thread_local! {
-    static OPERATORS: RefCell<Vec<Rc<Watched>>> = const { RefCell::new(Vec::new()) };
-    /// The counters of work done outside of the graph for this worker.
-    static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
-    /// The number of rows and frontier changes that this worker has processed.
-    static MOVED: Cell<u64> = const { Cell::new(0) };
-    /// The latest step of which this worker has processed rows.
-    static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
-    /// The clock for wait times, if a watchdog runs.
-    static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
-}
-
-/// Counts one event of progress.
-pub(crate) fn moved() {
-    MOVED.set(MOVED.get().wrapping_add(1));
-}
-
-/// Counts progress with rows of a step.
-pub(crate) fn moved_at(step: Step) {
-    moved();
-    if step != Step::END {
-        REACHED.set(REACHED.get().max(step));
-    }
-}
-
-/// The progress of this worker.
-pub(crate) struct Progress {
-    /// A wrapping count of progress on the worker and of reported work outside.
-    pub(crate) moved: u64,
-    /// The latest step of which rows were processed.
-    pub(crate) step: Step,
-}
-
-/// Returns the progress of this worker.
-pub(crate) fn progress() -> Progress {
-    Progress { moved: counted(), step: REACHED.get() }
-}
+use crate::fault::record::Fault;
 
 /// Removes the operators of dataflows that this thread ran before. Those of the next dataflow measure waits by `clock`; `None` if no
 /// watchdog runs.
 pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
-    OPERATORS.with_borrow_mut(Vec::clear);
-    COUNTS.with_borrow_mut(Vec::clear);
-    CLOCK.replace(clock);
-    REACHED.set(Step(0));
-}
-
-pub(crate) fn moves_with(count: impl Fn() -> u64 + 'static) {
-    COUNTS.with_borrow_mut(|counts| counts.push(Box::new(count)));
-}
-
-fn watch(operator: Rc<Watched>) {
-    OPERATORS.with_borrow_mut(|operators| operators.push(operator));
-}
-
-fn now() -> Option<Nanos> {
-    CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.now()))
-}
-
-/// Returns the progress on this worker plus the reported work outside.
-fn counted() -> u64 {
-    let outside =
-        |counts: &Vec<Count>| counts.iter().map(|count| count()).fold(0, u64::wrapping_add);
-    MOVED.get().wrapping_add(COUNTS.with_borrow(outside))
+    waits::clear();
+    progress::begin(clock);
 }
 
 /// The reaction to a stall.
@@ -111,16 +50,16 @@ pub enum OnStall {
 
 /// The watchdog settings of a run. Every worker of a process gets a clone.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub struct WatchdogSettings {
     /// The time without progress after which a graph counts as stalled.
     pub after: Nanos,
     /// The reaction to a stall.
     pub on_stall: OnStall,
     /// The progress that the workers of the process share. Threads that no worker owns may beat it, too.
-    pub pulse: Pulse,
+    pub pulse: ProgressCounter,
 }
 
-impl Watch {
+impl WatchdogSettings {
     /// Creates the watchdog of one worker; `tell` is called for stalls that do not end the run.
     #[must_use]
     pub fn on(&self, clock: Arc<dyn Clock>, mut tell: impl FnMut(&Stall) + 'static) -> Watchdog {
@@ -131,22 +70,22 @@ impl Watch {
             }
         };
         let watchdog = Watchdog::new(clock, self.after, tell).with(&self.pulse);
-        if warns { watchdog } else { watchdog.ending_the_run() }
+        if warns { watchdog } else { watchdog.fail_on_stall() }
     }
 }
 
 /// The shared progress of several workers of a process. A worker without work is not stalled while others make progress.
 #[derive(Clone, Debug, Default)]
-pub struct Pulse(Arc<AtomicU64>);
+pub struct ProgressCounter(Arc<AtomicU64>);
 
-impl Pulse {
+impl ProgressCounter {
     /// Records progress; callable from any thread.
-    pub fn beat(&self) {
+    pub fn record(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns a wrapping count of the recorded progress.
-    pub(crate) fn beats(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -159,15 +98,15 @@ pub struct Watchdog {
     /// Returns `true` if the run was asked to end. A stall then ends the run.
     is_asked: Box<dyn Fn() -> bool>,
     tell: Box<dyn FnMut(&Stall)>,
-    pulse: Pulse,
+    pulse: ProgressCounter,
     /// The progress of other processes.
-    elsewhere: Pulse,
+    elsewhere: ProgressCounter,
     /// The progress of this thread at the last check.
     counted: u64,
     /// The progress of all workers at the last check.
     beats: u64,
     since: Nanos,
-    told: bool,
+    reported: bool,
 }
 
 impl Watchdog {
@@ -181,17 +120,17 @@ impl Watchdog {
             ends_run: false,
             is_asked: Box::new(|| false),
             tell: Box::new(tell),
-            pulse: Pulse::default(),
-            elsewhere: Pulse::default(),
+            pulse: ProgressCounter::default(),
+            elsewhere: ProgressCounter::default(),
             counted: counted(),
             beats: 0,
-            told: false,
+            reported: false,
         }
     }
 
     /// Makes a stall end the run after it is reported.
     #[must_use]
-    pub fn ending_the_run(mut self) -> Self {
+    pub fn fail_on_stall(mut self) -> Self {
         self.ends_run = true;
         self
     }
@@ -200,29 +139,29 @@ impl Watchdog {
     ///
     /// A run that was asked to end first completes its open step. If that step is stuck, nothing else would end the run.
     #[must_use]
-    pub fn ending_if(self, is_asked: impl Fn() -> bool + 'static) -> Self {
+    pub fn fail_on_stall_if(self, is_asked: impl Fn() -> bool + 'static) -> Self {
         Self { is_asked: Box::new(is_asked), ..self }
     }
 
     /// Also counts the progress of the workers whose watchdogs share `pulse`.
     #[must_use]
-    pub fn with(mut self, pulse: &Pulse) -> Self {
+    pub fn with(mut self, pulse: &ProgressCounter) -> Self {
         self.pulse = pulse.clone();
         self
     }
 
     /// Also counts the progress of other processes, which is not reported back to them.
-    pub(crate) fn hearing(mut self, elsewhere: &Pulse) -> Self {
+    pub(crate) fn with_other_processes(mut self, elsewhere: &ProgressCounter) -> Self {
         self.elsewhere = elsewhere.clone();
         self
     }
 
-    pub(crate) fn pulse(&self) -> &Pulse {
+    pub(crate) fn pulse(&self) -> &ProgressCounter {
         &self.pulse
     }
 
     /// Returns the time without progress after which the graph counts as stalled.
-    pub(crate) fn bears(&self) -> Duration {
+    pub(crate) fn stall_limit(&self) -> Duration {
         Duration::from_nanos(self.after.0)
     }
 
@@ -234,19 +173,19 @@ impl Watchdog {
     pub fn check(&mut self) -> Option<Fault> {
         let now = self.clock.now();
         if self.has_moved() {
-            (self.since, self.told) = (now, false);
+            (self.since, self.reported) = (now, false);
             return None;
         }
         let silent = now.since(self.since);
         let is_asked = silent >= self.after && (self.is_asked)();
-        if silent < self.after || (self.told && !is_asked) {
+        if silent < self.after || (self.reported && !is_asked) {
             return None;
         }
-        let stall = OPERATORS.with_borrow(|operators| Stall::of(operators, silent, now));
+        let stall = waits::with_operators(|operators| Stall::of(operators, silent, now));
         if is_asked {
             return Some(stall.fault_after_stop());
         }
-        self.told = true;
+        self.reported = true;
         (self.tell)(&stall);
         self.ends_run.then(|| stall.fault())
     }
@@ -260,16 +199,16 @@ impl Watchdog {
         let counted = counted();
         let own = counted.wrapping_sub(std::mem::replace(&mut self.counted, counted));
         let here = self.pulse.0.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
-        let beats = here.wrapping_add(self.elsewhere.beats());
+        let beats = here.wrapping_add(self.elsewhere.count());
         std::mem::replace(&mut self.beats, beats) != beats
     }
 
     /// Returns how long a worker may park before the next [`check`](Self::check): at most a quarter of the limit. Work outside of the graph
     /// for this worker becomes visible to other workers only through its checks.
     #[must_use]
-    pub fn patience(&self) -> Duration {
+    pub fn park_timeout(&self) -> Duration {
         let waited = self.clock.now().since(self.since);
-        let left = if self.told { self.after } else { self.after.since(waited) };
+        let left = if self.reported { self.after } else { self.after.since(waited) };
         let left = left.min(Nanos(self.after.0 / 4));
         // Timely's park is not exact: a worker that wakes shortly before the deadline would spin.
         Duration::from_nanos(left.0).max(Duration::from_millis(1))
@@ -278,9 +217,12 @@ impl Watchdog {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
     use super::*;
     use crate::clock::VirtualClock;
-    use crate::step::{PromptId, SampleId};
+    use crate::step::{PromptId, SampleId, Step};
 
     const AFTER: Nanos = Nanos(10);
 
@@ -317,7 +259,7 @@ mod tests {
         for asked_at in [0, 25] {
             let (clock, watchdog, told) = watched();
             let now = clock.clone();
-            let mut watchdog = watchdog.ending_if(move || now.now() >= Nanos(asked_at));
+            let mut watchdog = watchdog.fail_on_stall_if(move || now.now() >= Nanos(asked_at));
             clock.advance_to(Nanos(9));
             assert_eq!(watchdog.check(), None, "asked at {asked_at}: it may still move");
             clock.advance_to(Nanos(20));
@@ -336,9 +278,9 @@ mod tests {
         let (clock, watchdog, told) = watched();
         let clock_of_waits = Arc::new(clock.clone());
         begin(Some(clock_of_waits));
-        let reward = Watched::register("reward").waiting();
-        let (operator, parts) = (Watched::register("update"), "the disk");
-        let (update, snapshot) = (operator.waiting(), operator.waiting());
+        let reward = OperatorWaits::register("reward").wait_handle();
+        let (operator, parts) = (OperatorWaits::register("update"), "the disk");
+        let (update, snapshot) = (operator.wait_handle(), operator.wait_handle());
         for sample in 0..10 {
             let id = SampleId { step: Step(7), prompt: PromptId(3), sample };
             reward.begin_with(id, || format!("a score by `{}`", "code"));
@@ -351,7 +293,7 @@ mod tests {
         update.end_before(Step(7));
         snapshot.begin(Step(7), parts);
         clock.advance_to(Nanos(12_000_000_000));
-        let fault = watchdog.ending_the_run().check().expect("it is to end");
+        let fault = watchdog.fail_on_stall().check().expect("it is to end");
         assert_eq!(fault.step, Some(Step(7)));
         assert_eq!(
             *told.borrow(),
@@ -367,8 +309,8 @@ mod tests {
     #[test]
     fn where_nobody_watches_nothing_is_kept() {
         begin(None);
-        let operator = Watched::register("reward");
-        operator.waiting().begin(Step(0), "a score");
+        let operator = OperatorWaits::register("reward");
+        operator.wait_handle().begin(Step(0), "a score");
         assert_eq!(Stall::of(&[operator], Nanos(1), Nanos(1)).waits, []);
     }
 
@@ -378,7 +320,7 @@ mod tests {
         let (clock, mut watchdog, told) = watched();
         let tokens = Rc::new(Cell::new(0));
         let counted = tokens.clone();
-        moves_with(move || counted.get());
+        count_progress(move || counted.get());
         for (now, sampled, stalls) in [(10, 5, 0), (19, 5, 0), (20, 5, 1), (21, 6, 1), (31, 6, 2)] {
             tokens.set(sampled);
             clock.advance_to(Nanos(now));
@@ -390,16 +332,16 @@ mod tests {
 
     #[test]
     fn a_worker_is_not_stuck_while_another_works() {
-        let pulse = Pulse::default();
+        let pulse = ProgressCounter::default();
         let (clock, watchdog, told) = watched();
         let mut watchdog = watchdog.with(&pulse);
         clock.advance_to(Nanos(9));
-        pulse.beat();
+        pulse.record();
         assert_eq!(watchdog.check(), None);
         clock.advance_to(Nanos(18));
         assert_eq!(watchdog.check(), None);
         assert!(told.borrow().is_empty());
-        assert_eq!(watchdog.patience(), Duration::from_millis(1));
+        assert_eq!(watchdog.park_timeout(), Duration::from_millis(1));
     }
 
     #[test]
@@ -407,9 +349,9 @@ mod tests {
         let clock = VirtualClock::default();
         let of = Arc::new(clock.clone());
         let mut watchdog = Watchdog::new(of, Nanos(40_000_000), |_| {});
-        assert_eq!(watchdog.patience(), Duration::from_millis(10));
+        assert_eq!(watchdog.park_timeout(), Duration::from_millis(10));
         clock.advance_to(Nanos(35_000_000));
         assert_eq!(watchdog.check(), None);
-        assert_eq!(watchdog.patience(), Duration::from_millis(5), "until it is");
+        assert_eq!(watchdog.park_timeout(), Duration::from_millis(5), "until it is");
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use super::waiting::Watched;
+use super::waits::OperatorWaits;
 use crate::clock::Nanos;
-use crate::fault::Fault;
+use crate::fault::record::Fault;
 use crate::step::{PromptId, Step};
 
 /// A wait of one operator for one step.
@@ -29,7 +29,7 @@ pub struct Wait {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
     /// The time without progress.
-    pub silent: Nanos,
+    pub idle_time: Nanos,
     /// The waits on this worker, ordered by operators as they were built, then by steps.
     pub waits: Vec<Wait>,
     /// The frontiers of each operator's inputs on this worker; `None` for an input that has ended.
@@ -37,9 +37,9 @@ pub struct Stall {
 }
 
 impl Stall {
-    pub(super) fn of(operators: &[Rc<Watched>], silent: Nanos, now: Nanos) -> Self {
+    pub(super) fn of(operators: &[Rc<OperatorWaits>], silent: Nanos, now: Nanos) -> Self {
         Self {
-            silent,
+            idle_time: silent,
             waits: operators.iter().flat_map(|operator| waits(operator, now)).collect(),
             frontiers: operators
                 .iter()
@@ -62,7 +62,7 @@ impl Stall {
     }
 }
 
-fn waits(operator: &Watched, now: Nanos) -> Vec<Wait> {
+fn waits(operator: &OperatorWaits, now: Nanos) -> Vec<Wait> {
     let mut waits: BTreeMap<(Step, Cow<'static, str>), Wait> = BTreeMap::new();
     for set in operator.waits.borrow().iter() {
         for (awaited, (what, since)) in set.borrow().iter() {
@@ -102,7 +102,7 @@ impl fmt::Display for Wait {
 
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nothing has moved for {}: ", self.silent)?;
+        write!(f, "nothing has moved for {}: ", self.idle_time)?;
         if self.waits.is_empty() {
             write!(f, "no operator reports what it waits for; the input frontiers are")?;
             for (operator, frontiers) in &self.frontiers {

@@ -9,13 +9,13 @@ use crate::FileError;
 /// The regular files that a program reads, identified by device and inode: a file is recognized under every path, hard link and symbolic
 /// link.
 #[derive(Clone, Debug, Default)]
-pub struct Inputs(Vec<(Identity, PathBuf)>);
+pub struct Inputs(Vec<(FileId, PathBuf)>);
 
 /// Device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(u64, u64);
+struct FileId(u64, u64);
 
-impl Identity {
+impl FileId {
     fn of(metadata: &Metadata) -> Option<Self> {
         metadata.is_file().then(|| Self(metadata.dev(), metadata.ino()))
     }
@@ -38,13 +38,13 @@ impl Inputs {
     pub fn add(&mut self, path: &Path) {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path()).chain([path.to_owned()]);
-        self.0.extend(paths.filter_map(|path| Some((Identity::at(&path)?, path))));
+        self.0.extend(paths.filter_map(|path| Some((FileId::at(&path)?, path))));
     }
 
     /// Returns the path under which the file at `place` is read, if it is one of the inputs.
     #[must_use]
     pub fn find(&self, place: &Path) -> Option<&Path> {
-        self.named(Identity::at(place)?)
+        self.named(FileId::at(place)?)
     }
 
     /// Rejects an output at `place` if the file there is one of the inputs.
@@ -52,7 +52,7 @@ impl Inputs {
     /// # Errors
     ///
     /// [`FileError::IsInput`] if it is.
-    pub fn refuse(&self, place: &Path) -> Result<(), FileError> {
+    pub fn check_output(&self, place: &Path) -> Result<(), FileError> {
         self.find(place).map_or(Ok(()), |input| Err(is_input(place, input)))
     }
 
@@ -61,7 +61,7 @@ impl Inputs {
     /// # Errors
     ///
     /// [`FileError::IsInput`] if one does.
-    pub fn refuse_within(&self, folder: &Path) -> Result<(), FileError> {
+    pub fn check_folder(&self, folder: &Path) -> Result<(), FileError> {
         let Ok(resolved) = folder.canonicalize() else { return Ok(()) };
         let lies_in =
             |input: &&PathBuf| input.canonicalize().is_ok_and(|input| input.starts_with(&resolved));
@@ -74,14 +74,14 @@ impl Inputs {
     /// # Errors
     ///
     /// [`FileError::IsInput`] if it is, [`FileError::Io`] if the file cannot be examined.
-    pub fn refuse_open(&self, name: &str, file: &File) -> Result<(), FileError> {
+    pub fn check_open(&self, name: &str, file: &File) -> Result<(), FileError> {
         let name = Path::new(name);
         let metadata = file.metadata().map_err(FileError::io(name, "examine"))?;
-        let input = Identity::of(&metadata).and_then(|identity| self.named(identity));
+        let input = FileId::of(&metadata).and_then(|identity| self.named(identity));
         input.map_or(Ok(()), |input| Err(is_input(name, input)))
     }
 
-    fn named(&self, identity: Identity) -> Option<&Path> {
+    fn named(&self, identity: FileId) -> Option<&Path> {
         let found = self.0.iter().find(|(input, _)| *input == identity);
         found.map(|(_, path)| path.as_path())
     }
@@ -94,7 +94,7 @@ fn is_input(place: &Path, input: &Path) -> FileError {
 /// Returns `true` if two paths lead to the same place: to one file, or to one name in one folder where there is no file yet.
 #[must_use]
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
-    match (Identity::at(one), Identity::at(other)) {
+    match (FileId::at(one), FileId::at(other)) {
         (Some(one), Some(other)) => one == other,
         (None, None) => place_of(one).is_some_and(|one| place_of(other) == Some(one)),
         _ => false,
@@ -125,13 +125,13 @@ mod tests {
         symlink(path("data/in"), path("soft")).expect("linked");
         for inputs in [Inputs::of([path("data/in")]), Inputs::of([path("data")])] {
             for place in ["data/in", "data/../data/in", "hard", "soft"] {
-                let error = inputs.refuse(&path(place)).expect_err("an input").to_string();
+                let error = inputs.check_output(&path(place)).expect_err("an input").to_string();
                 assert!(error.contains("data/in"), "{place}: {error}");
             }
-            inputs.refuse(&path("other")).expect("another file");
-            inputs.refuse(&path("new")).expect("no file");
+            inputs.check_output(&path("other")).expect("another file");
+            inputs.check_output(&path("new")).expect("no file");
             let open = File::options().append(true).open(path("hard")).expect("opened");
-            assert!(inputs.refuse_open("standard output", &open).is_err());
+            assert!(inputs.check_open("standard output", &open).is_err());
         }
     }
 
@@ -143,10 +143,10 @@ mod tests {
         fs::write(path("run/rollouts/in"), "rows").expect("written");
         symlink(path("run"), path("soft")).expect("linked");
         let inputs = Inputs::of([path("soft/rollouts/in")]);
-        assert!(inputs.refuse_within(&path("run/rollouts")).is_err());
-        inputs.refuse_within(&path("absent")).expect("no folder");
+        assert!(inputs.check_folder(&path("run/rollouts")).is_err());
+        inputs.check_folder(&path("absent")).expect("no folder");
         fs::create_dir(path("run/roll")).expect("made");
-        inputs.refuse_within(&path("run/roll")).expect("another folder");
+        inputs.check_folder(&path("run/roll")).expect("another folder");
     }
 
     #[test]

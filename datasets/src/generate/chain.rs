@@ -19,7 +19,7 @@ pub const ANSWER: &str = "A:";
 /// The distribution of the number of maps per prompt: log-normal, redrawn above the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Lengths {
+pub struct ChainLengths {
     /// The median. From 1 to `most`; default: 6.
     pub median: f64,
     /// The standard deviation of the logarithm. From 0 to 3; default: 0.8.
@@ -28,13 +28,13 @@ pub struct Lengths {
     pub most: u32,
 }
 
-impl Default for Lengths {
+impl Default for ChainLengths {
     fn default() -> Self {
         Self { median: 6.0, sigma: 0.8, most: 96 }
     }
 }
 
-impl Lengths {
+impl ChainLengths {
     fn draw(self, random: &mut ChaCha8Rng) -> u32 {
         let lengths = LogNormal::new(self.median.ln(), self.sigma)
             .expect("invariant: sigma was checked to be finite");
@@ -49,12 +49,12 @@ impl Lengths {
 
 /// A map of the digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Digits {
+enum DigitMap {
     Add(u8),
     Multiply(u8),
 }
 
-impl Digits {
+impl DigitMap {
     fn draw(random: &mut ChaCha8Rng) -> Self {
         match random.random_bool(0.5) {
             true => Self::Add(random.random_range(1..=9)),
@@ -70,7 +70,7 @@ impl Digits {
     }
 }
 
-impl std::fmt::Display for Digits {
+impl std::fmt::Display for DigitMap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Add(by) => write!(f, "+{by}"),
@@ -98,16 +98,16 @@ impl Demonstration {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
     start: u8,
-    maps: Vec<Digits>,
+    maps: Vec<DigitMap>,
 }
 
 impl Chain {
     /// Draws a random chain. The parameters of `lengths` must be within their bounds.
-    pub(crate) fn draw(random: &mut ChaCha8Rng, lengths: Lengths) -> Self {
+    pub(crate) fn draw(random: &mut ChaCha8Rng, lengths: ChainLengths) -> Self {
         let count = lengths.draw(random);
         Self {
             start: random.random_range(0..10),
-            maps: (0..count).map(|_| Digits::draw(random)).collect(),
+            maps: (0..count).map(|_| DigitMap::draw(random)).collect(),
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_chain_reads_from_left_to_right() {
-        let chain = Chain { start: 3, maps: vec![Digits::Add(4), Digits::Multiply(7)] };
+        let chain = Chain { start: 3, maps: vec![DigitMap::Add(4), DigitMap::Multiply(7)] };
         assert_eq!(chain.prompt(), "3+4*7");
         assert_eq!(chain.worked(), "3+4=7,7*7=9,A:9");
         assert_eq!(chain.direct(), "A:9");
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn every_map_is_a_bijection_other_than_the_identity() {
         let mut random = ChaCha8Rng::seed_from_u64(1);
-        for map in (0..1000).map(|_| Digits::draw(&mut random)) {
+        for map in (0..1000).map(|_| DigitMap::draw(&mut random)) {
             let mut images: Vec<u8> = (0..10).map(|digit| map.apply(digit)).collect();
             assert_ne!(images, (0..10).collect::<Vec<_>>(), "{map}");
             images.sort_unstable();
@@ -187,7 +187,7 @@ mod tests {
     fn lengths_have_their_median_and_a_long_tail() {
         let mut random = ChaCha8Rng::seed_from_u64(2);
         let mut lengths: Vec<u32> =
-            (0..20_000).map(|_| Lengths::default().draw(&mut random)).collect();
+            (0..20_000).map(|_| ChainLengths::default().draw(&mut random)).collect();
         lengths.sort_unstable();
         assert_eq!(lengths[10_000], 6);
         assert!(lengths[0] == 1 && (80..=96).contains(&lengths[19_999]));
@@ -197,7 +197,7 @@ mod tests {
     fn the_alphabet_is_complete() {
         let mut random = ChaCha8Rng::seed_from_u64(3);
         for _ in 0..100 {
-            let chain = Chain::draw(&mut random, Lengths::default());
+            let chain = Chain::draw(&mut random, ChainLengths::default());
             assert!(
                 (chain.prompt() + &chain.worked())
                     .chars()

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub use self::chain::{ALPHABET, Chain, Demonstration, Lengths};
+pub use self::chain::{ALPHABET, Chain, ChainLengths, Demonstration};
 use crate::error::DatasetError;
 use crate::message::Message;
 use crate::prompt::PromptRow;
@@ -39,7 +39,7 @@ pub struct ChainConfig {
     /// The seed of all random choices. Default: 0.
     pub seed: u64,
     /// The distribution of the number of maps per prompt.
-    pub lengths: Lengths,
+    pub lengths: ChainLengths,
     /// The share of demonstrations with the direct solution. From 0 to 1; default: 0.65.
     pub direct_share: f64,
 }
@@ -50,7 +50,7 @@ impl Default for ChainConfig {
             rows: 16_384,
             validation_rows: 512,
             seed: 0,
-            lengths: Lengths::default(),
+            lengths: ChainLengths::default(),
             direct_share: 0.65,
         }
     }
@@ -91,8 +91,11 @@ pub fn generate(
     config.check()?;
     std::fs::create_dir_all(folder).map_err(DatasetError::io(folder, "create"))?;
     let (train, validation) = (folder.join("train.parquet"), folder.join("validation.parquet"));
-    let mut source =
-        Source { random: ChaCha8Rng::seed_from_u64(config.seed), seen: HashSet::new(), config };
+    let mut source = ChainSource {
+        random: ChaCha8Rng::seed_from_u64(config.seed),
+        seen: HashSet::new(),
+        config,
+    };
     let mut lengths = std::collections::BTreeMap::new();
 
     let mut choice = ChaCha8Rng::seed_from_u64(config.seed);
@@ -173,7 +176,7 @@ impl ChainConfig {
             true => Ok(()),
             false => Err(DatasetError::Setting { key, expected, found }),
         };
-        let Lengths { median, sigma, most } = self.lengths;
+        let ChainLengths { median, sigma, most } = self.lengths;
         let within = 1..=MOST_ROWS;
         bound("rows", self.rows >= 1, "at least 1", self.rows.to_string())?;
         bound("rows", within.contains(&self.rows), "at most 100000000", self.rows.to_string())?;
@@ -206,7 +209,7 @@ impl ChainConfig {
     }
 }
 
-struct Source<'a> {
+struct ChainSource<'a> {
     config: &'a ChainConfig,
     random: ChaCha8Rng,
     /// Digests of the drawn prompts. On a collision, a new prompt is discarded and another is drawn, which does no harm.
@@ -216,7 +219,7 @@ struct Source<'a> {
 /// The number of consecutive known prompts after which drawing fails.
 const PATIENCE: u32 = 10_000;
 
-impl Source<'_> {
+impl ChainSource<'_> {
     /// Draws a prompt that has not been drawn before.
     fn draw(&mut self) -> Result<Chain, DatasetError> {
         for _ in 0..PATIENCE {

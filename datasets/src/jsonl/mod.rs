@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::chunk::{Chunk, Chunks};
-use crate::columns::{ColumnPath, Kind, Layout, Plan};
+use crate::columns::{ColumnKind, ColumnPath, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::jsonl::lines::Lines;
@@ -27,13 +27,13 @@ pub(crate) use records::JsonlRecords;
 /// The number of lines between two recorded positions.
 const STRIDE: u64 = 64;
 
-type Object = Map<String, Value>;
+type JsonObject = Map<String, Value>;
 
 /// A JSONL file of prompts.
 #[derive(Debug)]
 pub(crate) struct JsonlFile {
     path: Arc<Path>,
-    plan: Arc<Plan>,
+    plan: Arc<ColumnRoles>,
     columns: Vec<(String, String)>,
     /// The byte offsets of rows 0, 64, 128, ...
     places: Arc<[u64]>,
@@ -44,7 +44,7 @@ impl JsonlFile {
     pub(crate) fn open(path: Arc<Path>, config: &DatasetConfig) -> Result<Self, DatasetError> {
         let mut lines = Lines::open(&path, 0)?;
         let (mut places, mut rows) = (Vec::new(), 0);
-        let mut first = Object::new();
+        let mut first = JsonObject::new();
         while let Some(place) = lines.next_line()? {
             if rows == 0 {
                 first = object(&lines.line).map_err(|found| bad_line(&path, 0, found))?;
@@ -57,7 +57,7 @@ impl JsonlFile {
         if rows == 0 {
             return Err(DatasetError::NoRows { file: path.to_path_buf() });
         }
-        let plan = Arc::new(Plan::resolve(&path, &first, config)?);
+        let plan = Arc::new(ColumnRoles::resolve(&path, &first, config)?);
         let columns =
             first.iter().map(|(name, value)| (name.clone(), type_name(value).to_owned())).collect();
         let segments = segments(rows, &places, lines.end);
@@ -68,7 +68,7 @@ impl JsonlFile {
         &self.path
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &ColumnRoles {
         &self.plan
     }
 
@@ -141,7 +141,7 @@ fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
 const LINE: &str = "(the line)";
 const OBJECT: &str = "a JSON object";
 
-fn object(line: &[u8]) -> Result<Object, String> {
+fn object(line: &[u8]) -> Result<JsonObject, String> {
     match serde_json::from_slice(line) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(other) => Err(shown(&other)),
@@ -160,29 +160,29 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
-impl Layout for Object {
+impl FileLayout for JsonObject {
     fn roots(&self) -> Vec<String> {
         self.keys().cloned().collect()
     }
 
-    fn kind(&self, parts: &[String]) -> Option<Kind> {
+    fn kind(&self, parts: &[String]) -> Option<ColumnKind> {
         Some(match descend(self, parts)? {
-            Value::Array(_) => Kind::List,
-            Value::String(_) => Kind::Text,
-            Value::Object(_) => Kind::Struct,
-            _ => Kind::Other,
+            Value::Array(_) => ColumnKind::List,
+            Value::String(_) => ColumnKind::Text,
+            Value::Object(_) => ColumnKind::Struct,
+            _ => ColumnKind::Other,
         })
     }
 }
 
-fn descend<'a>(object: &'a Object, parts: &[String]) -> Option<&'a Value> {
+fn descend<'a>(object: &'a JsonObject, parts: &[String]) -> Option<&'a Value> {
     let (root, rest) = parts.split_first()?;
     rest.iter().try_fold(object.get(root)?, |value, part| value.get(part))
 }
 
 /// An iterator over the chunks of some rows.
 struct JsonlChunks {
-    plan: Arc<Plan>,
+    plan: Arc<ColumnRoles>,
     places: Arc<[u64]>,
     lines: Lines,
     /// The row number of the next line.

@@ -4,24 +4,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::DatasetError;
-use crate::file::Content;
+use crate::file::FileContent;
 use crate::jsonl::lines::Lines;
-use crate::jsonl::{Object, bad_line, object};
+use crate::jsonl::{JsonObject, bad_line, object};
 
 /// An iterator over the lines of a file as JSON objects.
 pub(crate) struct JsonlRecords {
-    lines: Lines<Content>,
+    lines: Lines<FileContent>,
     row: u64,
 }
 
 impl JsonlRecords {
-    pub(crate) fn of(path: &Arc<Path>, content: Content) -> Self {
+    pub(crate) fn of(path: &Arc<Path>, content: FileContent) -> Self {
         Self { lines: Lines::of(path, content), row: 0 }
     }
 }
 
 impl Iterator for JsonlRecords {
-    type Item = Result<Object, DatasetError>;
+    type Item = Result<JsonObject, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.lines.next_line() {

@@ -7,16 +7,16 @@ use arrow::array::StringBuilder;
 use serde_json::Value;
 
 use crate::chunk::Chunk;
-use crate::columns::{ColumnPath, Plan};
+use crate::columns::{ColumnPath, ColumnRoles};
 use crate::defect::{DefectKind, RowDefect};
-use crate::json::{Extra, Json};
-use crate::jsonl::{LINE, OBJECT, Object, descend, object};
+use crate::json::{ExtraColumns, JsonColumn};
+use crate::jsonl::{JsonObject, LINE, OBJECT, descend, object};
 use crate::messages::{MessagesBuilder, shown};
 use crate::segment::index_u32;
 
 /// Builds a chunk line by line.
 pub(super) struct ChunkBuilder {
-    plan: Arc<Plan>,
+    plan: Arc<ColumnRoles>,
     pub(super) rows: Vec<u64>,
     messages: MessagesBuilder,
     data_source: StringBuilder,
@@ -28,7 +28,7 @@ pub(super) struct ChunkBuilder {
 }
 
 impl ChunkBuilder {
-    pub(super) fn new(plan: Arc<Plan>) -> Self {
+    pub(super) fn new(plan: Arc<ColumnRoles>) -> Self {
         Self {
             rows: Vec::new(),
             messages: MessagesBuilder::new(plan.prompt.name.clone()),
@@ -56,7 +56,7 @@ impl ChunkBuilder {
         self.bad.extend(found.map(|defect| (index, defect)));
     }
 
-    fn push_object(&mut self, object: &Object) -> Result<(), RowDefect> {
+    fn push_object(&mut self, object: &JsonObject) -> Result<(), RowDefect> {
         let plan = self.plan.clone();
         let data_source = text(object, plan.data_source.as_ref());
         let domain = text(object, plan.domain.as_ref());
@@ -99,8 +99,11 @@ impl ChunkBuilder {
             data_source: Some(self.data_source.finish()),
             default_data_source: self.plan.default_data_source.clone(),
             domain: Some(self.domain.finish()),
-            ground_truth: Some(Json::Text(self.ground_truth.finish())),
-            extra: Extra { info: Some(Json::Raw(self.extra.finish())), columns: Vec::new() },
+            ground_truth: Some(JsonColumn::Text(self.ground_truth.finish())),
+            extra: ExtraColumns {
+                info: Some(JsonColumn::Raw(self.extra.finish())),
+                columns: Vec::new(),
+            },
             bad: self.bad,
         }
     }
@@ -115,7 +118,10 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-fn text<'a>(object: &'a Object, path: Option<&ColumnPath>) -> Result<Option<&'a str>, RowDefect> {
+fn text<'a>(
+    object: &'a JsonObject,
+    path: Option<&ColumnPath>,
+) -> Result<Option<&'a str>, RowDefect> {
     let Some(path) = path else { return Ok(None) };
     match descend(object, &path.parts) {
         None | Some(Value::Null) => Ok(None),
@@ -125,9 +131,9 @@ fn text<'a>(object: &'a Object, path: Option<&ColumnPath>) -> Result<Option<&'a 
 }
 
 /// Merges `extra_info` and the extra columns into one object.
-fn extra(object: &Object, plan: &Plan) -> Result<String, RowDefect> {
+fn extra(object: &JsonObject, plan: &ColumnRoles) -> Result<String, RowDefect> {
     let mut all = match &plan.extra_info {
-        None => Object::new(),
+        None => JsonObject::new(),
         Some(path) => info(descend(object, &path.parts).unwrap_or(&Value::Null), path)?,
     };
     for name in &plan.extra {
@@ -138,10 +144,10 @@ fn extra(object: &Object, plan: &Plan) -> Result<String, RowDefect> {
     Ok(Value::Object(all).to_string())
 }
 
-fn info(value: &Value, path: &ColumnPath) -> Result<Object, RowDefect> {
+fn info(value: &Value, path: &ColumnPath) -> Result<JsonObject, RowDefect> {
     let refuse = |found| RowDefect::value(&path.name, OBJECT, found);
     match value {
-        Value::Null => Ok(Object::new()),
+        Value::Null => Ok(JsonObject::new()),
         Value::Object(object) => Ok(object.clone()),
         Value::String(text) => self::object(text.as_bytes()).map_err(refuse),
         other => Err(refuse(shown(other))),

@@ -25,11 +25,11 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::compute::{is_null, nullif};
 
 use crate::chunk::{Chunk, Chunks};
-use crate::columns::{ColumnPath, Plan};
+use crate::columns::{ColumnPath, ColumnRoles};
 use crate::config::DatasetConfig;
 use crate::defect::RowDefect;
 use crate::error::DatasetError;
-use crate::json::{Extra, Json};
+use crate::json::{ExtraColumns, JsonColumn};
 use crate::messages::{Messages, text_messages};
 use crate::parquet::schema::{check_types, projection, shown};
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
@@ -42,7 +42,7 @@ const TEXT_ROWS: usize = 8192;
 pub(crate) struct ParquetFile {
     path: Arc<Path>,
     metadata: ArrowReaderMetadata,
-    plan: Arc<Plan>,
+    plan: Arc<ColumnRoles>,
     projection: ProjectionMask,
     segments: Vec<Segment>,
     chunk_rows: usize,
@@ -57,7 +57,7 @@ impl ParquetFile {
             .with_offset_index_policy(PageIndexPolicy::Optional);
         let metadata = ArrowReaderMetadata::load(&file, options)
             .map_err(|source| DatasetError::Footer { file: path.to_path_buf(), source })?;
-        let plan = Plan::resolve(&path, metadata.schema(), config)?;
+        let plan = ColumnRoles::resolve(&path, metadata.schema(), config)?;
         check_types(&path, metadata.schema(), &plan)?;
         let projection = projection(metadata.parquet_schema(), &plan);
         let segments = segments(metadata.metadata().row_groups(), &projection);
@@ -69,7 +69,7 @@ impl ParquetFile {
         &self.path
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
+    pub(crate) fn plan(&self) -> &ColumnRoles {
         &self.plan
     }
 
@@ -195,7 +195,7 @@ fn select_within(
 /// An iterator over the chunks of some rows.
 struct ParquetChunks {
     path: Arc<Path>,
-    plan: Arc<Plan>,
+    plan: Arc<ColumnRoles>,
     reader: ParquetRecordBatchReader,
     rows: RowNumbers,
     first_row: u64,
@@ -247,8 +247,12 @@ impl ParquetChunks {
         })
     }
 
-    fn json(&self, batch: &RecordBatch, path: &ColumnPath) -> Result<Option<Json>, DatasetError> {
-        let json = descend(batch, &path.parts).map(|array| Json::of(&array)).transpose();
+    fn json(
+        &self,
+        batch: &RecordBatch,
+        path: &ColumnPath,
+    ) -> Result<Option<JsonColumn>, DatasetError> {
+        let json = descend(batch, &path.parts).map(|array| JsonColumn::of(&array)).transpose();
         json.map_err(|source| DatasetError::Layout { file: self.path.to_path_buf(), source })
     }
 
@@ -256,11 +260,13 @@ impl ParquetChunks {
         &self,
         batch: &RecordBatch,
         bad: &mut Vec<(u32, RowDefect)>,
-    ) -> Result<Extra, DatasetError> {
+    ) -> Result<ExtraColumns, DatasetError> {
         let info = match &self.plan.extra_info {
             None => None,
             Some(path) => match self.json(batch, path)? {
-                Some(Json::Text(text)) => Some(Json::Raw(objects(&text, &path.name, bad))),
+                Some(JsonColumn::Text(text)) => {
+                    Some(JsonColumn::Raw(objects(&text, &path.name, bad)))
+                }
                 info => info,
             },
         };
@@ -274,7 +280,7 @@ impl ParquetChunks {
             let path = ColumnPath { name: name.as_str().into(), parts: vec![name.clone()] };
             columns.extend(self.json(batch, &path)?.map(|json| (name.clone(), json)));
         }
-        Ok(Extra { info, columns })
+        Ok(ExtraColumns { info, columns })
     }
 }
 

@@ -12,7 +12,7 @@ use arrow::array::RecordBatch;
 use serde_json::{Map, Value};
 
 use crate::error::DatasetError;
-use crate::json::{Extra, Json};
+use crate::json::{ExtraColumns, JsonColumn};
 use crate::parquet::schema::check_magic;
 
 /// The number of rows decoded at once.
@@ -23,7 +23,7 @@ pub(crate) struct ParquetRecords {
     path: Arc<Path>,
     reader: ParquetRecordBatchReader,
     rows: u64,
-    batch: (Extra, usize),
+    batch: (ExtraColumns, usize),
     /// The index of the next row in the batch and in the file.
     next: (usize, u64),
 }
@@ -38,7 +38,7 @@ impl ParquetRecords {
             ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(footer)?;
         let rows = builder.metadata().file_metadata().num_rows().unsigned_abs();
         let reader = builder.with_batch_size(BATCH_ROWS).build().map_err(footer)?;
-        let none = Extra { info: None, columns: Vec::new() };
+        let none = ExtraColumns { info: None, columns: Vec::new() };
         Ok(Self { path, reader, rows, batch: (none, 0), next: (0, 0) })
     }
 
@@ -51,10 +51,10 @@ impl ParquetRecords {
         let schema = batch.schema();
         let named = schema.fields().iter().zip(batch.columns());
         let columns = named
-            .map(|(field, column)| Ok((field.name().clone(), Json::of(column)?)))
+            .map(|(field, column)| Ok((field.name().clone(), JsonColumn::of(column)?)))
             .collect::<Result<_, _>>()
             .map_err(|source| DatasetError::Layout { file: self.path.to_path_buf(), source })?;
-        self.batch = (Extra { info: None, columns }, batch.num_rows());
+        self.batch = (ExtraColumns { info: None, columns }, batch.num_rows());
         self.next.0 = 0;
         Ok(())
     }

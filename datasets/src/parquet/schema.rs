@@ -8,7 +8,7 @@ use ::parquet::arrow::ProjectionMask;
 use ::parquet::schema::types::SchemaDescriptor;
 use arrow::datatypes::{DataType, Field, SchemaRef};
 
-use crate::columns::{Kind, Layout, Plan};
+use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
 use crate::error::{DatasetError, quoted};
 use crate::file::check_reopens;
 
@@ -44,7 +44,7 @@ pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
 pub(super) fn check_types(
     path: &Path,
     schema: &SchemaRef,
-    plan: &Plan,
+    plan: &ColumnRoles,
 ) -> Result<(), DatasetError> {
     for (part, column) in plan.parts() {
         let found = field(schema, &column.parts)
@@ -90,23 +90,23 @@ fn field<'a>(schema: &'a SchemaRef, parts: &[String]) -> Option<&'a Field> {
     })
 }
 
-impl Layout for SchemaRef {
+impl FileLayout for SchemaRef {
     fn roots(&self) -> Vec<String> {
         self.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    fn kind(&self, parts: &[String]) -> Option<Kind> {
+    fn kind(&self, parts: &[String]) -> Option<ColumnKind> {
         Some(match field(self, parts)?.data_type() {
-            DataType::List(_) => Kind::List,
-            DataType::Utf8 => Kind::Text,
-            DataType::Struct(_) => Kind::Struct,
-            _ => Kind::Other,
+            DataType::List(_) => ColumnKind::List,
+            DataType::Utf8 => ColumnKind::Text,
+            DataType::Struct(_) => ColumnKind::Struct,
+            _ => ColumnKind::Other,
         })
     }
 }
 
 /// Returns the leaf columns in use; of messages only role and content.
-pub(super) fn projection(schema: &SchemaDescriptor, plan: &Plan) -> ProjectionMask {
+pub(super) fn projection(schema: &SchemaDescriptor, plan: &ColumnRoles) -> ProjectionMask {
     let used = |leaf: &[String]| {
         let prompt = leaf.starts_with(&plan.prompt.parts)
             && (leaf.len() == plan.prompt.parts.len()

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::plan::{Kind, Plan};
-use super::{At, Cell, Reading, bad_line};
+use super::plan::{TraceColumnKind, TraceColumns};
+use super::{RowLocation, TraceCell, TraceReader, bad_line};
 use crate::error::DatasetError;
 
-pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetError> {
+pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), DatasetError> {
     let mut lines = BufReader::new(File::open(path).map_err(DatasetError::io(path, "open"))?);
     let mut line = String::new();
-    let mut planned: Option<(Vec<(String, Kind)>, Plan)> = None;
+    let mut planned: Option<(Vec<(String, TraceColumnKind)>, TraceColumns)> = None;
     let mut row = 0;
     while lines.read_line(&mut line).map_err(DatasetError::io(path, "read"))? > 0 {
         if !line.trim().is_empty() {
@@ -26,9 +26,9 @@ pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetEr
                 planned = Some((columns.clone(), trace.plan(path, &columns)?));
             }
             let (columns, plan) = planned.as_ref().expect("invariant: the first line planned it");
-            let at = At { file: path, row, columns };
+            let at = RowLocation { file: path, row, columns };
             trace.push(&at, plan, |column| {
-                object.get(columns[column].0.as_str()).map_or(Cell::Null, cell)
+                object.get(columns[column].0.as_str()).map_or(TraceCell::Null, cell)
             })?;
             row += 1;
         }
@@ -45,24 +45,25 @@ fn object(line: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-fn kind(value: &Value) -> Kind {
+fn kind(value: &Value) -> TraceColumnKind {
     match value {
-        Value::Number(_) => Kind::Number,
-        Value::String(_) => Kind::Text,
-        Value::Array(_) => Kind::List,
-        Value::Null | Value::Bool(_) | Value::Object(_) => Kind::Other,
+        Value::Number(_) => TraceColumnKind::Number,
+        Value::String(_) => TraceColumnKind::Text,
+        Value::Array(_) => TraceColumnKind::List,
+        Value::Null | Value::Bool(_) | Value::Object(_) => TraceColumnKind::Other,
     }
 }
 
-fn cell(value: &Value) -> Cell<'_> {
+fn cell(value: &Value) -> TraceCell<'_> {
     match value {
-        Value::Null => Cell::Null,
-        Value::Number(number) => number
-            .as_i128()
-            .map_or_else(|| Cell::Float(number.as_f64().unwrap_or(f64::NAN)), Cell::Integer),
-        Value::String(text) => Cell::Text(Cow::Borrowed(text)),
-        Value::Array(entries) => Cell::List(entries.len()),
-        Value::Bool(_) => Cell::Other("a truth value"),
-        Value::Object(_) => Cell::Other("an object"),
+        Value::Null => TraceCell::Null,
+        Value::Number(number) => number.as_i128().map_or_else(
+            || TraceCell::Float(number.as_f64().unwrap_or(f64::NAN)),
+            TraceCell::Integer,
+        ),
+        Value::String(text) => TraceCell::Text(Cow::Borrowed(text)),
+        Value::Array(entries) => TraceCell::List(entries.len()),
+        Value::Bool(_) => TraceCell::Other("a truth value"),
+        Value::Object(_) => TraceCell::Other("an object"),
     }
 }

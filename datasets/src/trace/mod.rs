@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::error::{DatasetError, quoted};
 use crate::file::check_reopens;
-use plan::{How, Plan};
+use plan::{LengthSource, TraceColumns};
 
 /// Response lengths and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct TraceRow {
     pub tokens: u32,
     /// `true` if the response ended by itself or at the maximum length. `false` if it was dropped, so that `tokens` is a lower bound
     /// (censored).
-    pub whole: bool,
+    pub is_complete: bool,
 }
 
 /// The source of a trace.
@@ -88,7 +88,7 @@ impl Trace {
     /// If the path does not exist; if a file is a pipe, has another format or is damaged; if no column holds lengths; or if a row cannot be
     /// used. The error names file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
-        let mut trace = Reading {
+        let mut trace = TraceReader {
             options,
             keys: BTreeMap::new(),
             named: Vec::new(),
@@ -99,17 +99,17 @@ impl Trace {
         for file in &files {
             check_reopens(file)?;
             let before = trace.rows.len();
-            match Format::of(file)? {
-                Format::Parquet => parquet::read(file, &mut trace)?,
-                Format::Jsonl => jsonl::read(file, &mut trace)?,
-                Format::Csv { delimiter } => csv::read(file, delimiter, &mut trace)?,
+            match TraceFormat::of(file)? {
+                TraceFormat::Parquet => parquet::read(file, &mut trace)?,
+                TraceFormat::Jsonl => jsonl::read(file, &mut trace)?,
+                TraceFormat::Csv { delimiter } => csv::read(file, delimiter, &mut trace)?,
             }
             if trace.rows.len() == before {
                 return Err(DatasetError::NoRows { file: file.clone() });
             }
         }
         trace.number_keys();
-        let Columns { length_column, prompt_column, prompt_length_column } =
+        let TraceColumnNames { length_column, prompt_column, prompt_length_column } =
             trace.columns.expect("invariant: a file with rows has a column of lengths");
         let source = TraceSource { files, length_column, prompt_column, prompt_length_column };
         Ok(Self { rows: trace.rows, source })
@@ -130,7 +130,7 @@ impl Trace {
     #[must_use]
     pub fn uncensored(&self, seed: u64) -> Vec<TraceRow> {
         let mut ascending: Vec<(u32, bool)> =
-            self.rows.iter().map(|row| (row.tokens, row.whole)).collect();
+            self.rows.iter().map(|row| (row.tokens, row.is_complete)).collect();
         ascending.sort_unstable();
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut grown = |mut tokens: u32, mut whole: bool| {
@@ -144,8 +144,11 @@ impl Trace {
             }
             tokens
         };
-        let mut whole =
-            |row: &TraceRow| TraceRow { tokens: grown(row.tokens, row.whole), whole: true, ..*row };
+        let mut whole = |row: &TraceRow| TraceRow {
+            tokens: grown(row.tokens, row.is_complete),
+            is_complete: true,
+            ..*row
+        };
         self.rows.iter().map(&mut whole).collect()
     }
 
@@ -168,7 +171,7 @@ impl fmt::Display for TraceSource {
 }
 
 /// The value of a cell, as far as traces need it.
-enum Cell<'a> {
+enum TraceCell<'a> {
     Null,
     Integer(i128),
     Float(f64),
@@ -179,33 +182,33 @@ enum Cell<'a> {
 }
 
 /// The state of reading a trace.
-struct Reading<'a> {
+struct TraceReader<'a> {
     options: &'a TraceOptions<'a>,
     /// The keys that are not whole numbers, in the order of their first occurrence.
     keys: BTreeMap<String, usize>,
     /// The rows with such keys, with the index of the key.
     named: Vec<(usize, usize)>,
     rows: Vec<TraceRow>,
-    columns: Option<Columns>,
+    columns: Option<TraceColumnNames>,
 }
 
 /// The column names of the first file.
-struct Columns {
+struct TraceColumnNames {
     length_column: String,
     prompt_column: Option<String>,
     prompt_length_column: Option<String>,
 }
 
-impl Reading<'_> {
+impl TraceReader<'_> {
     /// Chooses the columns of a file.
     fn plan(
         &mut self,
         file: &Path,
-        columns: &[(String, plan::Kind)],
-    ) -> Result<Plan, DatasetError> {
-        let plan = Plan::of(file, columns, self.options)?;
+        columns: &[(String, plan::TraceColumnKind)],
+    ) -> Result<TraceColumns, DatasetError> {
+        let plan = TraceColumns::of(file, columns, self.options)?;
         let name = |index: usize| columns[index].0.clone();
-        self.columns.get_or_insert_with(|| Columns {
+        self.columns.get_or_insert_with(|| TraceColumnNames {
             length_column: name(plan.length.0),
             prompt_column: plan.prompt.map(name),
             prompt_length_column: plan.prompt_length.map(|(index, _)| name(index)),
@@ -216,9 +219,9 @@ impl Reading<'_> {
     /// Adds a row; `cell` returns its values by column.
     fn push<'c>(
         &mut self,
-        at: &At<'_>,
-        plan: &Plan,
-        cell: impl Fn(usize) -> Cell<'c>,
+        at: &RowLocation<'_>,
+        plan: &TraceColumns,
+        cell: impl Fn(usize) -> TraceCell<'c>,
     ) -> Result<(), DatasetError> {
         let tokens = self.tokens(at, plan.length, cell(plan.length.0))?;
         let prompt_tokens = match plan.prompt_length {
@@ -227,7 +230,7 @@ impl Reading<'_> {
         };
         let prompt = plan.prompt.and_then(|column| self.key(cell(column)));
         let whole = plan.finish_reason.map(&cell).is_none_or(|cell| match cell {
-            Cell::Text(reason) => !DROPPED.contains(&reason.as_ref()),
+            TraceCell::Text(reason) => !DROPPED.contains(&reason.as_ref()),
             _ => true,
         });
         self.rows.push(TraceRow {
@@ -236,7 +239,7 @@ impl Reading<'_> {
             step: plan.step.and_then(|column| cell(column).whole_number()),
             prompt_tokens,
             tokens,
-            whole,
+            is_complete: whole,
         });
         Ok(())
     }
@@ -244,12 +247,12 @@ impl Reading<'_> {
     /// Returns the length of a prompt, or `None` if the row does not record it.
     fn recorded_tokens(
         &self,
-        at: &At<'_>,
-        length: (usize, How),
-        cell: Cell<'_>,
+        at: &RowLocation<'_>,
+        length: (usize, LengthSource),
+        cell: TraceCell<'_>,
     ) -> Result<Option<u32>, DatasetError> {
         match cell {
-            Cell::Null => Ok(None),
+            TraceCell::Null => Ok(None),
             cell => self.tokens(at, length, cell).map(Some),
         }
     }
@@ -257,31 +260,31 @@ impl Reading<'_> {
     /// Returns the number of tokens that a cell stands for.
     fn tokens(
         &self,
-        at: &At<'_>,
-        (column, how): (usize, How),
-        cell: Cell<'_>,
+        at: &RowLocation<'_>,
+        (column, how): (usize, LengthSource),
+        cell: TraceCell<'_>,
     ) -> Result<u32, DatasetError> {
         let bad = |expected, found| at.bad(column, expected, found);
         match (how, cell) {
-            (How::Number, cell) => {
+            (LengthSource::Number, cell) => {
                 cell.whole_number().ok_or_else(|| bad("a whole number of tokens", cell.shown()))
             }
-            (How::List, Cell::List(entries)) => u32::try_from(entries)
+            (LengthSource::List, TraceCell::List(entries)) => u32::try_from(entries)
                 .map_err(|_| bad("at most 4294967295 tokens", entries.to_string())),
-            (How::List, cell) => Err(bad("a list of token ids", cell.shown())),
-            (How::Text, Cell::Text(text)) => {
+            (LengthSource::List, cell) => Err(bad("a list of token ids", cell.shown())),
+            (LengthSource::Text, TraceCell::Text(text)) => {
                 let count = self.options.count_tokens.map_or(Err(String::new()), |of| of(&text));
                 let tokens =
                     count.map_err(|reason| bad("text that the tokenizer can encode", reason))?;
                 u32::try_from(tokens)
                     .map_err(|_| bad("at most 4294967295 tokens", tokens.to_string()))
             }
-            (How::Text, cell) => Err(bad("text", cell.shown())),
+            (LengthSource::Text, cell) => Err(bad("text", cell.shown())),
         }
     }
 
     /// Returns the key of the next row if it is a whole number. Records other keys, which get a number when all keys are known.
-    fn key(&mut self, cell: Cell<'_>) -> Option<u64> {
+    fn key(&mut self, cell: TraceCell<'_>) -> Option<u64> {
         let text = cell.key()?;
         if let Some(number) = text.parse::<u64>().ok().filter(|number| number.to_string() == text) {
             return Some(number);
@@ -306,12 +309,12 @@ impl Reading<'_> {
 /// Finish reasons of responses that were dropped before their end.
 const DROPPED: [&str; 6] = ["abort", "aborted", "pause", "paused", "cancelled", "canceled"];
 
-impl<'a> Cell<'a> {
+impl<'a> TraceCell<'a> {
     fn whole_number<T: TryFrom<i128>>(&self) -> Option<T> {
         let number = match self {
-            Cell::Integer(number) => *number,
-            Cell::Float(number) if number.fract() == 0.0 => *number as i128,
-            Cell::Text(text) => text.trim().parse().ok()?,
+            TraceCell::Integer(number) => *number,
+            TraceCell::Float(number) if number.fract() == 0.0 => *number as i128,
+            TraceCell::Text(text) => text.trim().parse().ok()?,
             _ => return None,
         };
         T::try_from(number).ok()
@@ -320,33 +323,33 @@ impl<'a> Cell<'a> {
     /// Converts the cell to the text of a prompt key.
     fn key(self) -> Option<Cow<'a, str>> {
         match self {
-            Cell::Integer(number) => Some(number.to_string().into()),
-            Cell::Float(number) => Some(number.to_string().into()),
-            Cell::Text(text) => Some(text),
-            Cell::Null | Cell::List(_) | Cell::Other(_) => None,
+            TraceCell::Integer(number) => Some(number.to_string().into()),
+            TraceCell::Float(number) => Some(number.to_string().into()),
+            TraceCell::Text(text) => Some(text),
+            TraceCell::Null | TraceCell::List(_) | TraceCell::Other(_) => None,
         }
     }
 
     fn shown(&self) -> String {
         match self {
-            Cell::Null => "nothing".to_owned(),
-            Cell::Integer(number) => number.to_string(),
-            Cell::Float(number) => number.to_string(),
-            Cell::Text(text) => quoted(text.chars().take(40).collect::<String>().as_bytes()),
-            Cell::List(entries) => format!("a list of {entries}"),
-            Cell::Other(kind) => (*kind).to_owned(),
+            TraceCell::Null => "nothing".to_owned(),
+            TraceCell::Integer(number) => number.to_string(),
+            TraceCell::Float(number) => number.to_string(),
+            TraceCell::Text(text) => quoted(text.chars().take(40).collect::<String>().as_bytes()),
+            TraceCell::List(entries) => format!("a list of {entries}"),
+            TraceCell::Other(kind) => (*kind).to_owned(),
         }
     }
 }
 
 /// The location of a row, for error messages.
-struct At<'a> {
+struct RowLocation<'a> {
     file: &'a Path,
     row: u64,
-    columns: &'a [(String, plan::Kind)],
+    columns: &'a [(String, plan::TraceColumnKind)],
 }
 
-impl At<'_> {
+impl RowLocation<'_> {
     fn bad(&self, column: usize, expected: &'static str, found: String) -> DatasetError {
         DatasetError::BadRow {
             file: self.file.to_owned(),
@@ -364,13 +367,13 @@ fn bad_line(file: &Path, row: u64, expected: &'static str, found: String) -> Dat
     DatasetError::BadRow { file: file.to_owned(), row, column, expected, found }
 }
 
-enum Format {
+enum TraceFormat {
     Parquet,
     Jsonl,
     Csv { delimiter: u8 },
 }
 
-impl Format {
+impl TraceFormat {
     fn of(path: &Path) -> Result<Self, DatasetError> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("parquet" | "pq") => Ok(Self::Parquet),
@@ -396,7 +399,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(DatasetError::io(folder, "read"))? {
         let file = entry.map_err(DatasetError::io(folder, "read"))?.path();
-        if Format::of(&file).is_ok() {
+        if TraceFormat::of(&file).is_ok() {
             files.push(file);
         }
     }

@@ -13,21 +13,21 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
 use arrow::error::ArrowError;
 
-use super::plan::{Kind, Plan};
-use super::{At, Cell, Reading};
+use super::plan::{TraceColumnKind, TraceColumns};
+use super::{RowLocation, TraceCell, TraceReader};
 use crate::error::DatasetError;
 use crate::parquet::check_magic;
 
 /// The number of rows decoded at once. It is small because a row may contain all its tokens as a list.
 const ROWS: usize = 1024;
 
-pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetError> {
+pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), DatasetError> {
     check_magic(path)?;
     let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let metadata = ArrowReaderMetadata::load(&file, options)
         .map_err(|source| DatasetError::Footer { file: path.to_owned(), source })?;
-    let columns: Vec<(String, Kind)> = metadata
+    let columns: Vec<(String, TraceColumnKind)> = metadata
         .schema()
         .fields()
         .iter()
@@ -50,9 +50,9 @@ pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetEr
             .collect::<Result<_, _>>()
             .map_err(|source| damaged(row, source.into()))?;
         for index in 0..batch.num_rows() {
-            let at = At { file: path, row, columns: &columns };
+            let at = RowLocation { file: path, row, columns: &columns };
             trace.push(&at, &plan, |column| {
-                arrays[column].as_ref().map_or(Cell::Null, |array| cell(array, index))
+                arrays[column].as_ref().map_or(TraceCell::Null, |array| cell(array, index))
             })?;
             row += 1;
         }
@@ -60,7 +60,7 @@ pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetEr
     Ok(())
 }
 
-impl Plan {
+impl TraceColumns {
     fn columns(&self) -> impl Iterator<Item = usize> {
         let prompt_length = self.prompt_length.map(|(index, _)| index);
         let others = [self.prompt, prompt_length, self.sample, self.step, self.finish_reason];
@@ -68,12 +68,12 @@ impl Plan {
     }
 }
 
-fn kind(data_type: &DataType) -> Kind {
+fn kind(data_type: &DataType) -> TraceColumnKind {
     match data_type {
-        data_type if data_type.is_integer() || data_type.is_floating() => Kind::Number,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Kind::Text,
-        DataType::List(_) | DataType::LargeList(_) => Kind::List,
-        _ => Kind::Other,
+        data_type if data_type.is_integer() || data_type.is_floating() => TraceColumnKind::Number,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => TraceColumnKind::Text,
+        DataType::List(_) | DataType::LargeList(_) => TraceColumnKind::List,
+        _ => TraceColumnKind::Other,
     }
 }
 
@@ -88,17 +88,19 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     }
 }
 
-fn cell(array: &ArrayRef, row: usize) -> Cell<'_> {
+fn cell(array: &ArrayRef, row: usize) -> TraceCell<'_> {
     if array.is_null(row) {
-        return Cell::Null;
+        return TraceCell::Null;
     }
     match array.data_type() {
-        DataType::UInt64 => Cell::Integer(array.as_primitive::<UInt64Type>().value(row).into()),
-        DataType::Int64 => Cell::Integer(array.as_primitive::<Int64Type>().value(row).into()),
-        DataType::Float64 => Cell::Float(array.as_primitive::<Float64Type>().value(row)),
-        DataType::Utf8 => Cell::Text(Cow::Borrowed(array.as_string::<i32>().value(row))),
-        DataType::List(_) => Cell::List(array.as_list::<i32>().value(row).len()),
-        DataType::LargeList(_) => Cell::List(array.as_list::<i64>().value(row).len()),
-        _ => Cell::Other("another type"),
+        DataType::UInt64 => {
+            TraceCell::Integer(array.as_primitive::<UInt64Type>().value(row).into())
+        }
+        DataType::Int64 => TraceCell::Integer(array.as_primitive::<Int64Type>().value(row).into()),
+        DataType::Float64 => TraceCell::Float(array.as_primitive::<Float64Type>().value(row)),
+        DataType::Utf8 => TraceCell::Text(Cow::Borrowed(array.as_string::<i32>().value(row))),
+        DataType::List(_) => TraceCell::List(array.as_list::<i32>().value(row).len()),
+        DataType::LargeList(_) => TraceCell::List(array.as_list::<i64>().value(row).len()),
+        _ => TraceCell::Other("another type"),
     }
 }

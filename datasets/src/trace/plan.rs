@@ -7,7 +7,7 @@ use crate::error::DatasetError;
 
 /// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TraceColumnKind {
     Number,
     Text,
     /// Text that may be a number, like all fields of CSV.
@@ -18,7 +18,7 @@ pub(super) enum Kind {
 
 /// The way in which a length is derived from a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum LengthSource {
     Number,
     List,
     Text,
@@ -26,10 +26,10 @@ pub(super) enum How {
 
 /// The columns by index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub(super) length: (usize, How),
+pub(super) struct TraceColumns {
+    pub(super) length: (usize, LengthSource),
     pub(super) prompt: Option<usize>,
-    pub(super) prompt_length: Option<(usize, How)>,
+    pub(super) prompt_length: Option<(usize, LengthSource)>,
     pub(super) sample: Option<usize>,
     pub(super) step: Option<usize>,
     pub(super) finish_reason: Option<usize>,
@@ -83,52 +83,58 @@ const PROMPT_TEXTS: [&str; 3] = ["prompt", "input", "prompttext"];
 const LENGTHS: &str = "a column of lengths in tokens such as `response_length`, token ids such as `response_ids`, or a tokenizer that \
                        counts the tokens of the text";
 
-impl Plan {
+impl TraceColumns {
     /// Chooses the columns.
     ///
     /// # Errors
     /// If no column holds lengths, or a requested column is absent.
     pub(super) fn of(
         file: &Path,
-        columns: &[(String, Kind)],
+        columns: &[(String, TraceColumnKind)],
         options: &TraceOptions<'_>,
     ) -> Result<Self, DatasetError> {
         let table = Table { file, columns };
         let prompt = match &options.prompt_column {
             Some(name) => Some(table.named(name)?),
-            None => table.find(&PROMPTS, &[Kind::Number, Kind::Text, Kind::Field]),
+            None => table.find(
+                &PROMPTS,
+                &[TraceColumnKind::Number, TraceColumnKind::Text, TraceColumnKind::Field],
+            ),
         };
-        let scalar = |name: &str| table.find(&[name], &[Kind::Number, Kind::Field]);
+        let scalar =
+            |name: &str| table.find(&[name], &[TraceColumnKind::Number, TraceColumnKind::Field]);
         Ok(Self {
             length: table.length(options)?,
             prompt,
             prompt_length: table.prompt_length(options)?,
             sample: scalar("sample"),
             step: scalar("step"),
-            finish_reason: table.find(&["finishreason"], &[Kind::Text, Kind::Field]),
+            finish_reason: table
+                .find(&["finishreason"], &[TraceColumnKind::Text, TraceColumnKind::Field]),
         })
     }
 }
 
 struct Table<'a> {
     file: &'a Path,
-    columns: &'a [(String, Kind)],
+    columns: &'a [(String, TraceColumnKind)],
 }
 
 impl Table<'_> {
-    fn length(&self, options: &TraceOptions<'_>) -> Result<(usize, How), DatasetError> {
+    fn length(&self, options: &TraceOptions<'_>) -> Result<(usize, LengthSource), DatasetError> {
         if let Some(name) = &options.length_column {
             return self.how(self.named(name)?, options);
         }
-        let numbers = self.find(&NUMBERS, &[Kind::Number, Kind::Field]);
-        let lists = || self.find(&LISTS, &[Kind::List]);
-        if let Some(found) =
-            numbers.map(|at| (at, How::Number)).or_else(|| lists().map(|at| (at, How::List)))
+        let numbers = self.find(&NUMBERS, &[TraceColumnKind::Number, TraceColumnKind::Field]);
+        let lists = || self.find(&LISTS, &[TraceColumnKind::List]);
+        if let Some(found) = numbers
+            .map(|at| (at, LengthSource::Number))
+            .or_else(|| lists().map(|at| (at, LengthSource::List)))
         {
             return Ok(found);
         }
-        match self.find(&TEXTS, &[Kind::Text, Kind::Field]) {
-            Some(text) if options.count_tokens.is_some() => Ok((text, How::Text)),
+        match self.find(&TEXTS, &[TraceColumnKind::Text, TraceColumnKind::Field]) {
+            Some(text) if options.count_tokens.is_some() => Ok((text, LengthSource::Text)),
             Some(text) => Err(self.not_lengths(text, "text")),
             None => Err(self.absent("response_length")),
         }
@@ -138,33 +144,40 @@ impl Table<'_> {
     fn prompt_length(
         &self,
         options: &TraceOptions<'_>,
-    ) -> Result<Option<(usize, How)>, DatasetError> {
+    ) -> Result<Option<(usize, LengthSource)>, DatasetError> {
         if let Some(name) = &options.prompt_length_column {
             return self.how(self.named(name)?, options).map(Some);
         }
-        let numbers = self.find(&PROMPT_NUMBERS, &[Kind::Number, Kind::Field]);
-        let lists = || self.find(&PROMPT_LISTS, &[Kind::List]);
-        let texts = || self.find(&PROMPT_TEXTS, &[Kind::Text, Kind::Field]);
+        let numbers =
+            self.find(&PROMPT_NUMBERS, &[TraceColumnKind::Number, TraceColumnKind::Field]);
+        let lists = || self.find(&PROMPT_LISTS, &[TraceColumnKind::List]);
+        let texts = || self.find(&PROMPT_TEXTS, &[TraceColumnKind::Text, TraceColumnKind::Field]);
         let counted = || texts().filter(|_| options.count_tokens.is_some());
         Ok(numbers
-            .map(|at| (at, How::Number))
-            .or_else(|| lists().map(|at| (at, How::List)))
-            .or_else(|| counted().map(|at| (at, How::Text))))
+            .map(|at| (at, LengthSource::Number))
+            .or_else(|| lists().map(|at| (at, LengthSource::List)))
+            .or_else(|| counted().map(|at| (at, LengthSource::Text))))
     }
 
     /// Returns how lengths are derived from a requested column.
-    fn how(&self, index: usize, options: &TraceOptions<'_>) -> Result<(usize, How), DatasetError> {
+    fn how(
+        &self,
+        index: usize,
+        options: &TraceOptions<'_>,
+    ) -> Result<(usize, LengthSource), DatasetError> {
         match self.columns[index].1 {
-            Kind::Number | Kind::Field => Ok((index, How::Number)),
-            Kind::List => Ok((index, How::List)),
-            Kind::Text if options.count_tokens.is_some() => Ok((index, How::Text)),
-            Kind::Text => Err(self.not_lengths(index, "text")),
-            Kind::Other => Err(self.not_lengths(index, "another type")),
+            TraceColumnKind::Number | TraceColumnKind::Field => Ok((index, LengthSource::Number)),
+            TraceColumnKind::List => Ok((index, LengthSource::List)),
+            TraceColumnKind::Text if options.count_tokens.is_some() => {
+                Ok((index, LengthSource::Text))
+            }
+            TraceColumnKind::Text => Err(self.not_lengths(index, "text")),
+            TraceColumnKind::Other => Err(self.not_lengths(index, "another type")),
         }
     }
 
     /// Returns the first column with one of `names` and one of `kinds`; earlier names take precedence.
-    fn find(&self, names: &[&str], kinds: &[Kind]) -> Option<usize> {
+    fn find(&self, names: &[&str], kinds: &[TraceColumnKind]) -> Option<usize> {
         names.iter().find_map(|name| {
             self.columns
                 .iter()

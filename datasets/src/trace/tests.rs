@@ -79,7 +79,7 @@ fn rollouts_of_our_own_keep_prompt_sample_step_and_what_was_aborted() {
         step: Some(step),
         prompt_tokens: None,
         tokens,
-        whole,
+        is_complete: whole,
     };
     assert_eq!(
         trace.rows,
@@ -191,7 +191,7 @@ fn dropped_responses_grow_to_one_that_is_longer() {
         step: None,
         prompt_tokens: None,
         tokens,
-        whole,
+        is_complete: whole,
     };
     let rows =
         vec![row(100, true), row(150, false), row(200, true), row(300, true), row(400, true)];

@@ -40,14 +40,14 @@ impl AdvantageExt for Groups<'_> {
         // then distributed to the training workers by prompt id.
         let central = estimator.whole_step() || self.reward_kl.is_some();
         let input = match central {
-            true => route::first("groups_to_first", self.groups, schema),
+            true => route::gather_at_first("groups_to_first", self.groups, schema),
             false => self.groups,
         };
         let mut operator = Operator::new("advantage", input.scope());
         let mut input = operator.input(input, Pipeline, schema);
         let (mut output, groups) = operator.output(&schema::GROUPS, &[0]);
         let (mut measured, metrics) = operator.output(&schema::METRICS, &[0]);
-        let groups = operator.spanned(groups);
+        let groups = operator.end_spans_by(groups);
         let adapting = self.reward_kl.filter(KlController::adapts);
         let resumable = &self.streams.resumable;
         let known = adapting.and_then(|_| resumable.read());
@@ -81,7 +81,7 @@ impl AdvantageExt for Groups<'_> {
             }
         });
         let groups = match central {
-            true => route::exchanged(
+            true => route::exchange(
                 "groups_to_workers",
                 groups,
                 route::by_key(column::PROMPT_ID),

@@ -8,7 +8,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::resume::part::{read_rows, rows};
@@ -50,7 +50,7 @@ pub(crate) struct AnchorTotals {
 }
 
 impl SavedState for AnchorTotals {
-    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+    fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
         let Some(batch) = read_rows(restored, PART, &schema::ANCHORS)? else {
             return Ok(None);
         };

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use rollpacker_dataflow::step::{PromptId, Step};
 
 use super::bias::WeightSums;
@@ -66,7 +66,7 @@ pub(crate) struct FactTotals {
 }
 
 impl SavedState for FactTotals {
-    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+    fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
         let lengths = read_rows(restored, LENGTHS, &LENGTH_ROWS)?;
         let pairs = read_rows(restored, PAIRS, &PAIR_ROWS)?;
         let rows = read_rows(restored, ROWS, &HISTORY_ROWS)?;

@@ -10,7 +10,7 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
-use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
@@ -30,7 +30,10 @@ const PART: &str = "placement";
 ///
 /// # Errors
 /// If the snapshot cannot be read, or the policy rejects the state.
-pub fn restore(restored: &Restored, policy: &mut dyn PlacementPolicy) -> Result<(), ResumeError> {
+pub fn restore(
+    restored: &RestoredSnapshot,
+    policy: &mut dyn PlacementPolicy,
+) -> Result<(), ResumeError> {
     let Some(learned) = read_bytes(restored, PART)? else { return Ok(()) };
     let refused = |reason| ResumeError::Refused { step: restored.step(), part: PART, reason };
     policy.restore(&learned).map_err(refused)

@@ -48,15 +48,15 @@ impl ReduceExt for Gradients<'_> {
             self.streams.in_flight.clone(),
             costs.clone(),
         );
-        let chunks = route::exchanged(
+        let chunks = route::exchange(
             "gradients_to_owners",
             taken.chunks,
             route::to_worker(schema::column::WORKER),
             &schema::GRADIENTS,
         );
         let summed = sum::sum(chunks, costs.clone());
-        let sums = route::all("gradients_to_all", summed.sums, &schema::GRADIENTS);
-        let totals = route::all("totals_to_all", taken.totals, &schema::TOTALS);
+        let sums = route::broadcast("gradients_to_all", summed.sums, &schema::GRADIENTS);
+        let totals = route::broadcast("totals_to_all", taken.totals, &schema::TOTALS);
         let delivered = deliver::deliver(sums, totals, self.trainer.clone(), costs);
         let errors = taken.errors.concat(summed.errors).concat(delivered.errors);
         let streams = self.streams.with_errors(errors).with_metrics(delivered.metrics);

@@ -22,7 +22,7 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::Step;
-use rollpacker_dataflow::telemetry::{self, Reading};
+use rollpacker_dataflow::telemetry::{self, MeterReading};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_stages::train::Metrics;
 
@@ -149,7 +149,7 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
 
 /// Reports each step to `observer`.
 ///
-/// With several workers, the streams must be routed to the first worker ([`route::first`](rollpacker_dataflow::route::first),
+/// With several workers, the streams must be routed to the first worker ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first),
 /// [`merged`](crate::merge::merged)). The observers of the other workers receive nothing.
 pub fn observe(
     streams: ReportInputs<'_>,
@@ -229,12 +229,12 @@ fn named(batch: &Batch) -> impl Iterator<Item = (String, f64)> {
 }
 
 /// Returns the work of this worker's operators between two readings, under `operator/<name>/`: rows in, rows out, and busy time.
-fn since(before: &[Reading], now: &[Reading]) -> Metrics {
+fn since(before: &[MeterReading], now: &[MeterReading]) -> Metrics {
     let mut metrics = Metrics::new();
     for (index, now) in now.iter().enumerate() {
         // Readings are in the order in which operators were built, and operators are never removed, so indices match.
         let before = before.get(index);
-        let rows = |of: fn(&Reading) -> u64| (of(now) - before.map_or(0, of)) as f64;
+        let rows = |of: fn(&MeterReading) -> u64| (of(now) - before.map_or(0, of)) as f64;
         let busy = now.busy.since(before.map_or(Nanos(0), |before| before.busy)).as_secs_f64();
         metrics.extend(
             [

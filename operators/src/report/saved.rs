@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -47,7 +47,7 @@ impl ObserverState {
     /// # Errors
     /// If the snapshot cannot be read, or the value is not a valid `T`.
     pub fn read<T: DeserializeOwned>(
-        restored: &Restored,
+        restored: &RestoredSnapshot,
         name: &str,
     ) -> Result<Option<T>, ResumeError> {
         let mut values: Map<String, Value> = read_json(restored, PART)?.unwrap_or_default();

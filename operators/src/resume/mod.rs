@@ -32,9 +32,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use rollpacker_dataflow::batch::BatchStream;
-use rollpacker_dataflow::fault::{Fault, refuse};
+use rollpacker_dataflow::fault::{Fault, fault_stream};
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::snapshot::{Commits, Restored, Snapshots};
+use rollpacker_dataflow::snapshot::{Commits, RestoredSnapshot, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
@@ -42,7 +42,7 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 /// The state of an operator in a snapshot.
 pub(crate) trait SavedState: Sized {
     /// Reads the state from the parts that the operator wrote; `None` if it wrote none.
-    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError>;
+    fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError>;
 }
 
 /// Access of a graph's operators to snapshots: they register their parts and read the state that they resume from. By default, no
@@ -50,7 +50,7 @@ pub(crate) trait SavedState: Sized {
 #[derive(Clone, Default)]
 pub struct Resumable<'scope> {
     snapshots: Option<Snapshots<'scope>>,
-    restored: Option<Restored>,
+    restored: Option<RestoredSnapshot>,
     /// The first part that could not be read.
     unreadable: Rc<RefCell<Option<ResumeError>>>,
 }
@@ -58,7 +58,7 @@ pub struct Resumable<'scope> {
 impl<'scope> Resumable<'scope> {
     /// Creates the access to `snapshots`, resuming from `restored`.
     #[must_use]
-    pub fn new(snapshots: Option<Snapshots<'scope>>, restored: Option<Restored>) -> Self {
+    pub fn new(snapshots: Option<Snapshots<'scope>>, restored: Option<RestoredSnapshot>) -> Self {
         Self { snapshots, restored, unreadable: Rc::default() }
     }
 
@@ -66,7 +66,7 @@ impl<'scope> Resumable<'scope> {
     #[must_use]
     pub fn errors(&self, scope: Scope<'scope, Step>) -> BatchStream<'scope> {
         match self.unreadable.borrow().as_ref() {
-            Some(error) => refuse(scope, Fault::new("resume", error.to_string())),
+            Some(error) => fault_stream(scope, Fault::new("resume", error.to_string())),
             None => empty(scope),
         }
     }
@@ -103,7 +103,7 @@ impl<'scope> Resumable<'scope> {
 
     /// Returns the last completed step.
     pub(crate) fn step(&self) -> Option<Step> {
-        self.restored.as_ref().map(Restored::step)
+        self.restored.as_ref().map(RestoredSnapshot::step)
     }
 
     /// Registers a part that every worker has for itself.

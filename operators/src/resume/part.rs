@@ -4,7 +4,7 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,7 +24,7 @@ pub(crate) fn json(value: &impl Serialize) -> Part {
 
 /// Returns the rows of all parts with a name, whichever workers wrote them; `None` if no worker did.
 pub(crate) fn read_rows(
-    restored: &Restored,
+    restored: &RestoredSnapshot,
     part: &'static str,
     schema: &SchemaRef,
 ) -> Result<Option<Batch>, ResumeError> {
@@ -43,7 +43,7 @@ pub(crate) fn read_rows(
 
 /// Returns the value of the part that the first worker wrote; `None` if it wrote none.
 pub(crate) fn read_json<T: DeserializeOwned>(
-    restored: &Restored,
+    restored: &RestoredSnapshot,
     part: &'static str,
 ) -> Result<Option<T>, ResumeError> {
     let Some(bytes) = read_bytes(restored, part)? else { return Ok(None) };
@@ -57,7 +57,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(
 
 /// Returns the bytes of the part that the first worker wrote; `None` if it wrote none.
 pub(crate) fn read_bytes(
-    restored: &Restored,
+    restored: &RestoredSnapshot,
     part: &'static str,
 ) -> Result<Option<Vec<u8>>, ResumeError> {
     if !is_there(restored, part) {
@@ -66,7 +66,7 @@ pub(crate) fn read_bytes(
     Ok(restored.parts(part)?.into_iter().next().map(|(_, bytes)| bytes))
 }
 
-fn is_there(restored: &Restored, part: &str) -> bool {
+fn is_there(restored: &RestoredSnapshot, part: &str) -> bool {
     restored.records(part).next().is_some()
 }
 

@@ -18,7 +18,7 @@ use arrow::array::{BooleanArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
+use rollpacker_dataflow::fault::{Fault, fault_stream, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema;
@@ -115,16 +115,19 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
             RewardInputs { responses: self.responses, decisions: streams.decisions.clone(), known };
         let mut given = score(told, rules, executor.clone(), tallies.clone());
         if wants_scores && scoring == Scoring::AfterRollout {
-            given.errors = given.errors.concat(refuse(scope, too_late()));
+            given.errors = given.errors.concat(fault_stream(scope, too_late()));
         }
         if let Some(scores) = self.scores {
             given.samples.clone().connect_loop(scores);
         }
-        let executions =
-            route::first("executions_to_first", given.executions.clone(), &schema::EXECUTIONS);
+        let executions = route::gather_at_first(
+            "executions_to_first",
+            given.executions.clone(),
+            &schema::EXECUTIONS,
+        );
         let Anchors { changes, metrics } = anchors(executions, &streams.resumable);
         // The ledger keeps each case on the worker of its key, but any worker may score a response that needs it.
-        let changes = route::all("anchors_to_all", changes, &schema::ANCHORS);
+        let changes = route::broadcast("anchors_to_all", changes, &schema::ANCHORS);
         changes.connect_loop(edge);
         let streams = streams.with_metrics(metrics).with_errors(given.errors);
         Scored {
@@ -175,9 +178,9 @@ fn score<'scope>(
     let (mut executed, executions) = operator.output(&schema::EXECUTIONS, &[0]);
     let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
     let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
-    let samples = operator.spanned(samples);
+    let samples = operator.end_spans_by(samples);
     let tasks = Tasks::new(executor, operator.activator());
-    let waiting = operator.waiting();
+    let waiting = operator.wait_handle();
     operator.build(move |_capabilities| {
         let mut scorer = Scorer::new(rules, tallies, tasks, waiting);
         move |frontiers| {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{Lost, Tasks};
+use rollpacker_dataflow::bridge::{Panicked, Tasks};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
-use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
+use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
 
 use super::load::ScoringSlot;
@@ -45,7 +45,7 @@ pub(super) struct Pending {
     /// The row of the dataset.
     pub(super) dataset_row: u64,
     context: Context,
-    _awaited: Awaiting,
+    _awaited: WaitGuard,
 }
 
 impl Drop for Pending {
@@ -79,7 +79,7 @@ pub(super) struct Scorer<L> {
     rules: ScorerConfig<L>,
     tallies: Tallies,
     tasks: Tasks<SampleId, Outcome>,
-    waiting: Waiting,
+    waiting: WaitHandle,
     rounds: BTreeMap<Step, NeededScores>,
     /// Responses that are not being scored yet.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
@@ -93,7 +93,7 @@ impl<L: TimeLimit> Scorer<L> {
         rules: ScorerConfig<L>,
         tallies: Tallies,
         tasks: Tasks<SampleId, Outcome>,
-        waiting: Waiting,
+        waiting: WaitHandle,
     ) -> Self {
         Self {
             rules,
@@ -229,7 +229,7 @@ impl<L: TimeLimit> Scorer<L> {
     fn settle(
         &mut self,
         pending: &Pending,
-        outcome: Result<Outcome, Lost>,
+        outcome: Result<Outcome, Panicked>,
     ) -> Result<(ScoreRow, Vec<Execution>, Option<Fault>), String> {
         let ScorerConfig { router, limit, .. } = &mut self.rules;
         let (result, timing) = outcome.map_err(|lost| lost.to_string())?;

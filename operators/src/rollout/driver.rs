@@ -11,7 +11,7 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_dataflow::watchdog::Waiting;
+use rollpacker_dataflow::watchdog::WaitHandle;
 use rollpacker_stages::rollout::lockstep::Reached;
 use rollpacker_stages::rollout::{
     Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
@@ -54,7 +54,7 @@ pub(crate) type HeldRequests = (Step, RolloutCapabilities, Batch);
 pub(crate) struct RolloutDriver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
-    waiting: Waiting,
+    waiting: WaitHandle,
     steps: BTreeMap<Step, StepInFlight>,
     /// The policies of steps without a request so far.
     policies: BTreeMap<Step, Policy>,
@@ -83,7 +83,7 @@ impl RolloutDriver {
             in_flight: InFlightResponses::default(),
             engine,
             clock,
-            waiting: Waiting::default(),
+            waiting: WaitHandle::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
             kept: KeptResponses::new(pauses),
@@ -105,7 +105,7 @@ impl RolloutDriver {
     }
 
     /// Reports the responses in flight to `waiting`.
-    pub(super) fn with_watchdog(self, waiting: Waiting) -> Self {
+    pub(super) fn with_watchdog(self, waiting: WaitHandle) -> Self {
         Self { waiting, ..self }
     }
 

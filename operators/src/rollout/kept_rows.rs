@@ -9,7 +9,7 @@ use arrow::datatypes::{
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
@@ -52,7 +52,7 @@ static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub(super) struct KeptRows(Batch);
 
 impl SavedState for KeptRows {
-    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+    fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
         Ok(read_rows(restored, PART, &KEPT)?.map(Self))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, refuse};
+use rollpacker_dataflow::fault::{Fault, fault_stream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
@@ -115,11 +115,12 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         };
         // A single schedule, on the first worker, decides for all workers. It receives all events, and its requests go to the workers that
         // hold the prompts.
-        let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
+        let published =
+            route::gather_at_first("policies_to_first", policies.clone(), &schema::POLICIES);
         let heard = schedule_feed::ends(heard);
         let told = FeedbackStreams {
             responses: heard.clone(),
-            notices: route::first("notices_to_first", notices, &schema::NOTICES),
+            notices: route::gather_at_first("notices_to_first", notices, &schema::NOTICES),
             scores: scored,
         };
         let RoundStreams { requests, decisions, errors: failed } =
@@ -133,15 +134,15 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let time = clock.clone();
         let placements =
             placement.map(|policy| placement::operator::place(policy, rounds, time, &resumable));
-        let placements =
-            placements.map(|placed| route::all("placements_to_all", placed, &schema::PLACEMENTS));
-        let requests = route::exchanged(
+        let placements = placements
+            .map(|placed| route::broadcast("placements_to_all", placed, &schema::PLACEMENTS));
+        let requests = route::exchange(
             "requests_to_workers",
             requests,
             route::to_worker(column::WORKER),
             &schema::REQUESTS,
         );
-        let own_decisions = route::shared(
+        let own_decisions = route::by_worker_or_all(
             "decisions_to_workers",
             decisions.clone(),
             &schema::DECISIONS,
@@ -160,7 +161,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         responses.clone().connect_loop(loop_end);
         notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
-        let errors = if unsaved { errors.concat(refuse(scope, unsaved_fault())) } else { errors };
+        let errors =
+            if unsaved { errors.concat(fault_stream(scope, unsaved_fault())) } else { errors };
         let streams = StepStreams {
             decisions: own_decisions,
             placements,
@@ -214,12 +216,12 @@ fn generate<'scope>(
     let (notices, notice_stream) = operator.output(&schema::NOTICES, &[0]);
     // The order must match `Port`.
     let mut outputs = [responses, errors, metrics, notices];
-    let response_stream = operator.spanned(response_stream);
+    let response_stream = operator.end_spans_by(response_stream);
     let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
-    let mut driver = driver.with_watchdog(operator.waiting());
+    let mut driver = driver.with_watchdog(operator.wait_handle());
     if let Some(work) = driver.engine().work() {
-        operator.moves_with(work);
+        operator.count_progress(work);
     }
     operator.build(move |capabilities| {
         parts.start(&capabilities);

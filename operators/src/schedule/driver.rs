@@ -11,7 +11,7 @@ use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
+use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 
 use super::prompt_affinity::PromptAffinity;
 use super::published::{OpenStep, PublishedPolicies};
@@ -38,9 +38,9 @@ pub(super) struct ScheduleDriver {
     closed: Option<Capability<Step>>,
     budget: Budget,
     stop: Stop,
-    waiting: Waiting,
+    waiting: WaitHandle,
     /// Held while no round can open for lack of prompts, so that the watchdog reports it.
-    lacks_prompts: Option<Awaiting>,
+    lacks_prompts: Option<WaitGuard>,
     /// Prompts that the schedule knows.
     prompts: HeldPrompts,
     /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
@@ -77,7 +77,7 @@ impl ScheduleDriver {
             closed: None,
             budget,
             stop,
-            waiting: Waiting::default(),
+            waiting: WaitHandle::default(),
             lacks_prompts: None,
             arrived: BTreeMap::new(),
             published: PublishedPolicies::default(),
@@ -94,7 +94,7 @@ impl ScheduleDriver {
     }
 
     /// Sets the handle with which the driver reports what rounds wait for.
-    pub(super) fn with_watchdog(self, waiting: Waiting) -> Self {
+    pub(super) fn with_watchdog(self, waiting: WaitHandle) -> Self {
         Self { waiting, ..self }
     }
 

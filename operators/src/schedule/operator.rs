@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
+use rollpacker_dataflow::fault::{Fault, fault_stream, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -141,11 +141,11 @@ pub(crate) fn schedule<'scope>(
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
-    let decision_stream = operator.spanned(decision_stream);
+    let decision_stream = operator.end_spans_by(decision_stream);
     let mut parts = SavedParts::register(&resumable, &mut operator);
     let stocked = resumable.read::<HeldPrompts>();
     let affinity = PromptAffinity::over(scope.peers()).with_kept(kept);
-    let waiting = operator.waiting();
+    let waiting = operator.wait_handle();
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
@@ -200,8 +200,11 @@ pub(crate) fn schedule<'scope>(
             driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
-    let errors =
-        if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
+    let errors = if unsaved {
+        error_stream.concat(fault_stream(scope, unsaved_fault()))
+    } else {
+        error_stream
+    };
     RoundStreams { requests: request_stream, decisions: decision_stream, errors }
 }
 

@@ -9,7 +9,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use serde::de::DeserializeOwned;
@@ -146,7 +146,10 @@ impl SavedParts {
 ///
 /// # Errors
 /// If the snapshot cannot be read, or the schedule rejects the state.
-pub fn restore(restored: &Restored, schedule: &mut dyn Schedule) -> Result<(), ResumeError> {
+pub fn restore(
+    restored: &RestoredSnapshot,
+    schedule: &mut dyn Schedule,
+) -> Result<(), ResumeError> {
     let Some(state) = read_bytes(restored, SCHEDULE)? else { return Ok(()) };
     let refused = |reason| ResumeError::Refused { step: restored.step(), part: SCHEDULE, reason };
     schedule.restore(&state).map_err(refused)
@@ -159,7 +162,7 @@ pub fn restore(restored: &Restored, schedule: &mut dyn Schedule) -> Result<(), R
 ///
 /// # Errors
 /// If the snapshot has a different layout.
-pub fn last_prompt(restored: &Restored) -> Result<Option<LastPrompt>, ResumeError> {
+pub fn last_prompt(restored: &RestoredSnapshot) -> Result<Option<LastPrompt>, ResumeError> {
     fact(restored, LAST)
 }
 
@@ -168,7 +171,7 @@ pub fn last_prompt(restored: &Restored) -> Result<Option<LastPrompt>, ResumeErro
 ///
 /// # Errors
 /// If the snapshot cannot be read, or has a different layout.
-pub fn reserve(restored: &Restored, budget: &Budget) -> Result<(), ResumeError> {
+pub fn reserve(restored: &RestoredSnapshot, budget: &Budget) -> Result<(), ResumeError> {
     let unlaunched = held_rows(restored)?.map_or(0, |batch| batch.booleans(LAUNCHED).false_count());
     budget.release(fact(restored, WIDENED)?);
     budget.try_acquire(unlaunched);
@@ -176,14 +179,14 @@ pub fn reserve(restored: &Restored, budget: &Budget) -> Result<(), ResumeError> 
 }
 
 /// Returns the rows of the prompts that the schedule holds; `None` if it holds none.
-fn held_rows(restored: &Restored) -> Result<Option<Batch>, ResumeError> {
+fn held_rows(restored: &RestoredSnapshot) -> Result<Option<Batch>, ResumeError> {
     let rows = read_rows(restored, PROMPTS, &HELD)?;
     Ok(rows.filter(|batch| batch.num_rows() > 0))
 }
 
 /// Returns a fact stored beside the rows of the prompts part, or the default if it is absent.
 fn fact<T: DeserializeOwned + Default>(
-    restored: &Restored,
+    restored: &RestoredSnapshot,
     key: &'static str,
 ) -> Result<T, ResumeError> {
     let said = restored.records(PROMPTS).find_map(|record| record.facts.get(key));
@@ -197,7 +200,7 @@ fn fact<T: DeserializeOwned + Default>(
 }
 
 impl SavedState for HeldPrompts {
-    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+    fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
         let mut stocked = Self {
             held: BTreeMap::new(),
             last: fact(restored, LAST)?,

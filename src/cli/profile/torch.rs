@@ -18,14 +18,14 @@ use crate::session::{check_context, engine_config};
 use crate::simulate::profile::Profiled;
 
 /// A torch engine ready to be measured.
-pub(super) struct Opened {
+pub(super) struct TorchSubject {
     inputs: Inputs,
     engine: TorchMeasure,
     grid: Grid,
     clock: Arc<WallClock>,
 }
 
-impl Opened {
+impl TorchSubject {
     pub(super) fn open(config: &Path, overrides: &[String], app: &App) -> anyhow::Result<Self> {
         let recipe = Recipe::read_with(config, overrides, &app.schedules)?;
         let folder = &recipe.raw.model.path;

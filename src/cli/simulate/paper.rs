@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::super::bad_input;
 use super::{progress, threads};
-use crate::simulate::paper::{Reproduction, Size, render};
+use crate::simulate::paper::{PlanSize, Reproduction, render};
 use crate::terminal;
 
 /// Maximum of `--seeds`.
@@ -47,7 +47,7 @@ fn seed_count(text: &str) -> Result<NonZero<u64>, String> {
 }
 
 pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {
-    let size = Size { seeds: args.seeds, steps: args.steps };
+    let size = PlanSize { seeds: args.seeds, steps: args.steps };
     let reproduction = match Reproduction::new(&args.only, &args.overrides, size) {
         Ok(reproduction) => reproduction,
         Err(error) => return Ok(bad_input(&error)),

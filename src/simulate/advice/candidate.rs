@@ -1,14 +1,14 @@
 //! Candidates of a job, and the choice among them.
 
-use super::super::interval::Interval;
-use super::super::stat::Stat;
+use super::super::interval::SpeedupInterval;
+use super::super::stat::SeedStat;
 use super::super::summary::Summary;
 
 /// A configuration of a job, considered as the choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     /// Its index among all configurations.
-    pub(super) place: usize,
+    pub(super) index: usize,
     /// The summary of its runs.
     pub(super) summary: &'a Summary,
     /// The summary at the upper end of the correlation; `None` unless the trace leaves an interval open.
@@ -17,7 +17,7 @@ pub(super) struct Candidate<'a> {
 
 /// The choice among the candidates of a job.
 #[derive(Clone, Debug)]
-pub(super) struct Chosen<'a> {
+pub(super) struct ChosenCandidate<'a> {
     /// The candidate to choose.
     pub(super) choice: Candidate<'a>,
     /// The other low-bias candidates whose interval overlaps that of the fastest. They include the fastest itself unless it is the choice.
@@ -32,7 +32,7 @@ const WASTE_GRAIN: f64 = 0.05;
 /// The costs of a configuration other than time, the most important first: the error of the mean length, the share of discarded tokens, and
 /// the number of settings (0 for plain `sync`). The derived order compares them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Price {
+pub(super) struct CandidateCost {
     pub(super) bias: u32,
     pub(super) waste: u32,
     pub(super) settings: usize,
@@ -56,10 +56,10 @@ impl<'a> Candidate<'a> {
     }
 
     /// Returns the interval of that speed-up; with two ends, the smallest interval that contains both.
-    pub(super) fn interval(&self) -> Interval {
-        let nothing = Interval { low: 0.0, high: 0.0 };
+    pub(super) fn interval(&self) -> SpeedupInterval {
+        let nothing = SpeedupInterval { low: 0.0, high: 0.0 };
         let intervals = self.summaries().filter_map(|summary| summary.over_sync_interval);
-        intervals.reduce(Interval::hull).unwrap_or(nothing)
+        intervals.reduce(SpeedupInterval::hull).unwrap_or(nothing)
     }
 
     /// Returns `true` if it is on-policy and its mean length is within `tolerance` of the policy's, at both ends.
@@ -69,16 +69,16 @@ impl<'a> Candidate<'a> {
 
     /// Returns `true` if this is plain `sync`, to which all speed-ups are relative.
     fn is_sync(&self) -> bool {
-        self.summary.speedup_over_sync == Some(Stat { mean: 1.0, sd: 0.0 })
+        self.summary.speedup_over_sync == Some(SeedStat { mean: 1.0, sd: 0.0 })
     }
 
-    pub(super) fn price(&self) -> Price {
+    pub(super) fn price(&self) -> CandidateCost {
         let worst = |of: &dyn Fn(&Summary) -> f64| self.summaries().map(of).fold(0.0, f64::max);
         let off = |summary: &Summary| {
             summary.bias.mean_ratio.map_or(0.0, |ratio| (ratio.mean - 1.0).abs())
         };
         let wasted = |summary: &Summary| summary.bias.discarded.map_or(0.0, |share| share.mean);
-        Price {
+        CandidateCost {
             bias: (worst(&off) / BIAS_GRAIN).round() as u32,
             waste: (worst(&wasted) / WASTE_GRAIN).round() as u32,
             settings: if self.is_sync() { 0 } else { self.summary.settings.len().max(1) },
@@ -88,9 +88,12 @@ impl<'a> Candidate<'a> {
 
 /// Returns the cheapest candidate among those that are indistinguishable from the fastest, or `None` if no candidate has low bias.
 ///
-/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Ties in [`Price`] go to
-/// the faster one.
-pub(super) fn choose<'a>(candidates: &[Candidate<'a>], tolerance: f64) -> Option<Chosen<'a>> {
+/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Ties in
+/// [`CandidateCost`] go to the faster one.
+pub(super) fn choose<'a>(
+    candidates: &[Candidate<'a>],
+    tolerance: f64,
+) -> Option<ChosenCandidate<'a>> {
     let fit = || candidates.iter().filter(|candidate| candidate.is_low(tolerance));
     let fastest = *fit().max_by(|a, b| a.speed().total_cmp(&b.speed()))?;
     let near: Vec<Candidate<'a>> =
@@ -99,6 +102,6 @@ pub(super) fn choose<'a>(candidates: &[Candidate<'a>], tolerance: f64) -> Option
         .iter()
         .min_by(|a, b| a.price().cmp(&b.price()).then_with(|| b.speed().total_cmp(&a.speed())));
     let choice = *cheapest.unwrap_or(&fastest);
-    let rivals = near.iter().filter(|one| one.place != choice.place).copied().collect();
-    Some(Chosen { choice, rivals })
+    let rivals = near.iter().filter(|one| one.index != choice.index).copied().collect();
+    Some(ChosenCandidate { choice, rivals })
 }

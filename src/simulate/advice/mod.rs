@@ -6,8 +6,8 @@ mod text;
 
 use serde::Serialize;
 
-use self::candidate::{Candidate, Chosen, choose};
-use super::configured::{Configured, jobs};
+use self::candidate::{Candidate, ChosenCandidate, choose};
+use super::configuration::{ConfigurationRuns, jobs};
 use super::summary::Summary;
 
 /// The recommended configuration of one job.
@@ -24,16 +24,16 @@ pub struct Advice {
     /// The fastest configuration, regardless of its bias.
     pub fastest: Option<String>,
     /// The choice at each end of the within-prompt correlation; empty unless a trace leaves it open.
-    pub ends: Vec<AtEnd>,
+    pub ends: Vec<ChoiceAtEnd>,
     /// The choice under other assumptions.
-    pub assumptions: Vec<Checked>,
+    pub assumptions: Vec<AssumptionCheck>,
     /// The advice in sentences.
     pub text: String,
 }
 
 /// The choice at one end of the within-prompt correlation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct AtEnd {
+pub struct ChoiceAtEnd {
     /// The correlation of the lengths of two responses to a prompt.
     pub correlation: f64,
     /// The configuration to choose; `None` if none has low bias.
@@ -42,7 +42,7 @@ pub struct AtEnd {
 
 /// The choice under another assumption, among the fastest low-bias configurations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Checked {
+pub struct AssumptionCheck {
     /// The assumption, by name.
     pub assumption: String,
     /// The settings that make the assumption.
@@ -69,14 +69,14 @@ pub(super) struct Decision<'a> {
     /// The job.
     pub(super) job: String,
     candidates: Vec<Candidate<'a>>,
-    chosen: Option<Chosen<'a>>,
-    ends: Vec<AtEnd>,
+    chosen: Option<ChosenCandidate<'a>>,
+    ends: Vec<ChoiceAtEnd>,
     tolerance: f64,
 }
 
 /// Decides for each job of `runs`, whose summaries are `summaries`. The mean length may deviate from the policy's by the share `tolerance`.
 pub(super) fn decide<'a>(
-    runs: &'a [Configured],
+    runs: &'a [ConfigurationRuns],
     summaries: &'a [Summary],
     open: Option<OpenCorrelation<'a>>,
     tolerance: f64,
@@ -84,7 +84,7 @@ pub(super) fn decide<'a>(
     let decision = |(job, members): (&str, Vec<usize>)| {
         let at = |low: &'a [Summary], high: Option<&'a [Summary]>| -> Vec<Candidate<'a>> {
             let candidate = |&place: &usize| Candidate {
-                place,
+                index: place,
                 summary: &low[place],
                 upper: high.map(|high| &high[place]),
             };
@@ -96,8 +96,8 @@ pub(super) fn decide<'a>(
         };
         let ends = open.map(|OpenCorrelation { low, high, upper }| {
             vec![
-                AtEnd { correlation: low, choice: alone(summaries) },
-                AtEnd { correlation: high, choice: alone(upper) },
+                ChoiceAtEnd { correlation: low, choice: alone(summaries) },
+                ChoiceAtEnd { correlation: high, choice: alone(upper) },
             ]
         });
         Decision {
@@ -127,15 +127,15 @@ impl Decision<'_> {
             self.candidates.iter().filter(|one| one.is_low(self.tolerance)).collect();
         fit.sort_by(|a, b| b.speed().total_cmp(&a.speed()));
         fit.truncate(NEAREST);
-        let mut places: Vec<usize> = fit.iter().map(|candidate| candidate.place).collect();
-        if !places.contains(&chosen.choice.place) {
-            places.push(chosen.choice.place);
+        let mut places: Vec<usize> = fit.iter().map(|candidate| candidate.index).collect();
+        if !places.contains(&chosen.choice.index) {
+            places.push(chosen.choice.index);
         }
         if places.len() > 1 { places } else { Vec::new() }
     }
 
     /// Returns the advice, including the results under other assumptions.
-    pub(super) fn advice(self, assumptions: Vec<Checked>) -> Advice {
+    pub(super) fn advice(self, assumptions: Vec<AssumptionCheck>) -> Advice {
         let text = text::of(&self, &assumptions);
         let label = |candidate: &Candidate<'_>| candidate.label().to_owned();
         let rivals = self.chosen.iter().flat_map(|chosen| &chosen.rivals);

@@ -1,12 +1,12 @@
 use expect_test::{Expect, expect};
 
-use super::super::configured::tests::configured;
-use super::super::configured::{Configured, summaries};
+use super::super::configuration::tests::configured;
+use super::super::configuration::{ConfigurationRuns, summaries};
 use super::super::summary::tests::run;
 use super::*;
 
 /// Returns a configuration that takes `seconds` per step, with the given ratio of mean lengths and share of discarded tokens.
-fn of(label: &str, seconds: f64, ratio: f64, discarded: f64) -> Configured {
+fn of(label: &str, seconds: f64, ratio: f64, discarded: f64) -> ConfigurationRuns {
     let metrics = [
         ("bias/mean_ratio", ratio),
         ("bias/p99_ratio", ratio),
@@ -16,15 +16,15 @@ fn of(label: &str, seconds: f64, ratio: f64, discarded: f64) -> Configured {
     configured(label, &[run(&[("full", seconds)], &metrics)])
 }
 
-fn late(run: Configured) -> Configured {
-    Configured { on_policy: false, ..run }
+fn late(run: ConfigurationRuns) -> ConfigurationRuns {
+    ConfigurationRuns { on_policy: false, ..run }
 }
 
-fn set(run: Configured, settings: &[&str]) -> Configured {
-    Configured { settings: settings.iter().map(|&text| text.to_owned()).collect(), ..run }
+fn set(run: ConfigurationRuns, settings: &[&str]) -> ConfigurationRuns {
+    ConfigurationRuns { settings: settings.iter().map(|&text| text.to_owned()).collect(), ..run }
 }
 
-fn advise(runs: &[Configured]) -> Advice {
+fn advise(runs: &[ConfigurationRuns]) -> Advice {
     let figures = summaries(runs).expect("steps");
     let mut decisions = decide(runs, &figures, None, 0.03);
     assert_eq!(decisions.len(), 1);
@@ -95,8 +95,11 @@ fn a_gain_that_the_simulator_cannot_tell_from_none_is_not_advised() {
 
 #[test]
 fn jobs_are_not_compared() {
-    let of_job =
-        |run: Configured, job: &str, baseline| Configured { job: job.to_owned(), baseline, ..run };
+    let of_job = |run: ConfigurationRuns, job: &str, baseline| ConfigurationRuns {
+        job: job.to_owned(),
+        baseline,
+        ..run
+    };
     let runs = [
         of_job(of("gpus=64 sync", 200.0, 1.0, 0.0), "gpus=64", 0),
         of_job(of("gpus=64 fused", 100.0, 1.0, 0.0), "gpus=64", 0),
@@ -156,7 +159,7 @@ fn an_assumption_that_changes_the_choice_is_named() {
     let figures = summaries(&runs).expect("steps");
     let decision = decide(&runs, &figures, None, 0.03).remove(0);
     assert_eq!(decision.nearest(), [1, 0]);
-    let checked = |assumption: &str, choice: &str| Checked {
+    let checked = |assumption: &str, choice: &str| AssumptionCheck {
         assumption: assumption.to_owned(),
         settings: vec!["a=1".to_owned()],
         choice: Some(choice.to_owned()),

@@ -1,15 +1,15 @@
 //! Advice in sentences.
 
-use super::super::ends::Both;
-use super::super::interval::{HELD_OUT_ERROR, Interval};
-use super::super::stat::Stat;
+use super::super::correlation_ends::LowHigh;
+use super::super::interval::{HELD_OUT_ERROR, SpeedupInterval};
+use super::super::stat::SeedStat;
 use super::super::summary::{LEAST_ESS, Summary};
 use super::super::table::{percent, range, ratio};
-use super::candidate::{Candidate, Chosen};
-use super::{AtEnd, Checked, Decision};
+use super::candidate::{Candidate, ChosenCandidate};
+use super::{AssumptionCheck, ChoiceAtEnd, Decision};
 
 /// Returns the advice as lines: the choice first, then one line for each objection or condition that would change it.
-pub(super) fn of(decision: &Decision<'_>, assumptions: &[Checked]) -> String {
+pub(super) fn of(decision: &Decision<'_>, assumptions: &[AssumptionCheck]) -> String {
     let mut lines = vec![choice(decision)];
     lines.extend(decision.chosen.as_ref().and_then(overlap));
     lines.extend(unbounded(decision));
@@ -25,7 +25,7 @@ pub(super) fn of(decision: &Decision<'_>, assumptions: &[Checked]) -> String {
 
 fn choice(decision: &Decision<'_>) -> String {
     match &decision.chosen {
-        Some(Chosen { choice, .. }) => format!(
+        Some(ChosenCandidate { choice, .. }) => format!(
             "Choose {}: {}. It is on-policy; {}.",
             choice.label(),
             pace(choice),
@@ -36,8 +36,8 @@ fn choice(decision: &Decision<'_>) -> String {
 }
 
 /// Names the configurations that the simulator cannot tell apart, and says why the choice is preferred.
-fn overlap(chosen: &Chosen<'_>) -> Option<String> {
-    let Chosen { choice, rivals } = chosen;
+fn overlap(chosen: &ChosenCandidate<'_>) -> Option<String> {
+    let ChosenCandidate { choice, rivals } = chosen;
     if rivals.is_empty() {
         return None;
     }
@@ -74,7 +74,7 @@ fn unbounded(decision: &Decision<'_>) -> Option<String> {
     let fastest = decision.fastest()?;
     let choice = decision.chosen.as_ref().map(|chosen| chosen.choice);
     if fastest.is_low(decision.tolerance) {
-        let is_chosen = choice.is_none_or(|choice| choice.place == fastest.place);
+        let is_chosen = choice.is_none_or(|choice| choice.index == fastest.index);
         return is_chosen.then(|| "No other configuration has shorter steps.".to_owned());
     }
     let stale = match fastest.summary.setup.staleness {
@@ -96,7 +96,7 @@ fn unbounded(decision: &Decision<'_>) -> Option<String> {
 /// States whether the choice holds at both ends of the within-prompt correlation.
 fn ends(decision: &Decision<'_>) -> Option<String> {
     let [low, high] = &decision.ends[..] else { return None };
-    let shown = |end: &AtEnd| end.choice.clone().unwrap_or_else(|| "none".to_owned());
+    let shown = |end: &ChoiceAtEnd| end.choice.clone().unwrap_or_else(|| "none".to_owned());
     if low.choice == high.choice && low.choice.as_deref() == decision.choice() {
         return Some(format!(
             "The choice is the same at both ends of the within-prompt correlation, {:.2} and {:.2}.",
@@ -129,10 +129,10 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
 }
 
 /// Lists the assumptions that change the choice, and those that do not.
-fn changes(decision: &Decision<'_>, assumptions: &[Checked]) -> Option<String> {
+fn changes(decision: &Decision<'_>, assumptions: &[AssumptionCheck]) -> Option<String> {
     decision.choice()?;
     let (changed, same): (Vec<_>, Vec<_>) = assumptions.iter().partition(|one| one.changes);
-    let named = |one: &&Checked| format!("{} ({})", one.assumption, one.settings.join(" "));
+    let named = |one: &&AssumptionCheck| format!("{} ({})", one.assumption, one.settings.join(" "));
     let sentences = changed.iter().map(|one| {
         let choice = one.choice.as_deref().unwrap_or("none");
         format!("With {} it would be {choice}.", named(one))
@@ -172,14 +172,14 @@ fn pace(candidate: &Candidate<'_>) -> String {
 
 /// Formats the speed-up over plain `sync` with its interval.
 fn speed(candidate: &Candidate<'_>) -> String {
-    let Interval { low, high } = candidate.interval();
+    let SpeedupInterval { low, high } = candidate.interval();
     let mean = both(candidate, |summary| summary.speedup_over_sync);
     let mean = mean.map_or("-".to_owned(), |mean| range(mean, ratio));
     format!("{mean} [{} to {}]", ratio(low), ratio(high))
 }
 
 fn price(candidate: &Candidate<'_>) -> String {
-    let of_policy = |of: fn(&Summary) -> Option<Stat>| match both(candidate, of) {
+    let of_policy = |of: fn(&Summary) -> Option<SeedStat>| match both(candidate, of) {
         Some(values) => format!("{} of the policy's", range(values, ratio)),
         None => "not known".to_owned(),
     };
@@ -188,22 +188,22 @@ fn price(candidate: &Candidate<'_>) -> String {
         "the mean trained length is {}, the 99th percentile {}, and {} of the sampled tokens are discarded",
         of_policy(|summary| summary.bias.mean_ratio),
         of_policy(|summary| summary.bias.p99_ratio),
-        range(discarded.unwrap_or(Both { low: 0.0, high: 0.0 }), percent),
+        range(discarded.unwrap_or(LowHigh { low: 0.0, high: 0.0 }), percent),
     )
 }
 
-fn steps(candidate: &Candidate<'_>) -> Both {
+fn steps(candidate: &Candidate<'_>) -> LowHigh {
     let seconds = |summary: &Summary| summary.step_s.mean;
     let low = seconds(candidate.summary);
-    Both { low, high: candidate.upper.map_or(low, seconds) }
+    LowHigh { low, high: candidate.upper.map_or(low, seconds) }
 }
 
 /// Returns a figure at both ends; the same value twice if there is no upper end.
-fn both(candidate: &Candidate<'_>, of: fn(&Summary) -> Option<Stat>) -> Option<Both> {
+fn both(candidate: &Candidate<'_>, of: fn(&Summary) -> Option<SeedStat>) -> Option<LowHigh> {
     let low = of(candidate.summary)?.mean;
     let high = match candidate.upper {
         Some(upper) => of(upper)?.mean,
         None => low,
     };
-    Some(Both { low, high })
+    Some(LowHigh { low, high })
 }

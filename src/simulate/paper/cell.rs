@@ -6,7 +6,7 @@ use super::super::table::aligned;
 
 /// A number of a paper and its simulated counterpart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cell {
+pub struct PaperCell {
     /// The paper that the number is from.
     pub source: &'static str,
     /// The table or figure of the paper.
@@ -19,28 +19,28 @@ pub struct Cell {
     pub paper: f64,
     /// The simulated value, averaged over the seeds.
     pub ours: f64,
-    /// The error of the simulated value; see [`Measure`].
+    /// The error of the simulated value; see [`ErrorMeasure`].
     pub error: f64,
     /// `true` if a constant of the model was fitted to the number, or chosen with it in view.
     pub fitted: bool,
     /// The measure of `error`.
     #[serde(skip)]
-    pub measure: Measure,
+    pub measure: ErrorMeasure,
 }
 
 /// The way in which an error is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
+pub enum ErrorMeasure {
     /// `ours / paper - 1`: times, speed-ups, throughputs, lengths.
     Relative,
     /// `ours - paper`, where 0.01 is one point: shares of a whole, times relative to a variant, correlations.
     Points,
 }
 
-/// The largest error of a cell that counts as near, by [`Measure`].
+/// The largest error of a cell that counts as near, by [`ErrorMeasure`].
 const NEAR: [f64; 2] = [0.15, 0.05];
 
-impl Measure {
+impl ErrorMeasure {
     /// Returns the error of `ours`.
     #[must_use]
     pub fn error(self, paper: f64, ours: f64) -> f64 {
@@ -58,11 +58,11 @@ impl Measure {
     }
 }
 
-impl Cell {
+impl PaperCell {
     /// Returns `true` if the error is at most 15 %, or at most 5 points.
     #[must_use]
     pub fn is_near(&self) -> bool {
-        self.error.abs() <= NEAR[usize::from(self.measure == Measure::Points)]
+        self.error.abs() <= NEAR[usize::from(self.measure == ErrorMeasure::Points)]
     }
 
     fn row(&self) -> Vec<String> {
@@ -81,18 +81,18 @@ impl Cell {
 
 /// Renders the cells grouped by item, followed by the number of near cells.
 #[must_use]
-pub fn render(cells: &[Cell]) -> String {
+pub fn render(cells: &[PaperCell]) -> String {
     let head = ["", "paper", "ours", "error", "", ""];
     let titles =
         cells.chunk_by(|a, b| (a.source, a.item) == (b.source, b.item)).flat_map(|cells| {
             let mut title = vec![String::new(); head.len()];
             title[0] = format!("{}, {}", cells[0].source, cells[0].item);
-            std::iter::once(title).chain(cells.iter().map(Cell::row))
+            std::iter::once(title).chain(cells.iter().map(PaperCell::row))
         });
     format!("{}\n{}", aligned(&head, titles), count(cells))
 }
 
-fn count(cells: &[Cell]) -> String {
+fn count(cells: &[PaperCell]) -> String {
     let of = |fitted: bool| {
         let of_kind = || cells.iter().filter(move |cell| cell.fitted == fitted);
         format!("{} of {}", of_kind().filter(|cell| cell.is_near()).count(), of_kind().count())
@@ -107,7 +107,6 @@ fn count(cells: &[Cell]) -> String {
 
 fn number(value: f64) -> String {
     match value.abs() {
-        1000.0.. => format!("{value:.0}"),
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
         _ => format!("{value:.3}"),
@@ -121,8 +120,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn numbers_have_three_digits_or_all_of_their_whole_part() {
+        assert_eq!([12345.6, 123.4, 12.34, 1.2345].map(number), ["12346", "123", "12.3", "1.234"]);
+    }
+
+    #[test]
     fn cells_are_grouped_and_counted() {
-        let cell = |item, cell: &str, paper, ours, measure: Measure, fitted| Cell {
+        let cell = |item, cell: &str, paper, ours, measure: ErrorMeasure, fitted| PaperCell {
             source: "Paper",
             item,
             setting: "section 6",
@@ -134,9 +138,9 @@ mod tests {
             measure,
         };
         let cells = [
-            cell("Table 1", "a step, s", 120.0, 138.0, Measure::Relative, true),
-            cell("Table 1", "share", 0.5, 0.56, Measure::Points, true),
-            cell("Fig. 2", "order", 1.0, 0.96, Measure::Points, false),
+            cell("Table 1", "a step, s", 120.0, 138.0, ErrorMeasure::Relative, true),
+            cell("Table 1", "share", 0.5, 0.56, ErrorMeasure::Points, true),
+            cell("Fig. 2", "order", 1.0, 0.96, ErrorMeasure::Points, false),
         ];
         expect![[r#"
                             paper   ours    error

@@ -5,7 +5,7 @@ use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
 use super::jobs::{self, EVALUATION, QWEN_32B, RLHFUSE, VERL};
 use super::plan::Plan;
-use super::runs::{JobId, Measured, ROUNDS, Stage};
+use super::runs::{JobId, ROUNDS, RunSelection, StageSeconds};
 
 /// Fig. 10, means read off the curves by job: veRL, RLHFuse, short and long rounds of RollPacker.
 const STEP_S: [[f64; 4]; 3] =
@@ -26,7 +26,7 @@ const BREAKDOWN: [[[f64; 4]; 2]; 3] = [
     [[26.8, 70.1, 1.9, 162.8], [27.5, 567.5, 3.1, 172.9]],
 ];
 
-const STAGES: [Stage; 4] = [
+const STAGES: [StageSeconds; 4] = [
     ("sync", |measured| measured.stage(|stages| stages.sync)),
     ("rollout", |measured| measured.stage(|stages| stages.rollout)),
     ("reward", |measured| measured.stage(|stages| stages.reward)),
@@ -89,7 +89,7 @@ fn steps(item: &mut Item, plan: &mut Plan) {
 fn lengths(item: &mut Item, plan: &mut Plan) {
     let verl = system(plan, QWEN_32B, VERL);
     let rollpacker = system(plan, QWEN_32B, jobs::ROLLPACKER);
-    let longest = |measured: Measured<'_>| measured.metric("response_length/max");
+    let longest = |measured: RunSelection<'_>| measured.metric("response_length/max");
     item.relative("32B/32k veRL, tokens", CAP, HeldOut, move |runs| longest(runs.of(verl)));
     item.relative("32B/32k short, tokens", SHORT_LONGEST, Fitted, move |runs| {
         longest(runs.of(rollpacker).short())

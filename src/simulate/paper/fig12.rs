@@ -4,7 +4,7 @@
 
 use super::ROLLPACKER;
 use super::item::Provenance::{Fitted, HeldOut};
-use super::item::{Item, Ours};
+use super::item::{Item, SimulatedValue};
 use super::jobs::{Base, EVALUATION, MATH, REWARD_SCHEDULER, VERL};
 use super::plan::Plan;
 use super::runs::JobId;
@@ -64,7 +64,7 @@ fn bars(item: &mut Item, plan: &mut Plan, base: Base, paper: [f64; 8]) {
             runs.of(job).stage(|stages| stages.rollout)
         });
     }
-    let rollout = |(&(_, job), paper): (&(&str, JobId), f64)| -> (f64, Ours) {
+    let rollout = |(&(_, job), paper): (&(&str, JobId), f64)| -> (f64, SimulatedValue) {
         (paper, Box::new(move |runs| runs.of(job).stage(|stages| stages.rollout)))
     };
     let pairs = bars.iter().zip(paper).map(rollout).collect();

@@ -9,10 +9,10 @@
 
 use super::ROLLPACKER;
 use super::item::Provenance::{Fitted, HeldOut};
-use super::item::{Item, Ours};
+use super::item::{Item, SimulatedValue};
 use super::jobs::{CODE, JUDGED, QWEN_7B, REWARD_SCHEDULER};
 use super::plan::Plan;
-use super::runs::{Measured, ROUNDS};
+use super::runs::{ROUNDS, RunSelection};
 
 /// 14a: mean ratios of five short rounds and of the long one. The cost of taking turns was fitted to the short rounds.
 const MPS: [f64; 2] = [0.914, 0.824];
@@ -45,7 +45,7 @@ fn judge(item: &mut Item, plan: &mut Plan) {
         let system = [REWARD_SCHEDULER, JUDGED].concat().into_iter().map(str::to_owned);
         plan.job(QWEN_7B, system.chain(settings))
     });
-    let ratio = |round: fn(Measured<'_>) -> Measured<'_>| -> Ours {
+    let ratio = |round: fn(RunSelection<'_>) -> RunSelection<'_>| -> SimulatedValue {
         Box::new(move |runs| round(runs.of(mps)).step_s() / round(runs.of(slicing)).step_s())
     };
     let kinds = ROUNDS.into_iter().zip(MPS).zip([Fitted, HeldOut]);

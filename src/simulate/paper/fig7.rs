@@ -5,7 +5,7 @@
 
 use super::ROLLPACKER;
 use super::item::Provenance::Fitted;
-use super::item::{Item, Ours};
+use super::item::{Item, SimulatedValue};
 use super::jobs::{REWARD_SCHEDULER, THINKING_8B};
 use super::plan::Plan;
 use super::runs::{JobId, ROUNDS, Runs};
@@ -51,9 +51,9 @@ fn job(plan: &mut Plan, parallel: u32) -> JobId {
 }
 
 /// Ratios of tensor parallelism 2 over 1: preemptions and seconds, for short and for long rounds.
-fn comparisons([one, two]: [JobId; 2]) -> Vec<(f64, Ours)> {
+fn comparisons([one, two]: [JobId; 2]) -> Vec<(f64, SimulatedValue)> {
     let [(_, few, short), (_, many, long)] = PAPER;
-    let mut pairs: Vec<(f64, Ours)> = Vec::new();
+    let mut pairs: Vec<(f64, SimulatedValue)> = Vec::new();
     for (index, (_, round)) in ROUNDS.into_iter().enumerate() {
         let preemptions = move |runs: &Runs, job| round(runs.of(job)).metric("rollout/preemptions");
         let seconds = move |runs: &Runs, job| round(runs.of(job)).stage(|stages| stages.rollout);

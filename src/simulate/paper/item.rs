@@ -1,6 +1,6 @@
 //! Items: a table or figure of a paper, and how each of its numbers is computed from simulated runs.
 
-use super::cell::{Cell, Measure};
+use super::cell::{ErrorMeasure, PaperCell};
 use super::plan::Plan;
 use super::runs::{JobId, Runs};
 
@@ -10,7 +10,7 @@ pub(super) struct Item {
     name: &'static str,
     /// The experiment as the source describes it.
     pub(super) setting: &'static str,
-    targets: Vec<Target>,
+    targets: Vec<PaperTarget>,
     /// The jobs that it needs.
     pub(super) jobs: Vec<JobId>,
 }
@@ -25,14 +25,14 @@ pub(super) enum Provenance {
 }
 
 /// A function that computes the simulated value from the runs.
-pub(super) type Ours = Box<dyn Fn(&Runs) -> f64>;
+pub(super) type SimulatedValue = Box<dyn Fn(&Runs) -> f64>;
 
-struct Target {
+struct PaperTarget {
     cell: String,
     paper: f64,
-    measure: Measure,
+    measure: ErrorMeasure,
     provenance: Provenance,
-    ours: Ours,
+    ours: SimulatedValue,
 }
 
 impl Item {
@@ -46,9 +46,9 @@ impl Item {
         fill: impl FnOnce(&mut Self, &mut Plan),
     ) -> Self {
         let mut item = Self { source, name, setting, targets: Vec::new(), jobs: Vec::new() };
-        plan.take_asked();
+        plan.take_requested();
         fill(&mut item, plan);
-        item.jobs = plan.take_asked();
+        item.jobs = plan.take_requested();
         item
     }
 
@@ -65,7 +65,7 @@ impl Item {
         provenance: Provenance,
         ours: impl Fn(&Runs) -> f64 + 'static,
     ) {
-        self.add(cell.into(), paper, Measure::Relative, provenance, Box::new(ours));
+        self.add(cell.into(), paper, ErrorMeasure::Relative, provenance, Box::new(ours));
     }
 
     /// Adds a share, a ratio to a variant, or a correlation.
@@ -76,12 +76,12 @@ impl Item {
         provenance: Provenance,
         ours: impl Fn(&Runs) -> f64 + 'static,
     ) {
-        self.add(cell.into(), paper, Measure::Points, provenance, Box::new(ours));
+        self.add(cell.into(), paper, ErrorMeasure::Points, provenance, Box::new(ours));
     }
 
     /// Adds the share of ratios whose direction agrees between the paper and the simulation: more than 1, less than 1, or within half a
     /// percent of 1.
-    pub(super) fn signs(&mut self, pairs: Vec<(f64, Ours)>) {
+    pub(super) fn signs(&mut self, pairs: Vec<(f64, SimulatedValue)>) {
         self.points("signs that agree", 1.0, Provenance::HeldOut, move |runs| {
             let agree = pairs.iter().filter(|(paper, ours)| sign(*paper) == sign(ours(runs)));
             agree.count() as f64 / pairs.len() as f64
@@ -89,7 +89,7 @@ impl Item {
     }
 
     /// Adds Spearman's rank correlation between the paper's values and the simulated ones.
-    pub(super) fn order(&mut self, cell: impl Into<String>, pairs: Vec<(f64, Ours)>) {
+    pub(super) fn order(&mut self, cell: impl Into<String>, pairs: Vec<(f64, SimulatedValue)>) {
         self.points(cell, 1.0, Provenance::HeldOut, move |runs| {
             let (paper, ours): (Vec<_>, Vec<_>) =
                 pairs.iter().map(|(paper, ours)| (*paper, ours(runs))).unzip();
@@ -101,19 +101,19 @@ impl Item {
         &mut self,
         cell: String,
         paper: f64,
-        measure: Measure,
+        measure: ErrorMeasure,
         provenance: Provenance,
-        ours: Ours,
+        ours: SimulatedValue,
     ) {
-        self.targets.push(Target { cell, paper, measure, provenance, ours });
+        self.targets.push(PaperTarget { cell, paper, measure, provenance, ours });
     }
 
     /// Evaluates the targets on the runs.
-    pub(super) fn cells(&self, runs: &Runs) -> Vec<Cell> {
-        let cell = |target: &Target| {
-            let Target { paper, measure, .. } = *target;
+    pub(super) fn cells(&self, runs: &Runs) -> Vec<PaperCell> {
+        let cell = |target: &PaperTarget| {
+            let PaperTarget { paper, measure, .. } = *target;
             let ours = (target.ours)(runs);
-            Cell {
+            PaperCell {
                 source: self.source,
                 item: self.name,
                 setting: self.setting,

@@ -1,8 +1,8 @@
 //! Comparison of the papers' numbers with simulated ones.
 //!
-//! A [`Cell`] is one number of a table or figure. The simulated value comes from runs of the jobs in `configs/sim` with overrides, through
-//! the pipeline of `rollpacker simulate`; [`Reproduction::commands`] lists the commands. The constants of the model were fitted to some of
-//! the cells; these show what the model can explain. The other cells were held out of the fit; they show what it predicts.
+//! A [`PaperCell`] is one number of a table or figure. The simulated value comes from runs of the jobs in `configs/sim` with overrides,
+//! through the pipeline of `rollpacker simulate`; [`Reproduction::commands`] lists the commands. The constants of the model were fitted to
+//! some of the cells; these show what the model can explain. The other cells were held out of the fit; they show what it predicts.
 
 mod cell;
 mod fig10_11;
@@ -28,10 +28,10 @@ use std::num::NonZero;
 
 use anyhow::ensure;
 
-pub use cell::{Cell, Measure, render};
+pub use cell::{ErrorMeasure, PaperCell, render};
 use item::Item;
 use plan::Plan;
-pub use plan::Size;
+pub use plan::PlanSize;
 
 /// The source of RollPacker's numbers.
 const ROLLPACKER: &str = "RollPacker (NSDI '26)";
@@ -66,7 +66,7 @@ impl Reproduction {
     ///
     /// # Errors
     /// If no item contains one of `only`.
-    pub fn new(only: &[String], overrides: &[String], size: Size) -> anyhow::Result<Self> {
+    pub fn new(only: &[String], overrides: &[String], size: PlanSize) -> anyhow::Result<Self> {
         let mut plan = Plan::new(size, overrides.to_vec());
         let mut items: Vec<Item> = ITEMS.iter().flat_map(|items| items(&mut plan)).collect();
         let names = |items: &[Item]| items.iter().map(Item::title).collect::<Vec<_>>();
@@ -102,11 +102,11 @@ impl Reproduction {
         &self,
         threads: NonZero<usize>,
         done: &(dyn Fn() + Sync),
-    ) -> anyhow::Result<Vec<Cell>> {
+    ) -> anyhow::Result<Vec<PaperCell>> {
         let runs = self.plan.run(threads, done)?;
-        let cells: Vec<Cell> = self.items.iter().flat_map(|item| item.cells(&runs)).collect();
+        let cells: Vec<PaperCell> = self.items.iter().flat_map(|item| item.cells(&runs)).collect();
         for cell in &cells {
-            let Cell { source, item, cell, ours, .. } = cell;
+            let PaperCell { source, item, cell, ours, .. } = cell;
             ensure!(ours.is_finite(), "{source}, {item}, {cell}: expected a number, found {ours}");
         }
         Ok(cells)
@@ -126,7 +126,7 @@ mod tests {
 
     fn runs(only: &[&str], seeds: u64) -> usize {
         let only: Vec<String> = only.iter().map(|&item| item.to_owned()).collect();
-        let size = Size { seeds: NonZero::new(seeds).expect("some"), steps: None };
+        let size = PlanSize { seeds: NonZero::new(seeds).expect("some"), steps: None };
         Reproduction::new(&only, &[], size).expect("known").runs().expect("valid jobs")
     }
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn every_item_says_by_which_commands_its_jobs_are_run() {
-        let size = Size { seeds: NonZero::<u64>::MIN, steps: None };
+        let size = PlanSize { seeds: NonZero::<u64>::MIN, steps: None };
         let commands = Reproduction::new(&[], &[], size).expect("all").commands();
         assert_eq!(commands.len(), 21);
         for (title, setting, commands) in commands {

@@ -15,17 +15,17 @@ use crate::recipe::{from_table, overlay};
 
 /// The jobs to run.
 pub(super) struct Plan {
-    size: Size,
+    size: PlanSize,
     /// Settings of every job, applied after its own.
     overrides: Vec<String>,
-    wanted: Vec<Wanted>,
-    /// The jobs that were added or looked up since the last call of [`take_asked`](Self::take_asked).
+    wanted: Vec<PlannedJob>,
+    /// The jobs that were added or looked up since the last call of [`take_requested`](Self::take_requested).
     asked: Vec<JobId>,
 }
 
 /// The number of seeds and steps of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct PlanSize {
     /// The number of seeds.
     pub seeds: NonZero<u64>,
     /// The maximum number of steps; `None` for as many as the job has.
@@ -33,7 +33,7 @@ pub struct Size {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct PlannedJob {
     base: Base,
     settings: Vec<String>,
     kept: bool,
@@ -41,7 +41,7 @@ struct Wanted {
 
 impl Plan {
     /// Creates an empty plan.
-    pub(super) fn new(size: Size, overrides: Vec<String>) -> Self {
+    pub(super) fn new(size: PlanSize, overrides: Vec<String>) -> Self {
         Self { size, overrides, wanted: Vec::new(), asked: Vec::new() }
     }
 
@@ -53,7 +53,7 @@ impl Plan {
     ) -> JobId {
         let settings = settings.into_iter().map(Into::into);
         let settings = settings.chain(self.overrides.iter().cloned()).collect();
-        let job = Wanted { base, settings, kept: true };
+        let job = PlannedJob { base, settings, kept: true };
         let known = self.wanted.iter().position(|wanted| *wanted == job);
         let id = JobId(known.unwrap_or(self.wanted.len()));
         if known.is_none() {
@@ -66,7 +66,7 @@ impl Plan {
     }
 
     /// Returns the jobs that were requested through [`job`](Self::job) since the last call.
-    pub(super) fn take_asked(&mut self) -> Vec<JobId> {
+    pub(super) fn take_requested(&mut self) -> Vec<JobId> {
         std::mem::take(&mut self.asked)
     }
 
@@ -78,7 +78,7 @@ impl Plan {
 
     /// Returns the command that runs a job by itself.
     pub(super) fn command(&self, JobId(job): JobId) -> String {
-        let Wanted { base, settings, .. } = &self.wanted[job];
+        let PlannedJob { base, settings, .. } = &self.wanted[job];
         let quoted = |setting: &String| match setting.contains(['[', '{', '"', ' ']) {
             true => format!("'{setting}'"),
             false => setting.clone(),
@@ -152,8 +152,8 @@ impl Plan {
     }
 }
 
-impl Wanted {
-    fn raw(&self, size: Size) -> anyhow::Result<RawJob> {
+impl PlannedJob {
+    fn raw(&self, size: PlanSize) -> anyhow::Result<RawJob> {
         let mut table: Table = self.base.text.parse()?;
         for setting in &self.settings {
             overlay(&mut table, setting)?;

@@ -1,6 +1,6 @@
 //! Outcomes of the jobs, and the statistics of them that figures show.
 
-use super::super::outcome::{Outcome, StageTimes, StepOutcome};
+use super::super::outcome::{RunOutcome, StageTimes, StepOutcome};
 
 /// The index of a job in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,41 +9,41 @@ pub(super) struct JobId(pub(super) usize);
 /// The outcomes of a plan.
 pub(super) struct Runs {
     /// The outcomes by distinct job, one per seed.
-    outcomes: Vec<Vec<Outcome>>,
+    outcomes: Vec<Vec<RunOutcome>>,
     /// The index of each job of the plan among the distinct ones; `None` where it was not run.
     of: Vec<Option<usize>>,
 }
 
 /// The steps of a job, or only those of one kind of round.
 #[derive(Clone, Copy)]
-pub(super) struct Measured<'a> {
-    outcomes: &'a [Outcome],
+pub(super) struct RunSelection<'a> {
+    outcomes: &'a [RunOutcome],
     round: Option<&'static str>,
 }
 
 /// The name of a stage, and a function that returns the mean seconds that steps spend on it.
-pub(super) type Stage = (&'static str, fn(Measured<'_>) -> f64);
+pub(super) type StageSeconds = (&'static str, fn(RunSelection<'_>) -> f64);
 
 /// The name of a kind of round, and a function that selects it.
-pub(super) type Kind = (&'static str, fn(Measured<'_>) -> Measured<'_>);
+pub(super) type RoundKind = (&'static str, fn(RunSelection<'_>) -> RunSelection<'_>);
 
 /// The kinds of rounds of tail batching.
-pub(super) const ROUNDS: [Kind; 2] =
+pub(super) const ROUNDS: [RoundKind; 2] =
     [("short", |measured| measured.short()), ("long", |measured| measured.long())];
 
 impl Runs {
-    pub(super) fn new(outcomes: Vec<Vec<Outcome>>, of: Vec<Option<usize>>) -> Self {
+    pub(super) fn new(outcomes: Vec<Vec<RunOutcome>>, of: Vec<Option<usize>>) -> Self {
         Self { outcomes, of }
     }
 
     /// Returns the steps of a job.
-    pub(super) fn of(&self, JobId(job): JobId) -> Measured<'_> {
+    pub(super) fn of(&self, JobId(job): JobId) -> RunSelection<'_> {
         let outcomes = self.of[job].map_or(&[][..], |index| &self.outcomes[index]);
-        Measured { outcomes, round: None }
+        RunSelection { outcomes, round: None }
     }
 }
 
-impl<'a> Measured<'a> {
+impl<'a> RunSelection<'a> {
     /// Selects the short rounds, which are speculative.
     pub(super) fn short(self) -> Self {
         Self { round: Some("short"), ..self }

@@ -9,7 +9,7 @@ use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
 use super::jobs::SORTED_RL;
 use super::plan::Plan;
-use super::runs::Measured;
+use super::runs::RunSelection;
 
 const SOURCE: &str = "SortedRL";
 
@@ -58,7 +58,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
 }
 
 /// Returns the share of idle slots over the time that was spent generating.
-fn bubble_ratio(measured: Measured<'_>) -> f64 {
+fn bubble_ratio(measured: RunSelection<'_>) -> f64 {
     let generating = |step: &super::super::StepOutcome, name: &str| {
         step.metrics.get(name).copied().unwrap_or(0.0)
     };
@@ -68,6 +68,6 @@ fn bubble_ratio(measured: Measured<'_>) -> f64 {
 }
 
 /// Returns the trained tokens per second that was spent generating.
-fn tokens_per_s(measured: Measured<'_>) -> f64 {
+fn tokens_per_s(measured: RunSelection<'_>) -> f64 {
     measured.mean(|step| step.trained_tokens) / measured.stage(|stages| stages.rollout)
 }

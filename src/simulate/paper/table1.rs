@@ -4,7 +4,7 @@ use super::item::Item;
 use super::item::Provenance::{self, Fitted, HeldOut};
 use super::jobs::{CODE, JUDGED, MATH, QWEN_14B, System, VERL};
 use super::plan::Plan;
-use super::runs::Stage;
+use super::runs::StageSeconds;
 use super::{ROLLPACKER, runs};
 
 /// Shares of rollout, reward and training. The judge's time was fitted to its row.
@@ -15,7 +15,7 @@ const PAPER: [(&str, System, [f64; 3], Provenance); 3] = [
 ];
 
 /// The paper's three stages in terms of the four here: weight synchronization is part of training.
-pub(super) const STAGES: [Stage; 3] = [
+pub(super) const STAGES: [StageSeconds; 3] = [
     ("rollout", |measured| measured.stage(|stages| stages.rollout)),
     ("reward", |measured| measured.stage(|stages| stages.reward)),
     ("training", |measured| measured.stage(|stages| stages.sync + stages.training)),

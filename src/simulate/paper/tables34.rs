@@ -2,7 +2,7 @@
 
 use super::ROLLPACKER;
 use super::item::Provenance::HeldOut;
-use super::item::{Item, Ours};
+use super::item::{Item, SimulatedValue};
 use super::jobs::{MATH, QWEN_7B, REWARD_SCHEDULER};
 use super::plan::Plan;
 use super::runs::JobId;
@@ -80,7 +80,7 @@ fn over(item: &mut Item, cell: String, paper: f64, job: JobId, without: JobId) {
     item.points(cell, paper / WITHOUT, HeldOut, ratio(job, without));
 }
 
-fn ratio(job: JobId, without: JobId) -> Ours {
+fn ratio(job: JobId, without: JobId) -> SimulatedValue {
     Box::new(move |runs| runs.of(job).long().step_s() / runs.of(without).long().step_s())
 }
 

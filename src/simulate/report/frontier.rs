@@ -10,17 +10,17 @@ const SIZE: (u32, u32) = (520, 420);
 
 /// The bias and speed-up of a configuration at one end of the within-prompt correlation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Spot {
+struct ChartPosition {
     bias: f64,
     speedup: f64,
 }
 
 /// A configuration in the chart.
-struct Point {
+struct ChartPoint {
     mark: Mark,
-    at: Spot,
+    at: ChartPosition,
     /// The figures at the upper end of the correlation, if a trace leaves it open.
-    upper: Option<Spot>,
+    upper: Option<ChartPosition>,
     /// The interval of the speed-up.
     interval: (f64, f64),
 }
@@ -30,7 +30,7 @@ struct Point {
 /// # Errors
 /// If the chart cannot be drawn.
 pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
-    let points: Vec<Point> = summaries.iter().enumerate().filter_map(point).collect();
+    let points: Vec<ChartPoint> = summaries.iter().enumerate().filter_map(point).collect();
     if points.len() < 2 {
         return Ok(None);
     }
@@ -60,7 +60,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
         let unbiased = [(1.0, 0.0), (1.0, beyond(fastest))];
         chart.draw_series([PathElement::new(unbiased, BLACK.mix(0.5).stroke_width(1))])?;
         // Lines are drawn first, so that they cover no mark.
-        for Point { mark, at, upper, interval } in &points {
+        for ChartPoint { mark, at, upper, interval } in &points {
             let spread = [(at.bias, interval.0), (at.bias, interval.1)];
             chart.draw_series([PathElement::new(spread, mark.colour.mix(0.5).stroke_width(1))])?;
             let ends = upper.map(|upper| [(at.bias, at.speedup), (upper.bias, upper.speedup)]);
@@ -68,8 +68,8 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
             chart.draw_series(joined)?;
         }
         let plane = chart.plotting_area();
-        for Point { mark, at, upper, .. } in &points {
-            let corners = |spot: &Spot| {
+        for ChartPoint { mark, at, upper, .. } in &points {
+            let corners = |spot: &ChartPosition| {
                 let (x, y) = plane.map_coordinate(&(spot.bias, spot.speedup));
                 mark.about(x, y)
             };
@@ -90,15 +90,15 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
     .map(Some)
 }
 
-fn point((index, summary): (usize, &Summary)) -> Option<Point> {
+fn point((index, summary): (usize, &Summary)) -> Option<ChartPoint> {
     let (ratio, speedup) = (summary.bias.mean_ratio?, summary.speedup_over_sync?);
     let interval = summary.over_sync_interval?;
     let upper = summary.ends.and_then(|ends| {
-        Some(Spot { bias: ends.mean_ratio?.high, speedup: ends.speedup_over_sync?.high })
+        Some(ChartPosition { bias: ends.mean_ratio?.high, speedup: ends.speedup_over_sync?.high })
     });
-    Some(Point {
+    Some(ChartPoint {
         mark: Mark::of(index),
-        at: Spot { bias: ratio.mean, speedup: speedup.mean },
+        at: ChartPosition { bias: ratio.mean, speedup: speedup.mean },
         upper,
         interval: (interval.low, interval.high),
     })

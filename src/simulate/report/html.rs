@@ -3,17 +3,17 @@
 use std::fmt::Write;
 
 use super::super::summary::Summary;
-use super::super::table::Table;
+use super::super::table::SummaryTable;
 use super::chart::Mark;
 
 /// The name of a configuration with its mark and its settings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Name<'a> {
+pub(super) struct ConfigurationName<'a> {
     index: usize,
     summary: &'a Summary,
 }
 
-impl<'a> Name<'a> {
+impl<'a> ConfigurationName<'a> {
     /// Returns the name of configuration `index`.
     pub(super) fn of(index: usize, summary: &'a Summary) -> Self {
         Self { index, summary }
@@ -35,13 +35,13 @@ impl<'a> Name<'a> {
 }
 
 /// Renders a table with the name of a configuration at the head of each row.
-pub(super) fn table(table: &Table, summaries: &[Summary]) -> String {
+pub(super) fn table(table: &SummaryTable, summaries: &[Summary]) -> String {
     let head: String =
         table.head.iter().map(|name| format!("<th scope=\"col\">{}</th>", escape(name))).collect();
     let row = |(index, (cells, summary)): (usize, (&Vec<String>, &Summary))| {
         let cells: String =
             cells.iter().skip(1).map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        let name = Name::of(index, summary).html();
+        let name = ConfigurationName::of(index, summary).html();
         format!("<tr><th scope=\"row\">{name}</th>{cells}</tr>\n")
     };
     let rows: String = table.rows.iter().zip(summaries).enumerate().map(row).collect();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use plotters::prelude::*;
 use rollpacker_operators::survival::Survival;
 
-use super::super::configured::Configured;
-use super::super::outcome::Outcome;
+use super::super::configuration::ConfigurationRuns;
+use super::super::outcome::RunOutcome;
 use super::chart::{BLUE, TEXT, WIDTH, draw};
 
 /// Number of points of a curve.
@@ -17,7 +17,10 @@ const POINTS: u32 = 120;
 ///
 /// # Errors
 /// If the chart cannot be drawn.
-pub(super) fn chart(run: &Configured, runs: &[Configured]) -> anyhow::Result<Option<String>> {
+pub(super) fn chart(
+    run: &ConfigurationRuns,
+    runs: &[ConfigurationRuns],
+) -> anyhow::Result<Option<String>> {
     let (policy, trained) = (policy(&runs[run.baseline].outcomes), trained(&run.outcomes));
     let (Some((&shortest, _)), Some((&longest, _)), true) =
         (trained.first_key_value(), trained.last_key_value(), policy.count() > 0)
@@ -57,13 +60,13 @@ pub(super) fn chart(run: &Configured, runs: &[Configured]) -> anyhow::Result<Opt
 
 /// Returns the lengths of the baseline. The lengths of the configuration itself cannot serve: it censors dropped responses, and which ones
 /// it drops depends on their lengths.
-fn policy(outcomes: &[Outcome]) -> Survival {
+fn policy(outcomes: &[RunOutcome]) -> Survival {
     let mut policy = Survival::default();
     outcomes.iter().for_each(|outcome| policy.merge(&outcome.launched));
     policy
 }
 
-fn trained(outcomes: &[Outcome]) -> BTreeMap<u32, f64> {
+fn trained(outcomes: &[RunOutcome]) -> BTreeMap<u32, f64> {
     let mut lengths = BTreeMap::new();
     for (&length, weight) in outcomes.iter().flat_map(|outcome| &outcome.trained) {
         *lengths.entry(length).or_default() += weight;

@@ -10,14 +10,14 @@ mod times;
 use std::path::Path;
 
 use self::chart::{BLUE, GREY, css};
-use self::html::{Name, escape};
-use super::configured::Configured;
+use self::html::{ConfigurationName, escape};
+use super::configuration::ConfigurationRuns;
 use super::study::Study;
 use super::table;
 
 /// The data of a report.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct HtmlReport<'a> {
     /// The title of the page.
     pub title: &'a str,
     /// The results to report.
@@ -26,7 +26,7 @@ pub struct Report<'a> {
 
 const STYLE: &str = include_str!("style.css");
 
-impl Report<'_> {
+impl HtmlReport<'_> {
     /// Writes the page.
     ///
     /// # Errors
@@ -109,14 +109,16 @@ impl Report<'_> {
         )
     }
 
-    fn named(&self) -> impl Iterator<Item = (Name<'_>, &Configured)> {
+    fn named(&self) -> impl Iterator<Item = (ConfigurationName<'_>, &ConfigurationRuns)> {
         let summaries = self.study.summaries.iter().enumerate();
-        summaries.map(|(index, summary)| Name::of(index, summary)).zip(&self.study.runs)
+        summaries
+            .map(|(index, summary)| ConfigurationName::of(index, summary))
+            .zip(&self.study.runs)
     }
 }
 
 /// A function that draws the chart of a configuration, given all of them; `None` if there is nothing to draw.
-type Chart = dyn Fn(&Configured, &[Configured]) -> anyhow::Result<Option<String>>;
+type Chart = dyn Fn(&ConfigurationRuns, &[ConfigurationRuns]) -> anyhow::Result<Option<String>>;
 
 const FIGURES: &str = "Seconds of a step by kind of round, with the share of these rounds; speed-up and bias relative to the <code>sync</code> \
                        of the same job; and the setup of each configuration. Click a name to show its settings. Where a trace leaves the \
@@ -165,7 +167,7 @@ fn line(colour: &str, style: &str, name: &str) -> String {
     )
 }
 
-fn figure(name: Name<'_>, caption: &str, svg: &str) -> String {
+fn figure(name: ConfigurationName<'_>, caption: &str, svg: &str) -> String {
     format!("<figure><figcaption>{}{caption}</figcaption>{svg}</figure>\n", name.html())
 }
 

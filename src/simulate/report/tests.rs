@@ -1,16 +1,16 @@
 use rollpacker_stages::rollout::simulated::lengths::Likeness;
 
 use super::super::advice::Advice;
-use super::super::configured::summaries;
-use super::super::configured::tests::configured;
+use super::super::configuration::summaries;
+use super::super::configuration::tests::configured;
 use super::super::gantt::Gantt;
-use super::super::outcome::Outcome;
+use super::super::outcome::RunOutcome;
 use super::super::summary::tests::run;
 use super::super::trace::TraceSummary;
 use super::*;
 
-fn simulated(label: &str, seconds: [f64; 2], mean_ratio: f64) -> Configured {
-    let mut outcome: Outcome =
+fn simulated(label: &str, seconds: [f64; 2], mean_ratio: f64) -> ConfigurationRuns {
+    let mut outcome: RunOutcome =
         run(&[("short", seconds[0]), ("long", seconds[1])], &[("bias/mean_ratio", mean_ratio)]);
     for tokens in [90, 200, 1000] {
         outcome.launched.observe(tokens, true);
@@ -22,16 +22,19 @@ fn simulated(label: &str, seconds: [f64; 2], mean_ratio: f64) -> Configured {
         running: vec![vec![3.0, 1.0, 0.0], vec![1.0, 0.0, 0.0]],
         training: vec![(seconds[1] / 2.0, seconds[1])],
     });
-    Configured { settings: vec![format!("schedule.name={label}")], ..configured(label, &[outcome]) }
+    ConfigurationRuns {
+        settings: vec![format!("schedule.name={label}")],
+        ..configured(label, &[outcome])
+    }
 }
 
-fn study(runs: Vec<Configured>) -> Study {
+fn study(runs: Vec<ConfigurationRuns>) -> Study {
     let summaries = summaries(&runs).expect("steps");
     Study { runs, summaries, traces: Vec::new(), advice: Vec::new() }
 }
 
 fn page(study: &Study) -> String {
-    Report { title: "Job & cluster", study }.html().expect("drawn")
+    HtmlReport { title: "Job & cluster", study }.html().expect("drawn")
 }
 
 fn trace() -> TraceSummary {
@@ -99,7 +102,7 @@ fn the_page_shows_everything_and_needs_nothing_else() {
 
 #[test]
 fn every_name_has_a_mark_of_its_own_and_its_settings_behind_it() {
-    let runs: Vec<Configured> =
+    let runs: Vec<ConfigurationRuns> =
         (0..20).map(|n| simulated(&format!("config {n}"), [100.0, 120.0], 1.0)).collect();
     let page = page(&study(runs));
     let mark = |n: usize| {

@@ -2,11 +2,11 @@
 
 use plotters::prelude::*;
 
-use super::super::configured::Configured;
+use super::super::configuration::ConfigurationRuns;
 use super::super::summary::Summary;
 use super::super::table::number;
 use super::chart::{BLUE, GREY, STAGES, TEXT, WIDTH, beyond, css, draw, seconds};
-use super::html::{Name, swatch};
+use super::html::{ConfigurationName, swatch};
 
 /// The names of the stages, in the order of their colours.
 const NAMES: [&str; 4] = ["sync", "rollout", "reward", "training"];
@@ -29,7 +29,7 @@ fn bar(index: usize, summary: &Summary, most: f64) -> String {
         .zip(STAGES)
         .map(|((stage, seconds), colour)| part(stage, seconds, most, &css(colour, 1.0)))
         .collect();
-    let name = Name::of(index, summary).html();
+    let name = ConfigurationName::of(index, summary).html();
     let total = number(summary.step_s.mean);
     format!("<div>{name}<div class=\"bar\">{parts}<span>{total} s</span></div></div>\n")
 }
@@ -47,7 +47,10 @@ fn part(stage: &str, seconds: f64, most: f64, colour: &str) -> String {
 ///
 /// # Errors
 /// If the chart cannot be drawn.
-pub(super) fn series(run: &Configured, runs: &[Configured]) -> anyhow::Result<Option<String>> {
+pub(super) fn series(
+    run: &ConfigurationRuns,
+    runs: &[ConfigurationRuns],
+) -> anyhow::Result<Option<String>> {
     let (own, sync) = (steps(run), steps(&runs[run.baseline]));
     let ([first, .., last], most) = (&own[..], longest(runs)) else { return Ok(None) };
     let (first, last) = (first.0, last.0);
@@ -76,11 +79,11 @@ pub(super) fn series(run: &Configured, runs: &[Configured]) -> anyhow::Result<Op
 }
 
 /// Returns the longest step of all configurations; their charts share this scale.
-fn longest(runs: &[Configured]) -> f64 {
+fn longest(runs: &[ConfigurationRuns]) -> f64 {
     runs.iter().flat_map(steps).map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }
 
-fn steps(run: &Configured) -> Vec<(f64, f64)> {
+fn steps(run: &ConfigurationRuns) -> Vec<(f64, f64)> {
     let steps = run.outcomes.iter().take(1).flat_map(|outcome| &outcome.steps);
     steps.map(|step| (step.step as f64, step.seconds)).collect()
 }

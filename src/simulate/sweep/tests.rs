@@ -134,13 +134,13 @@ fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
         let run = |job: &Job, seed| {
             let steps = job.raw.rollout.n as usize;
             let step = super::super::summary::tests::run(&[("full", seed as f64)], &[]);
-            Ok(Outcome { steps: vec![step.steps[0].clone(); steps], ..Outcome::default() })
+            Ok(RunOutcome { steps: vec![step.steps[0].clone(); steps], ..RunOutcome::default() })
         };
         let threads = NonZero::new(threads).expect("some");
         let runs = sweep(&["rollout.n=1,2,3"]).expect("valid").run(threads, &run, &|| {});
         let runs = runs.expect("no error");
-        let shown = |run: &Configured| {
-            let of = |outcome: &Outcome| (outcome.steps.len(), outcome.steps[0].seconds);
+        let shown = |run: &ConfigurationRuns| {
+            let of = |outcome: &RunOutcome| (outcome.steps.len(), outcome.steps[0].seconds);
             (run.label.clone(), run.outcomes.iter().map(of).collect::<Vec<_>>())
         };
         runs.iter().map(shown).collect::<Vec<_>>()
@@ -154,7 +154,7 @@ fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
 fn the_first_error_is_told_with_its_configuration_and_seed() {
     let run = |job: &Job, seed: u64| match (job.raw.rollout.n, seed) {
         (2, 2) => anyhow::bail!("no"),
-        _ => Ok(Outcome::default()),
+        _ => Ok(RunOutcome::default()),
     };
     let sweep = sweep(&["rollout.n=1,2"]).expect("valid");
     let error = sweep.run(NonZero::<usize>::MIN, &run, &|| {}).expect_err("failed");
@@ -171,7 +171,7 @@ fn other_assumptions_are_run_beside_their_baselines_with_one_seed() {
     assert_eq!(labels(&sweep)[..4], all);
     let under = sweep.under(&[3], &["tasks.timeout_s=1".to_owned()]).expect("valid");
     assert_eq!(labels(&under), ["n=4 sync", "n=4 tail_batching"]);
-    for Point { job, baseline, asked, label, .. } in &under.points {
+    for SweepPoint { job, baseline, asked, label, .. } in &under.points {
         assert_eq!((job.raw.tasks.timeout_s, job.raw.sim.seeds, *baseline), (1.0, 1, 0));
         assert_eq!(*asked, label == "n=4 tail_batching");
     }

@@ -16,7 +16,7 @@ use rollpacker_stages::train::simulated::SimulatedTrainer;
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 use super::{job, owned, reports};
-use crate::pipeline::Time;
+use crate::pipeline::RunTime;
 use crate::simulate::job::Job;
 use crate::simulate::variant::{self, Variant};
 use crate::simulate::{population, run};
@@ -102,7 +102,7 @@ fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     let log = Shared::default();
     let seed = job.raw.sim.seed;
     let mut pipeline = run::pipeline(job, seed).expect("it starts");
-    let Time::Virtual(clock) = pipeline.time.clone() else { panic!("a simulation") };
+    let RunTime::Virtual(clock) = pipeline.time.clone() else { panic!("a simulation") };
     let lengths = population::lengths(job, seed).expect("valid lengths");
     let (layout, devices) = (job.training_layout, job.training_gpus);
     let trainer = SimulatedTrainer::new(job.cost(), layout, devices, lengths, clock.clone());

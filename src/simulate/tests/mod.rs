@@ -11,7 +11,7 @@ use std::rc::Rc;
 use rollpacker_operators::report::{Observer, StepReport};
 
 use super::job::Job;
-use super::outcome::Outcome;
+use super::outcome::RunOutcome;
 use super::raw::RawJob;
 use super::run;
 use crate::pipeline::Pipeline;
@@ -22,7 +22,7 @@ fn job(base: &str, settings: &[String]) -> Job {
     let mut table = base.parse().expect("TOML");
     settings.iter().for_each(|setting| overlay(&mut table, setting).expect("a setting"));
     let mut raw: RawJob = from_table(table).expect("known keys");
-    raw.leave_idle(settings).expect("a way to train");
+    raw.drop_unused(settings).expect("a way to train");
     Job::resolve(raw, None).unwrap_or_else(|error| panic!("{settings:?}: {error:#}"))
 }
 
@@ -48,6 +48,6 @@ fn reports(pipeline: Pipeline) -> Vec<StepReport> {
 
 /// Returns the mean seconds of a step.
 fn step_seconds(job: &Job) -> f64 {
-    let Outcome { steps, .. } = run::run(job, job.raw.sim.seed).expect("it runs");
+    let RunOutcome { steps, .. } = run::run(job, job.raw.sim.seed).expect("it runs");
     steps.iter().map(|step| step.seconds).sum::<f64>() / steps.len() as f64
 }

@@ -7,7 +7,7 @@ mod state;
 use std::path::Path;
 
 use rollpacker_dataflow::step::{PolicyVersion, Step};
-use rollpacker_dataflow::watchdog::Pulse;
+use rollpacker_dataflow::watchdog::ProgressCounter;
 use tch::{Device, TchError, Tensor};
 
 use super::accumulation::Accumulation;
@@ -46,7 +46,7 @@ pub struct TorchTrainer {
     /// The version that was published last.
     version: PolicyVersion,
     accumulated: Accumulation,
-    pulse: Pulse,
+    pulse: ProgressCounter,
 }
 
 impl TorchTrainer {
@@ -102,7 +102,7 @@ impl TorchTrainer {
             store,
             version,
             accumulated,
-            pulse: Pulse::default(),
+            pulse: ProgressCounter::default(),
         })
     }
 
@@ -120,7 +120,7 @@ impl TorchTrainer {
 
     /// Beats `pulse` before every micro-batch, so that the watchdog sees progress.
     #[must_use]
-    pub fn with_pulse(self, pulse: Pulse) -> Self {
+    pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }
     }
 
@@ -287,7 +287,7 @@ impl Trainer for TorchTrainer {
         // Responses without tokens are in no micro-batch.
         let mut all = vec![Inferred::default(); sequences.len()];
         for (members, sequences) in self.micro_batches(sequences) {
-            self.pulse.beat();
+            self.pulse.record();
             let inferred =
                 self.infer_micro_batch(&sequences).map_err(TrainError::backend("inference"))?;
             for (at, one) in members.into_iter().zip(inferred) {
@@ -305,7 +305,7 @@ impl Trainer for TorchTrainer {
         set_threads_of_this_thread(self.config.threads);
         sequences.iter().enumerate().try_for_each(|(at, sequence)| self.check(at, sequence))?;
         self.micro_batches(sequences).into_iter().try_for_each(|(_, sequences)| {
-            self.pulse.beat();
+            self.pulse.record();
             self.accumulate_micro_batch(&sequences, step)
         })
     }

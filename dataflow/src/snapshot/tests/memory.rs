@@ -24,10 +24,10 @@ pub(super) const CRASHES: [Crash; 6] =
     [Crash::Killed, Crash::Cut, Crash::Torn, Crash::Mixed(1), Crash::Mixed(2), Crash::Mixed(3)];
 
 #[derive(Clone, Default)]
-pub(super) struct Memory(Arc<Mutex<State>>);
+pub(super) struct Memory(Arc<Mutex<MemoryState>>);
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     /// The names that processes see, without the root `/`, which always exists.
     names: BTreeMap<PathBuf, Node>,
     /// The names that are on disk.
@@ -96,11 +96,11 @@ impl Memory {
     /// Returns an independent disk in the same state.
     pub(super) fn copy(&self) -> Self {
         let state = self.lock();
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(MemoryState {
             names: state.names.clone(),
             durable: state.durable.clone(),
             files: state.files.clone(),
-            ..State::default()
+            ..MemoryState::default()
         })))
     }
 
@@ -150,12 +150,12 @@ impl Memory {
         change(&mut state.files[file].content);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.0.lock().expect("unpoisoned")
     }
 }
 
-impl State {
+impl MemoryState {
     /// Counts an operation that changes the disk. Fails if the process dies at it or is dead.
     fn tick(&mut self) -> io::Result<()> {
         if self.read_only {
@@ -278,7 +278,7 @@ impl Files for Memory {
         if !state.has_folder(path) {
             return Err(ErrorKind::NotFound.into());
         }
-        let State { names, durable, .. } = &mut *state;
+        let MemoryState { names, durable, .. } = &mut *state;
         let within = |name: &Path| name.parent() == Some(path);
         durable.retain(|name, node| {
             let of_folder = name.ancestors().find(|&above| within(above));

@@ -46,7 +46,7 @@ fn write(store: &SnapshotStore, step: Step) -> Result<Vec<PartRecord>, SnapshotE
 /// Takes a snapshot of a step.
 fn take(store: &SnapshotStore, step: Step) -> Result<(), SnapshotError> {
     let committed = store.commit(step, write(store, step)?, 2)?;
-    committed.untidy.map_or(Ok(()), Err)
+    committed.cleanup_error.map_or(Ok(()), Err)
 }
 
 /// Returns the step of the latest snapshot, after checking that each of its parts belongs to that step.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::memory::{CRASHES, Memory};
 use super::open;
-use super::toy::{State, Toy};
+use super::toy::{FoldStates, Toy};
 use crate::snapshot::OnError;
 use crate::snapshot::files::Files;
 use crate::step::Step;
@@ -13,7 +13,7 @@ use crate::step::Step;
 const STEPS: u64 = 6;
 
 /// Returns the final states of an undisturbed run.
-fn expected() -> State {
+fn expected() -> FoldStates {
     let outcome = Toy::new(1, STEPS, 0).run(&Memory::default());
     assert_eq!(outcome.fault, None);
     assert_eq!(outcome.states.len(), 10, "two folds of five keys");
@@ -25,7 +25,7 @@ fn steps(files: &Memory) -> Vec<u64> {
     store.manifests().expect("readable").into_iter().map(|id| id.step.0).collect()
 }
 
-fn finishes(toy: &Toy, files: &Memory, expected: &State, what: &str) -> Option<Step> {
+fn finishes(toy: &Toy, files: &Memory, expected: &FoldStates, what: &str) -> Option<Step> {
     let outcome = toy.run(files);
     assert_eq!(outcome.fault, None, "{what}");
     // States that the resumed run does not touch are included: all states are reported at the end.

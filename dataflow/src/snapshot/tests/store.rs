@@ -23,7 +23,7 @@ fn a_run_that_goes_back_leaves_what_is_newer_behind() {
     let files = two_snapshots();
     let store = open(&files, 3).expect("opens");
     let back = store.at(Step(4)).expect("readable").restored.expect("one");
-    store.go_back_to(&back).expect("removed");
+    store.rewind_to(&back).expect("removed");
     assert_eq!(restored(&store), Some(Step(4)));
     take(&store, Step(5)).expect("written");
     assert!(files.paths().iter().all(|path| !of_step_9(path)), "{:?}", files.paths());

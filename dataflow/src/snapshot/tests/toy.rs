@@ -21,11 +21,13 @@ use crate::operator::Operator;
 use crate::route::by_key;
 use crate::runtime::run_virtual;
 use crate::schema::{self, column};
-use crate::snapshot::{Cadence, OnError, Part, Request, Restored, SnapshotPlan, Snapshots};
+use crate::snapshot::{
+    Cadence, OnError, Part, RestoredSnapshot, SnapshotPlan, SnapshotRequest, Snapshots,
+};
 use crate::step::Step;
 
 /// The result of a run: the state of each fold by key.
-pub(super) type State = BTreeMap<(&'static str, u64), u64>;
+pub(super) type FoldStates = BTreeMap<(&'static str, u64), u64>;
 
 /// The number of rows per step, and the number of keys.
 const ROWS: u64 = 13;
@@ -69,8 +71,8 @@ impl Toy {
     }
 
     /// Runs from the newest snapshot on disk until the end, a fault, or the drop.
-    pub(super) fn run(&self, files: &Memory) -> Outcome {
-        let shared = Arc::new(Shared::default());
+    pub(super) fn run(&self, files: &Memory) -> ToyOutcome {
+        let shared = Arc::new(ToyShared::default());
         shared.lock().disk = Some(files.clone());
         match self.plan(files) {
             Err(message) => shared.lock().fault = Some(message),
@@ -79,19 +81,24 @@ impl Toy {
         std::mem::take(&mut *shared.lock())
     }
 
-    fn plan(&self, files: &Memory) -> Result<(SnapshotPlan, Option<Restored>), String> {
+    fn plan(&self, files: &Memory) -> Result<(SnapshotPlan, Option<RestoredSnapshot>), String> {
         let store = open(files, 2).map_err(|error| error.to_string())?;
         let restored = store.latest().map_err(|error| error.to_string())?.restored;
         let plan = SnapshotPlan {
             store: Arc::new(store),
             cadence: Cadence::every(self.every),
             on_error: self.on_error,
-            resumed: restored.as_ref().map(Restored::step),
+            resumed: restored.as_ref().map(RestoredSnapshot::step),
         };
         Ok((plan, restored))
     }
 
-    fn execute(&self, plan: SnapshotPlan, restored: Option<Restored>, shared: &Arc<Shared>) {
+    fn execute(
+        &self,
+        plan: SnapshotPlan,
+        restored: Option<RestoredSnapshot>,
+        shared: &Arc<ToyShared>,
+    ) {
         shared.lock().resumed = plan.resumed;
         let (toy, shared) = (self.clone(), shared.clone());
         let communication = CommunicationConfig::Process(self.workers);
@@ -119,8 +126,8 @@ impl Toy {
     }
 
     /// Like [`run`](Self::run), on this thread in virtual time.
-    pub(super) fn run_virtual(&self, files: &Memory) -> Outcome {
-        let (shared, clock) = (Arc::new(Shared::default()), VirtualClock::default());
+    pub(super) fn run_virtual(&self, files: &Memory) -> ToyOutcome {
+        let (shared, clock) = (Arc::new(ToyShared::default()), VirtualClock::default());
         let (plan, restored) = self.plan(files).expect("opens");
         let ran = run_virtual(&clock, |scope, faults| {
             let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
@@ -135,8 +142,8 @@ impl Toy {
         &self,
         snapshots: Snapshots<'_>,
         plan: &SnapshotPlan,
-        restored: Option<&Restored>,
-        shared: &Arc<Shared>,
+        restored: Option<&RestoredSnapshot>,
+        shared: &Arc<ToyShared>,
         faults: &Faults,
     ) {
         let trained = ProbeHandle::new();
@@ -156,7 +163,7 @@ impl Toy {
         snapshots: &Snapshots<'scope>,
         plan: &SnapshotPlan,
         trained: ProbeHandle<Step>,
-        shared: &Arc<Shared>,
+        shared: &Arc<ToyShared>,
     ) -> BatchStream<'scope> {
         let scope = snapshots.scope();
         let mut operator = Operator::new("source", scope);
@@ -183,7 +190,7 @@ impl Toy {
                     && let Some(capability) = &mut open
                     && (toy.bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
                 {
-                    waits = toy.patient && parts.are_behind(1);
+                    waits = toy.patient && parts.writes_pending(1);
                     if waits {
                         break;
                     }
@@ -218,8 +225,8 @@ impl Toy {
         rows: BatchStream<'scope>,
         snapshots: &Snapshots<'scope>,
         plan: &SnapshotPlan,
-        restored: Option<&Restored>,
-        shared: &Arc<Shared>,
+        restored: Option<&RestoredSnapshot>,
+        shared: &Arc<ToyShared>,
     ) -> BatchStream<'scope> {
         let (index, peers) = (rows.scope().index() as u64, rows.scope().peers() as u64);
         let mut operator = Operator::new(name, rows.scope());
@@ -268,7 +275,7 @@ impl Toy {
         self.on_arrival || !frontiers[0].less_equal(step)
     }
 
-    fn told(&self, step: Step, shared: &Shared, request: &Request) {
+    fn told(&self, step: Step, shared: &ToyShared, request: &SnapshotRequest) {
         if self.dropped_at.is_some_and(|at| step >= at) {
             shared.stop.store(true, Ordering::Release);
         }
@@ -286,8 +293,8 @@ impl Toy {
 
 /// The result of a run.
 #[derive(Default)]
-pub(super) struct Outcome {
-    pub(super) states: State,
+pub(super) struct ToyOutcome {
+    pub(super) states: FoldStates,
     pub(super) fault: Option<String>,
     pub(super) warnings: Vec<String>,
     pub(super) resumed: Option<Step>,
@@ -298,14 +305,14 @@ pub(super) struct Outcome {
 }
 
 #[derive(Default)]
-struct Shared {
+struct ToyShared {
     stop: AtomicBool,
     rivalled: AtomicBool,
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<ToyOutcome>,
 }
 
 /// Stops all workers on a panic, because the peers of a worker that unwinds would wait forever.
-struct StopOnPanic(Arc<Shared>);
+struct StopOnPanic(Arc<ToyShared>);
 
 impl Drop for StopOnPanic {
     fn drop(&mut self) {
@@ -315,8 +322,8 @@ impl Drop for StopOnPanic {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Outcome> {
+impl ToyShared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ToyOutcome> {
         self.outcome.lock().expect("unpoisoned")
     }
 }
@@ -339,7 +346,7 @@ fn save(name: &str, state: &BTreeMap<u64, u64>) -> Part {
 }
 
 /// Returns the entries of this worker's keys from the parts of all former workers.
-fn load(from: &Restored, name: &str, index: u64, peers: u64) -> BTreeMap<u64, u64> {
+fn load(from: &RestoredSnapshot, name: &str, index: u64, peers: u64) -> BTreeMap<u64, u64> {
     let all: Vec<(u64, u64)> = if name == "first" {
         let parts = from.rows(name).expect("verified");
         parts.into_iter().flat_map(|(_, rows)| rows_of(&Batch::new(rows))).collect()

@@ -9,61 +9,59 @@ use std::time::Duration;
 
 use timely::communication::Hooks;
 
-use super::ClusterError;
-use super::fate::Fate;
-use super::message::{self, Message};
+use super::error::ClusterError;
+use super::message::{self, ControlMessage};
+use super::run_state::{DRAIN_TIMEOUT, RunState};
 
 /// A process that sends nothing for this long is considered lost: its machine or the network has failed.
-const SILENCE: Duration = Duration::from_secs(30);
-
-/// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
-/// from the control connection.
-pub(super) const PARTING: Duration = Duration::from_secs(2);
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The control connections of this process.
-pub(super) struct Links {
+pub(super) struct ControlConnections {
     streams: Arc<Vec<Mutex<TcpStream>>>,
-    fate: Arc<Fate>,
+    run_state: Arc<RunState>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Links {
+impl ControlConnections {
     /// Starts the threads that read from and write to the other processes.
     pub(super) fn open(
         controls: Vec<Option<TcpStream>>,
-        fate: &Arc<Fate>,
+        run_state: &Arc<RunState>,
     ) -> Result<Self, ClusterError> {
         let system = |error: std::io::Error| ClusterError::System { reason: error.to_string() };
         let mut threads = Vec::new();
         let mut streams = Vec::new();
         for (process, control) in controls.into_iter().enumerate() {
             let Some(control) = control else { continue };
-            control.set_write_timeout(Some(PARTING)).map_err(system)?;
-            control.set_read_timeout(Some(SILENCE)).map_err(system)?;
-            let (heard, fate) = (control.try_clone().map_err(system)?, fate.clone());
+            control.set_write_timeout(Some(DRAIN_TIMEOUT)).map_err(system)?;
+            control.set_read_timeout(Some(PEER_TIMEOUT)).map_err(system)?;
+            let (heard, run_state) = (control.try_clone().map_err(system)?, run_state.clone());
             let name = format!("from process {process}");
             let thread = std::thread::Builder::new().name(name);
-            threads.push(thread.spawn(move || hear(heard, process, &fate)).map_err(system)?);
+            threads.push(
+                thread.spawn(move || receive_loop(heard, process, &run_state)).map_err(system)?,
+            );
             streams.push(Mutex::new(control));
         }
         let streams = Arc::new(streams);
-        let (telling, told) = (streams.clone(), fate.clone());
+        let (telling, told) = (streams.clone(), run_state.clone());
         let thread = std::thread::Builder::new().name("to processes".to_owned());
-        threads.push(thread.spawn(move || beat(&telling, &told)).map_err(system)?);
-        Ok(Self { streams, fate: fate.clone(), threads })
+        threads.push(thread.spawn(move || send_loop(&telling, &told)).map_err(system)?);
+        Ok(Self { streams, run_state: run_state.clone(), threads })
     }
 
     /// Reports to the other processes that the workers of this process have run to the end.
     pub(super) fn done(&self) {
-        tell(&self.streams, &Message::Done);
+        broadcast(&self.streams, &ControlMessage::Done);
     }
 
     /// Closes the connections, after reporting a fault that is not yet reported.
     pub(super) fn close(self) {
-        if let Some(fault) = self.fate.wait(Duration::ZERO).flatten() {
-            tell(&self.streams, &Message::Fault(fault));
+        if let Some(fault) = self.run_state.wait(Duration::ZERO).flatten() {
+            broadcast(&self.streams, &ControlMessage::Fault(fault));
         }
-        self.fate.close();
+        self.run_state.close();
         for stream in self.streams.iter() {
             let stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
             // `shutdown` fails if the other side has already closed the connection.
@@ -76,35 +74,35 @@ impl Links {
 }
 
 /// Sends a message to all processes. Errors are ignored: the thread that listens to an unreachable process detects the loss.
-fn tell(streams: &[Mutex<TcpStream>], message: &Message) {
+fn broadcast(streams: &[Mutex<TcpStream>], message: &ControlMessage) {
     for stream in streams {
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
         drop(message::write(&mut stream, message));
     }
 }
 
-fn beat(streams: &[Mutex<TcpStream>], fate: &Fate) {
-    while let Some(fault) = fate.wait_beat() {
+fn send_loop(streams: &[Mutex<TcpStream>], run_state: &RunState) {
+    while let Some(fault) = run_state.wait_beat() {
         match fault {
-            Some(fault) => tell(streams, &Message::Fault(fault)),
-            None => tell(streams, &Message::Beat(fate.moved())),
+            Some(fault) => broadcast(streams, &ControlMessage::Fault(fault)),
+            None => broadcast(streams, &ControlMessage::Beat(run_state.progress_count())),
         }
     }
 }
 
 /// Reads from a process until it is done, has failed, or is lost.
-fn hear(mut stream: TcpStream, process: usize, fate: &Fate) {
+fn receive_loop(mut stream: TcpStream, process: usize, run_state: &RunState) {
     let mut beats = 0;
     loop {
         match message::read(&mut stream) {
-            Ok(Message::Beat(count)) => {
+            Ok(ControlMessage::Beat(count)) => {
                 if std::mem::replace(&mut beats, count) != count {
-                    fate.beat();
+                    run_state.record_progress_elsewhere();
                 }
             }
-            Ok(Message::Fault(fault)) => return fate.failed_elsewhere(fault),
-            Ok(Message::Done) => return,
-            Err(error) => return fate.lost(process, why(&error)),
+            Ok(ControlMessage::Fault(fault)) => return run_state.fail_reported(fault),
+            Ok(ControlMessage::Done) => return,
+            Err(error) => return run_state.fail_lost(process, why(&error)),
         }
     }
 }
@@ -118,48 +116,48 @@ fn why(error: &std::io::Error) -> &'static str {
 
 thread_local! {
     /// The role of this thread if a panic in it is expected when a process is lost.
-    static DUTY: RefCell<Option<Duty>> = const { RefCell::new(None) };
+    static DUTY: RefCell<Option<ThreadRole>> = const { RefCell::new(None) };
 }
 
 /// The role of a thread in which a panic is expected when a process is lost.
-enum Duty {
+enum ThreadRole {
     /// A network thread of timely: the outcome of its run, and the process on the other side.
-    Wire(Arc<Fate>, usize),
+    Wire(Arc<RunState>, usize),
     /// A thread that joins timely's network threads.
     Settling,
 }
 
 /// Marks this thread as one that joins timely's network threads.
-pub(super) fn settling() {
-    DUTY.with_borrow_mut(|own| *own = Some(Duty::Settling));
+pub(super) fn mark_joining_thread() {
+    DUTY.with_borrow_mut(|own| *own = Some(ThreadRole::Settling));
 }
 
 /// Returns hooks that identify timely's network threads, and installs the panic hook that handles their panics.
 ///
 /// When a connection breaks, timely's network thread panics, and the workers that read from it would panic in turn. The panic hook
-/// therefore holds such a thread until the run is closed, so the workers never see the broken channel. First it waits up to [`PARTING`] for
-/// the reason: the control connection usually reports a fault of the other process at about the same time, and that message is better than
-/// "the connection broke". If no reason arrives, the hook itself reports the process as lost. Panics of threads that join network threads
-/// are silenced, and all other panics go to the previous hook.
-pub(super) fn watched(fate: &Arc<Fate>) -> Hooks {
+/// therefore holds such a thread until the run is closed, so the workers never see the broken channel. First it waits up to
+/// [`DRAIN_TIMEOUT`] for the reason: the control connection usually reports a fault of the other process at about the same time, and that
+/// message is better than "the connection broke". If no reason arrives, the hook itself reports the process as lost. Panics of threads that
+/// join network threads are silenced, and all other panics go to the previous hook.
+pub(super) fn network_hooks(run_state: &Arc<RunState>) -> Hooks {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| match DUTY.with_borrow_mut(Option::take) {
             None => before(panic),
-            Some(Duty::Settling) => {}
-            Some(Duty::Wire(fate, process)) => {
-                if !fate.wait_over(PARTING) {
-                    fate.lost(process, "the connection to it broke");
+            Some(ThreadRole::Settling) => {}
+            Some(ThreadRole::Wire(run_state, process)) => {
+                if !run_state.wait_over(DRAIN_TIMEOUT) {
+                    run_state.fail_lost(process, "the connection to it broke");
                 }
-                fate.wait_closed();
+                run_state.wait_closed();
             }
         }));
     });
-    let fate = fate.clone();
+    let run_state = run_state.clone();
     Hooks {
         log_fn: Arc::new(move |setup| {
-            let wire = setup.remote.map(|process| Duty::Wire(fate.clone(), process));
+            let wire = setup.remote.map(|process| ThreadRole::Wire(run_state.clone(), process));
             DUTY.with_borrow_mut(|own| *own = wire);
             None
         }),

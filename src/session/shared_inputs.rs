@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::clock::{Clock, WallClock};
-use rollpacker_dataflow::cluster::Seat;
-use rollpacker_dataflow::watchdog::{Pulse, Watch};
+use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
@@ -21,20 +20,19 @@ use rollpacker_stages::train::torch::TorchTrainer;
 use rollpacker_stages::train::{Objective, Trainer, ValueModel};
 use tch::Device;
 
-use super::Session;
 use super::engine::check_context;
 use crate::algorithms::Algorithms;
 use crate::memory::{self, Estimate};
-use crate::prompts::{LeftOut, PromptReader};
+use crate::prompts::{OverlongPrompts, PromptReader};
 use crate::recipe::Recipe;
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
 
 /// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
 #[derive(Clone)]
-pub struct Opened {
+pub struct SharedInputs {
     pub(super) recipe: Recipe,
-    pub(super) stages: Stages,
+    pub(super) stages: WorkerResources,
     pub(super) device: Device,
     pub(super) train_data: Dataset,
     pub(super) val_data: Option<Dataset>,
@@ -47,20 +45,20 @@ pub struct Opened {
     pub(super) guests: Guests,
     /// The vocabulary size of the model.
     pub(super) vocab_size: i64,
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<WatchdogSettings>,
     pub(super) snapshots: RunSnapshots,
 }
 
 /// The inputs that the threads of a worker share.
 #[derive(Clone)]
-pub(super) struct Stages {
+pub(super) struct WorkerResources {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) encoder: Arc<PromptEncoder>,
     pub(super) router: Router,
     pub(super) store: WeightStore,
 }
 
-impl Opened {
+impl SharedInputs {
     pub(super) fn open(
         recipe: Recipe,
         registry: &Registry,
@@ -96,7 +94,7 @@ impl Opened {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
             template: ChatTemplate::from_folder(folder)?,
         };
-        let stages = Stages {
+        let stages = WorkerResources {
             clock: Arc::new(WallClock::start()),
             encoder: Arc::new(encoder),
             router,
@@ -131,26 +129,7 @@ impl Opened {
         Self { snapshots, ..self }
     }
 
-    /// Creates the session of one worker.
-    ///
-    /// Judges that share an engine use the one of the first worker of the process. Only the first worker of the cluster monitors the
-    /// profile. If the machine has several devices, the workers of a process use them in turn.
-    ///
-    /// # Errors
-    /// If the recipe's profile cannot be read.
-    pub fn session(&self, seat: &Seat) -> anyhow::Result<Session> {
-        let is_host = seat.local() == 0;
-        let stages = Stages {
-            clock: Arc::new(seat.clock()),
-            store: WeightStore::new(versions(&self.recipe)),
-            ..self.stages.clone()
-        };
-        let device = device_of(&self.recipe.raw.trainer.device, self.device, seat.local());
-        let guests = if is_host { self.guests.clone() } else { Guests::default() };
-        Session::of(Self { stages, device, guests, ..self.clone() }, seat.index() == 0)
-    }
-
-    pub(super) fn reader(&self, dataset: Dataset, left_out: LeftOut) -> PromptReader {
+    pub(super) fn reader(&self, dataset: Dataset, left_out: OverlongPrompts) -> PromptReader {
         PromptReader {
             dataset,
             encoder: self.stages.encoder.clone(),
@@ -179,7 +158,7 @@ impl Opened {
     }
 
     /// Returns the counter that threads outside of the graph advance to show progress to the watchdog.
-    pub(super) fn pulse(&self) -> Pulse {
+    pub(super) fn pulse(&self) -> ProgressCounter {
         self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default()
     }
 
@@ -197,12 +176,12 @@ impl Opened {
 }
 
 /// Returns the number of weight versions that engines may still request.
-fn versions(recipe: &Recipe) -> usize {
+pub(super) fn versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX)
 }
 
 /// Returns the device of a worker. If `written` does not name a specific device, the workers use the CUDA devices in turn.
-fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
+pub(super) fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
     match resolved {
         Device::Cuda(_) if !written.contains(':') => {
             let devices = usize::try_from(tch::Cuda::device_count()).unwrap_or(1);

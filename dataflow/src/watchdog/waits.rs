@@ -7,32 +7,47 @@ use std::rc::Rc;
 
 use timely::progress::frontier::MutableAntichain;
 
-use super::{moved, now, watch};
+use super::progress::{moved, now};
 use crate::clock::Nanos;
 use crate::step::{PromptId, SampleId, Step};
 
 /// The awaited things of an operator, with the start of each wait.
-pub(super) type Waits = BTreeMap<Awaited, (Cow<'static, str>, Nanos)>;
+pub(super) type WaitMap = BTreeMap<WaitKey, (Cow<'static, str>, Nanos)>;
+
+thread_local! {
+    /// The operators of the dataflow of this thread.
+    static OPERATORS: RefCell<Vec<Rc<OperatorWaits>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Removes all operators of this thread.
+pub(super) fn clear() {
+    OPERATORS.with_borrow_mut(Vec::clear);
+}
+
+/// Calls `read` with the operators of this thread, as they were built.
+pub(super) fn with_operators<R>(read: impl FnOnce(&[Rc<OperatorWaits>]) -> R) -> R {
+    OPERATORS.with_borrow(|operators| read(operators))
+}
 
 /// The information that the watchdog has about one operator on one worker.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct OperatorWaits {
     pub(super) name: &'static str,
     pub(super) frontiers: RefCell<Vec<Option<Step>>>,
-    /// The waits, one map per [`Waiting`] of the operator.
-    pub(super) waits: RefCell<Vec<Rc<RefCell<Waits>>>>,
+    /// The waits, one map per [`WaitHandle`] of the operator.
+    pub(super) waits: RefCell<Vec<Rc<RefCell<WaitMap>>>>,
 }
 
-impl Watched {
+impl OperatorWaits {
     pub(crate) fn register(name: &'static str) -> Rc<Self> {
         let watched =
             Rc::new(Self { name, frontiers: RefCell::default(), waits: RefCell::default() });
-        watch(watched.clone());
+        OPERATORS.with_borrow_mut(|operators| operators.push(watched.clone()));
         watched
     }
 
     /// Records the frontiers of the operator's inputs; a change counts as progress.
-    pub(crate) fn see(&self, frontiers: &[MutableAntichain<Step>]) {
+    pub(crate) fn record_frontiers(&self, frontiers: &[MutableAntichain<Step>]) {
         let mut seen = self.frontiers.borrow_mut();
         let now = frontiers.iter().map(|input| input.frontier().first().copied());
         if !now.clone().eq(seen.iter().copied()) {
@@ -42,8 +57,8 @@ impl Watched {
         }
     }
 
-    pub(crate) fn waiting(&self) -> Waiting {
-        let waiting = Waiting::default();
+    pub(crate) fn wait_handle(&self) -> WaitHandle {
+        let waiting = WaitHandle::default();
         self.waits.borrow_mut().push(waiting.0.clone());
         waiting
     }
@@ -51,7 +66,7 @@ impl Watched {
 
 /// The key of a wait of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Awaited {
+pub struct WaitKey {
     /// The step.
     pub step: Step,
     /// The prompt, if the wait concerns one.
@@ -60,19 +75,19 @@ pub struct Awaited {
     pub sample: Option<u32>,
 }
 
-impl From<Step> for Awaited {
+impl From<Step> for WaitKey {
     fn from(step: Step) -> Self {
         Self { step, prompt: None, sample: None }
     }
 }
 
-impl From<(Step, PromptId)> for Awaited {
+impl From<(Step, PromptId)> for WaitKey {
     fn from((step, prompt): (Step, PromptId)) -> Self {
         Self { step, prompt: Some(prompt), sample: None }
     }
 }
 
-impl From<SampleId> for Awaited {
+impl From<SampleId> for WaitKey {
     fn from(SampleId { step, prompt, sample }: SampleId) -> Self {
         Self { step, prompt: Some(prompt), sample: Some(sample) }
     }
@@ -82,18 +97,18 @@ impl From<SampleId> for Awaited {
 ///
 /// Nothing is stored if no watchdog runs.
 #[derive(Clone, Debug, Default)]
-pub struct Waiting(Rc<RefCell<Waits>>);
+pub struct WaitHandle(Rc<RefCell<WaitMap>>);
 
-impl Waiting {
+impl WaitHandle {
     /// Records that the operator waits for `what`, a noun phrase that completes "has waited 3 s for ...".
-    pub fn begin(&self, awaited: impl Into<Awaited>, what: &'static str) {
+    pub fn begin(&self, awaited: impl Into<WaitKey>, what: &'static str) {
         self.begin_with(awaited, || Cow::Borrowed(what));
     }
 
     /// Like [`begin`](Self::begin), with a description that is built only if a watchdog runs.
     pub fn begin_with<N: Into<Cow<'static, str>>>(
         &self,
-        awaited: impl Into<Awaited>,
+        awaited: impl Into<WaitKey>,
         what: impl FnOnce() -> N,
     ) {
         if let Some(since) = now() {
@@ -105,16 +120,16 @@ impl Waiting {
     #[must_use]
     pub fn hold<N: Into<Cow<'static, str>>>(
         &self,
-        awaited: impl Into<Awaited>,
+        awaited: impl Into<WaitKey>,
         what: impl FnOnce() -> N,
-    ) -> Awaiting {
+    ) -> WaitGuard {
         let awaited = awaited.into();
         self.begin_with(awaited, what);
-        Awaiting { waiting: self.clone(), awaited }
+        WaitGuard { waiting: self.clone(), awaited }
     }
 
     /// Ends a wait, because it is over or no longer needed.
-    pub fn end(&self, awaited: impl Into<Awaited>) {
+    pub fn end(&self, awaited: impl Into<WaitKey>) {
         self.0.borrow_mut().remove(&awaited.into());
     }
 
@@ -122,19 +137,19 @@ impl Waiting {
     pub fn end_before(&self, step: Step) {
         let mut waits = self.0.borrow_mut();
         if waits.first_key_value().is_some_and(|(first, _)| first.step < step) {
-            *waits = waits.split_off(&Awaited::from(step));
+            *waits = waits.split_off(&WaitKey::from(step));
         }
     }
 }
 
 /// A guard that ends a wait when it is dropped.
 #[derive(Debug)]
-pub struct Awaiting {
-    waiting: Waiting,
-    awaited: Awaited,
+pub struct WaitGuard {
+    waiting: WaitHandle,
+    awaited: WaitKey,
 }
 
-impl Drop for Awaiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         self.waiting.end(self.awaited);
     }

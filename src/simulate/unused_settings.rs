@@ -6,40 +6,44 @@ use toml::{Table, Value};
 
 use super::raw::{JudgeSharing, Placement, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
 use crate::recipe::RecipeError;
-use crate::recipe::error::bound;
+use crate::recipe::error::out_of_bounds;
 
 impl RawJob {
     /// Rejects the first setting that would be read and then ignored.
-    pub(super) fn refuse_idle(&self) -> Result<(), RecipeError> {
+    pub(super) fn reject_unused(&self) -> Result<(), RecipeError> {
         let placement = self.placement();
-        if let Some((key, found)) = self.idle_stream().next() {
-            return Err(bound(key, self.stream_needs(), found));
+        if let Some((key, found)) = self.unused_stream().next() {
+            return Err(out_of_bounds(key, self.stream_needs(), found));
         }
         if placement == Placement::Separate && self.planner.rule != PlannerRule::Fixed {
             let expected = "fixed with pipeline.placement = separate: the pools keep their GPUs";
-            return Err(bound("planner.rule", expected, text(&self.planner.rule)));
+            return Err(out_of_bounds("planner.rule", expected, text(&self.planner.rule)));
         }
         if self.scoring()? == Scoring::AfterRollout
             && self.tasks.timeout == Some(LimitMode::Adaptive)
         {
             let expected =
                 "fixed with rewards after the rollout: no execution times are known before";
-            return Err(bound("tasks.timeout", expected, "adaptive"));
+            return Err(out_of_bounds("tasks.timeout", expected, "adaptive"));
         }
         if self.tasks.judge_sharing != JudgeSharing::Mps && !self.judges_beside_rollout()? {
             let expected =
                 "mps: no judge shares the GPUs of the rollout while responses are generated";
-            return Err(bound("tasks.judge_sharing", expected, text(&self.tasks.judge_sharing)));
+            return Err(out_of_bounds(
+                "tasks.judge_sharing",
+                expected,
+                text(&self.tasks.judge_sharing),
+            ));
         }
         if let (LimitMode::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
             let expected = "no value with tasks.timeout = fixed: only adaptive limits use it";
-            return Err(bound(key, expected, found));
+            return Err(out_of_bounds(key, expected, found));
         }
         if let (Some(_), Some(rounds)) = (self.data.prompts, self.data.epoch_rounds) {
             let expected = "no value with data.prompts: both set the prompts of an epoch";
-            return Err(bound("data.epoch_rounds", expected, rounds));
+            return Err(out_of_bounds("data.epoch_rounds", expected, rounds));
         }
-        self.refuse_idle_lengths()
+        self.reject_unused_lengths()
     }
 
     /// Returns the settings that only adaptive limits use, with their values.
@@ -49,7 +53,7 @@ impl RawJob {
         share.into_iter().chain(told.map(|told| ("tasks.reference_time", told.to_string())))
     }
 
-    fn refuse_idle_lengths(&self) -> Result<(), RecipeError> {
+    fn reject_unused_lengths(&self) -> Result<(), RecipeError> {
         let lengths = &self.lengths;
         let told = [
             ("lengths.file", lengths.file.is_some()),
@@ -61,19 +65,19 @@ impl RawJob {
         let source = text(&lengths.source);
         match told.into_iter().find(|(_, told)| *told) {
             Some((key, _)) if lengths.source != Source::Trace => {
-                return Err(bound("lengths.source", format!("trace with {key}"), source));
+                return Err(out_of_bounds("lengths.source", format!("trace with {key}"), source));
             }
             _ => {}
         }
         let drawn_alike = matches!(lengths.source, Source::Paper | Source::Trace);
         if lengths.correlation.is_some() && !drawn_alike {
             let expected = "paper or trace with lengths.correlation: each domain sets its own";
-            return Err(bound("lengths.source", expected, source));
+            return Err(out_of_bounds("lengths.source", expected, source));
         }
         let named = !lengths.domains.is_empty();
         if named && drawn_alike {
             let expected = "two_mode or empirical with lengths.domains";
-            return Err(bound("lengths.source", expected, source));
+            return Err(out_of_bounds("lengths.source", expected, source));
         }
         Ok(())
     }
@@ -82,22 +86,22 @@ impl RawJob {
     ///
     /// A sweep lays `settings` over the job. If a swept value, such as another schedule or placement, gives a setting of the job no effect,
     /// the setting is dropped rather than rejected: the job as written may use it in another configuration. A combination that the job
-    /// itself writes is not touched; [`refuse_idle`](Self::refuse_idle) still rejects it. Each dependency is handled in turn, because what
-    /// is dropped decides what the later checks see.
+    /// itself writes is not touched; [`reject_unused`](Self::reject_unused) still rejects it. Each dependency is handled in turn, because
+    /// what is dropped decides what the later checks see.
     ///
     /// # Errors
     /// If `pipeline.gradient` is invalid.
-    pub(super) fn leave_idle(&mut self, settings: &[String]) -> Result<(), RecipeError> {
+    pub(super) fn drop_unused(&mut self, settings: &[String]) -> Result<(), RecipeError> {
         let brings = |key: &str| {
             settings.iter().any(|setting| setting.split_once('=').is_some_and(|(of, _)| of == key))
         };
         let decides = |key: &str, written: bool| brings(key) || brings("schedule.name") && !written;
         let placement = self.placement();
         if decides("pipeline.placement", self.pipeline.placement.is_some()) {
-            self.leave_idle_placement(placement);
+            self.drop_unused_placement(placement);
         }
         if placement == Placement::Stream && brings("stream.trigger") {
-            self.leave_idle_stream();
+            self.drop_unused_stream();
         }
         if decides("pipeline.reward", self.pipeline.reward.is_some())
             && self.scoring()? == Scoring::AfterRollout
@@ -125,13 +129,13 @@ impl RawJob {
             _ => {}
         }
         if brings("lengths.source") {
-            self.leave_idle_lengths();
+            self.drop_unused_lengths();
         }
         Ok(())
     }
 
-    fn leave_idle_placement(&mut self, placement: Placement) {
-        self.leave_idle_stream();
+    fn drop_unused_placement(&mut self, placement: Placement) {
+        self.drop_unused_stream();
         match placement {
             Placement::Separate => self.planner = Planner::default(),
             Placement::Colocated | Placement::Stream => self.pipeline.training_gpus = None,
@@ -139,7 +143,7 @@ impl RawJob {
     }
 
     /// Drops the settings that the source of lengths does not use.
-    pub(super) fn leave_idle_lengths(&mut self) {
+    pub(super) fn drop_unused_lengths(&mut self) {
         let lengths = &mut self.lengths;
         if lengths.source != Source::Trace {
             (lengths.file, lengths.tokenizer) = (None, None);
@@ -152,7 +156,7 @@ impl RawJob {
         }
     }
 
-    fn leave_idle_stream(&mut self) {
+    fn drop_unused_stream(&mut self) {
         let mut table = table(&self.stream);
         let default = table_of_defaults();
         for key in self.unused_by_stream() {
@@ -163,7 +167,7 @@ impl RawJob {
     }
 
     /// Returns the keys of `[stream]` that differ from the default and have no effect, with their values.
-    fn idle_stream(&self) -> impl Iterator<Item = (String, String)> {
+    fn unused_stream(&self) -> impl Iterator<Item = (String, String)> {
         let (table, default) = (table(&self.stream), table_of_defaults());
         self.unused_by_stream().iter().filter_map(move |key| {
             let value = &table[*key];
@@ -230,7 +234,7 @@ mod tests {
     fn swept(written: &[&str], brought: &[&str]) -> RawJob {
         let mut raw = raw(&[written, brought].concat());
         let brought: Vec<String> = brought.iter().map(|&setting| setting.to_owned()).collect();
-        raw.leave_idle(&brought).expect("valid");
+        raw.drop_unused(&brought).expect("valid");
         raw
     }
 
@@ -255,36 +259,36 @@ mod tests {
         let kept = swept(&written, &["schedule.name=tail_batching"]);
         assert_eq!(kept, raw(&[&written[..], &["schedule.name=tail_batching"]].concat()));
         for raw in [separate, sync, kept] {
-            raw.refuse_idle().expect("nothing is idle");
+            raw.reject_unused().expect("nothing is idle");
         }
     }
 
     #[test]
     fn what_the_job_itself_combines_is_not_left_out() {
         let placed = ["pipeline.placement=separate", "planner.rule=paper"];
-        let error = swept(&placed, &["schedule.name=sync"]).refuse_idle().expect_err("refused");
+        let error = swept(&placed, &["schedule.name=sync"]).reject_unused().expect_err("refused");
         assert!(error.to_string().starts_with("key `planner.rule`"), "{error}");
         let scored = ["pipeline.reward=after_rollout", "tasks.timeout=adaptive"];
-        let error = swept(&scored, &["schedule.name=sync"]).refuse_idle().expect_err("refused");
+        let error = swept(&scored, &["schedule.name=sync"]).reject_unused().expect_err("refused");
         assert!(error.to_string().starts_with("key `tasks.timeout`"), "{error}");
         let other = swept(&["schedule.name=sync", "stream.keep=0.25"], &["rollout.n=4"]);
-        other.refuse_idle().expect_err("the sweep did not bring it");
+        other.reject_unused().expect_err("the sweep did not bring it");
     }
 
     #[test]
     fn sharing_of_gpus_with_a_judge_needs_a_judge_on_them() {
         let sharing = "tasks.judge_sharing=time_slicing";
-        raw(&["schedule.name=tail_batching", sharing]).refuse_idle().expect("a colocated judge");
+        raw(&["schedule.name=tail_batching", sharing]).reject_unused().expect("a colocated judge");
         for without in ["schedule.name=sync", "tasks.judge=0", "pipeline.reward=after_rollout"] {
             let error = raw(&["schedule.name=tail_batching", sharing, without])
-                .refuse_idle()
+                .reject_unused()
                 .expect_err("no judge beside the rollout");
             assert!(error.to_string().starts_with("key `tasks.judge_sharing`"), "{error}");
             let left = swept(&["schedule.name=tail_batching", sharing], &[without]);
             assert_eq!(left.tasks.judge_sharing, JudgeSharing::Mps);
         }
         let baseline = raw(&["schedule.name=tail_batching", sharing]).baseline();
-        baseline.refuse_idle().expect("the judge of `sync` has GPUs of its own");
+        baseline.reject_unused().expect("the judge of `sync` has GPUs of its own");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use arrow::datatypes::SchemaRef;
 use timely::dataflow::Scope;
 use timely::scheduling::SyncActivator;
 
-use super::{Lost, WakeOnDrop};
+use super::panicked::{Panicked, WakeOnDrop};
 use crate::batch::{Batch, BatchStream};
 use crate::budget::Budget;
 use crate::fault::{Fault, faults_batch};
@@ -66,9 +66,9 @@ where
         move |_frontiers| {
             let Some((producer, capabilities)) = &mut running else { return };
             match producer.drain(|batch| output.give(&capabilities[0], batch)) {
-                Progress::Running => {}
-                Progress::Ended => running = None,
-                Progress::Failed(message) => {
+                ProducerState::Running => {}
+                ProducerState::Ended => running = None,
+                ProducerState::Failed(message) => {
                     errors.give(&capabilities[1], faults_batch(&[Fault::new(name, message)]));
                     running = None;
                 }
@@ -91,7 +91,7 @@ pub fn produce_inline<'scope>(
     let mut operator = Operator::new(name, scope);
     let (mut output, stream) = operator.output(schema, &[]);
     let (_, error_stream) = operator.output(&schema::ERRORS, &[]);
-    budget.wake_by(operator.waker());
+    budget.set_waker(operator.waker());
     operator.build(move |mut capabilities| {
         capabilities.truncate(1);
         let mut capability = capabilities.pop();
@@ -115,7 +115,7 @@ pub fn produce_inline<'scope>(
     (stream, error_stream)
 }
 
-enum Progress {
+enum ProducerState {
     Running,
     Ended,
     Failed(String),
@@ -153,16 +153,16 @@ impl Producer {
         Self { batches, outcome, budget, thread: Some(thread) }
     }
 
-    fn drain(&self, mut give: impl FnMut(Batch)) -> Progress {
+    fn drain(&self, mut give: impl FnMut(Batch)) -> ProducerState {
         // Read the outcome first. The thread sends all batches before its outcome, so once the outcome is there, the drain below finds them
         // all.
         let outcome = self.outcome.try_recv();
         self.batches.try_iter().for_each(&mut give);
         match outcome {
-            Ok(Ok(())) => Progress::Ended,
-            Ok(Err(message)) => Progress::Failed(message),
-            Err(TryRecvError::Disconnected) => Progress::Failed(Lost.to_string()),
-            Err(TryRecvError::Empty) => Progress::Running,
+            Ok(Ok(())) => ProducerState::Ended,
+            Ok(Err(message)) => ProducerState::Failed(message),
+            Err(TryRecvError::Disconnected) => ProducerState::Failed(Panicked.to_string()),
+            Err(TryRecvError::Empty) => ProducerState::Running,
         }
     }
 }

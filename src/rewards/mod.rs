@@ -11,8 +11,8 @@ use rollpacker_stages::reward::{
 use serde_json::Value;
 
 use crate::recipe::RecipeError;
-use crate::recipe::error::{bound, nearest, one_of};
-use crate::recipe::raw::{self, Routed};
+use crate::recipe::error::{nearest, one_of, out_of_bounds};
+use crate::recipe::raw::{self, RouteTarget};
 
 /// Option keys that every reward accepts, in addition to its own keys and those of its guard.
 const COMMON: [&str; 2] = ["kind", "on_error"];
@@ -31,11 +31,11 @@ pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, Rec
     let mut router = Router::default();
     for (pattern, routed) in &section.routes {
         router = match routed {
-            Routed::One(name) => named[name].route(router, pattern, name),
-            Routed::Sum(terms) => route_sum(router, pattern, terms, &named)?,
+            RouteTarget::One(name) => named[name].route(router, pattern, name),
+            RouteTarget::Sum(terms) => route_sum(router, pattern, terms, &named)?,
         };
         let names = routed.names();
-        check_alone(pattern, &names, &named)?;
+        check_group_only_route(pattern, &names, &named)?;
         let told = names.iter().filter_map(|name| named[*name].on_error);
         let told: BTreeSet<OnError> = told.collect();
         if told.len() > 1 {
@@ -51,12 +51,12 @@ pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, Rec
 }
 
 /// A reward of the recipe, with its own `on_error` if it sets one.
-struct Named {
+struct NamedReward {
     made: Made,
     on_error: Option<OnError>,
 }
 
-impl Routed {
+impl RouteTarget {
     fn names(&self) -> Vec<&String> {
         match self {
             Self::One(name) => vec![name],
@@ -66,7 +66,7 @@ impl Routed {
 }
 
 impl raw::Reward {
-    fn make_all(&self, registry: &Registry) -> Result<BTreeMap<String, Named>, RecipeError> {
+    fn make_all(&self, registry: &Registry) -> Result<BTreeMap<String, NamedReward>, RecipeError> {
         let mut all = BTreeMap::new();
         for (pattern, routed) in &self.routes {
             for name in routed.names() {
@@ -77,13 +77,18 @@ impl raw::Reward {
         }
         // Rewards without a route are not built, but their keys are still checked, so that a misspelt key is reported.
         for name in self.options.keys().filter(|name| !all.contains_key(*name)) {
-            Written::of(self, name)?.check(name, registry)?;
+            RewardOptions::of(self, name)?.check(name, registry)?;
         }
         Ok(all)
     }
 
-    fn make(&self, pattern: &str, name: &str, registry: &Registry) -> Result<Named, RecipeError> {
-        let mut written = Written::of(self, name)?;
+    fn make(
+        &self,
+        pattern: &str,
+        name: &str,
+        registry: &Registry,
+    ) -> Result<NamedReward, RecipeError> {
+        let mut written = RewardOptions::of(self, name)?;
         one_of(route_key(pattern), name, &names(registry, self))?;
         let guard = written.check(name, registry)?;
         let refuse = |error| refused(&format!("reward.options.{name}"), error);
@@ -99,18 +104,18 @@ impl raw::Reward {
             }
             group => group,
         };
-        Ok(Named { made, on_error: written.on_error })
+        Ok(NamedReward { made, on_error: written.on_error })
     }
 }
 
 /// The options of a reward, as written in the recipe.
-struct Written {
+struct RewardOptions {
     kind: String,
     on_error: Option<OnError>,
     options: Options,
 }
 
-impl Written {
+impl RewardOptions {
     fn of(section: &raw::Reward, name: &str) -> Result<Self, RecipeError> {
         let key = |key: &str| format!("reward.options.{name}.{key}");
         let table = section.options.get(name).cloned().unwrap_or_default();
@@ -153,12 +158,12 @@ impl Written {
     }
 }
 
-impl Written {
+impl RewardOptions {
     /// Rejects a sandbox with more than [`MOST_SLOTS`] concurrent executions.
     fn check_slots(&self, section: &str) -> Result<(), RecipeError> {
         let slots = self.options.get("sandbox").and_then(|sandbox| sandbox.get("slots"));
         match slots.and_then(Value::as_u64).filter(|slots| *slots > MOST_SLOTS) {
-            Some(found) => Err(bound(
+            Some(found) => Err(out_of_bounds(
                 format!("{section}.sandbox.slots"),
                 format!("at most {MOST_SLOTS}"),
                 found,
@@ -168,7 +173,7 @@ impl Written {
     }
 }
 
-impl Named {
+impl NamedReward {
     fn route(&self, router: Router, pattern: &str, name: &str) -> Router {
         match self.made.clone() {
             Made::Sample(reward) => router.route_named(pattern, name, reward),
@@ -178,10 +183,10 @@ impl Named {
 }
 
 /// Rejects a route that has no per-sample reward although one of its group rewards depends on per-sample scores.
-fn check_alone(
+fn check_group_only_route(
     pattern: &str,
     names: &[&String],
-    named: &BTreeMap<String, Named>,
+    named: &BTreeMap<String, NamedReward>,
 ) -> Result<(), RecipeError> {
     let of_groups = |name: &&&String| match &named[**name].made {
         Made::Sample(_) => None,
@@ -204,7 +209,7 @@ fn route_sum(
     router: Router,
     pattern: &str,
     terms: &BTreeMap<String, f64>,
-    named: &BTreeMap<String, Named>,
+    named: &BTreeMap<String, NamedReward>,
 ) -> Result<Router, RecipeError> {
     if terms.is_empty() {
         return Err(wrong(
@@ -223,7 +228,7 @@ fn route_sum(
             Made::Group(reward) => groups.push((name, *weight, reward)),
         }
     }
-    let name = Routed::Sum(terms.clone()).to_string();
+    let name = RouteTarget::Sum(terms.clone()).to_string();
     let router = sum_of_samples(router, pattern, &name, samples);
     Ok(sum_of_groups(router, pattern, groups))
 }
@@ -252,7 +257,7 @@ fn sum_of_groups(
         return router;
     }
     let own = terms.iter().map(|(name, weight, _)| ((*name).clone(), *weight)).collect();
-    let name = Routed::Sum(own).to_string();
+    let name = RouteTarget::Sum(own).to_string();
     let sum = terms.into_iter().fold(WeightedGroupSum::default(), |sum, (name, weight, reward)| {
         sum.with(name, weight, reward)
     });
@@ -286,7 +291,7 @@ fn names<'a>(registry: &'a Registry, section: &'a raw::Reward) -> Vec<&'a str> {
 
 /// The documentation page on rewards. Its code samples run as doctests.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/rewards.md")]
+#[doc = include_str!("../../docs/rewards.md")]
 pub mod page {}
 
 #[cfg(test)]

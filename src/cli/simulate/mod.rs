@@ -19,13 +19,13 @@ use super::bad_input;
 use crate::App;
 use crate::memory::{Estimate, simulation as simulation_parts};
 use crate::recipe::error::Number;
-use crate::recipe::most;
+use crate::recipe::limits;
 use crate::simulate::advice::Advice;
 use crate::simulate::axis::Axis;
-use crate::simulate::configured::Configured;
-use crate::simulate::outcome::Charted;
+use crate::simulate::configuration::ConfigurationRuns;
+use crate::simulate::outcome::GanttStep;
 use crate::simulate::raw::{RawJob, Source};
-use crate::simulate::report::Report;
+use crate::simulate::report::HtmlReport;
 use crate::simulate::study::Study;
 use crate::simulate::sweep::Sweep;
 use crate::simulate::trace::TraceSummary;
@@ -109,7 +109,7 @@ pub(crate) fn run(args: SimulateArgs, app: &App) -> anyhow::Result<ExitCode> {
         let tolerance = args.advises()?.then_some(args.max_bias);
         let study = Study::of(&sweep, tolerance, &|sweep| args.execute(sweep))?;
         args.write(&title, &study)?;
-        let simulated = Simulated::of(title, study);
+        let simulated = JobResult::of(title, study);
         simulated
             .warnings
             .iter()
@@ -123,14 +123,14 @@ pub(crate) fn run(args: SimulateArgs, app: &App) -> anyhow::Result<ExitCode> {
     }
     if args.json {
         let text = json(&jobs).context("cannot print")?;
-        terminal::say(&text).context("cannot print")?;
+        terminal::print_line(&text).context("cannot print")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The results of a job.
 #[derive(Serialize)]
-struct Simulated {
+struct JobResult {
     job: String,
     trace: Vec<TraceSummary>,
     warnings: Vec<String>,
@@ -138,7 +138,7 @@ struct Simulated {
     advice: Vec<Advice>,
 }
 
-impl Simulated {
+impl JobResult {
     fn of(job: String, study: Study) -> Self {
         let warnings = study.warnings();
         let Study { traces, summaries, advice, .. } = study;
@@ -153,7 +153,7 @@ impl Simulated {
 }
 
 /// Formats one object for one job, and a list for several.
-fn json(jobs: &[Simulated]) -> serde_json::Result<String> {
+fn json(jobs: &[JobResult]) -> serde_json::Result<String> {
     match jobs {
         [job] => serde_json::to_string_pretty(job),
         jobs => serde_json::to_string_pretty(jobs),
@@ -211,13 +211,13 @@ impl SimulateArgs {
             ensure!(step <= steps, "--gantt-step: expected one of the {steps} steps, found {step}");
         }
         if self.report.is_some() {
-            let charted = self.gantt_step.map_or(Charted::Slowest, Charted::Step);
+            let charted = self.gantt_step.map_or(GanttStep::Slowest, GanttStep::Step);
             sweep.jobs_mut().for_each(|job| job.charted = charted);
         }
         for (flag, place) in self.outputs() {
             let inputs = Inputs::of(&self.config);
-            inputs.refuse(place).map_err(refused(flag))?;
-            let refuse = |job: &mut Job| job.inputs().refuse(place);
+            inputs.check_output(place).map_err(refused(flag))?;
+            let refuse = |job: &mut Job| job.inputs().check_output(place);
             sweep.jobs_mut().try_for_each(refuse).map_err(refused(flag))?;
         }
         Ok(sweep)
@@ -253,7 +253,7 @@ impl SimulateArgs {
         Ok(self.trace.is_some() || axes.iter().any(Axis::is_of_schedule))
     }
 
-    fn execute(&self, sweep: Sweep) -> anyhow::Result<Vec<Configured>> {
+    fn execute(&self, sweep: Sweep) -> anyhow::Result<Vec<ConfigurationRuns>> {
         let bar = progress(sweep.runs() as u64);
         let runs = sweep.run(threads(self.threads), &simulation::run, &|| bar.inc(1));
         bar.finish_and_clear();
@@ -265,7 +265,7 @@ impl SimulateArgs {
             parquet::write(path, &study.runs)?;
         }
         if let Some(path) = &self.report {
-            Report { title, study }.write(path)?;
+            HtmlReport { title, study }.write(path)?;
         }
         Ok(())
     }
@@ -278,8 +278,8 @@ fn refused(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
 
 /// Parses a number of threads.
 fn thread_count(text: &str) -> Result<NonZero<usize>, String> {
-    let count = text.parse::<NonZero<usize>>().ok().filter(|count| count.get() <= most::THREADS);
-    count.ok_or_else(|| format!("expected 1 to {}", most::THREADS))
+    let count = text.parse::<NonZero<usize>>().ok().filter(|count| count.get() <= limits::THREADS);
+    count.ok_or_else(|| format!("expected 1 to {}", limits::THREADS))
 }
 
 /// Returns the requested number of threads, or one per core.

@@ -9,14 +9,14 @@ use rollpacker_stages::rollout::guests::{GuestUse, Hosting};
 use rollpacker_stages::train::Metrics;
 
 /// An observer that adds the guests' use of the engine since the previous step to the reports of steps.
-pub struct Hosted<O> {
+pub struct GuestObserver<O> {
     /// The observer that receives the extended reports.
     pub observer: O,
     /// Measures the guests' use; `None` if the engine has no guests.
-    pub hosting: Option<Hosting>,
+    pub guest_usage: Option<Hosting>,
 }
 
-impl<O: Observer> Observer for Hosted<O> {
+impl<O: Observer> Observer for GuestObserver<O> {
     fn progress(&mut self, progress: &StepProgress) {
         self.observer.progress(progress);
     }
@@ -31,7 +31,7 @@ impl<O: Observer> Observer for Hosted<O> {
 
     /// Adds `rollout/guest_slowdown`, which is [`GuestUse::slowdown`], and `rollout/guest_tokens`, the tokens that guests processed.
     fn step(&mut self, mut report: StepReport) {
-        if let Some(used) = self.hosting.as_mut().map(Hosting::take) {
+        if let Some(used) = self.guest_usage.as_mut().map(Hosting::take) {
             report.metrics.extend(metrics(&used));
         }
         self.observer.step(report);

@@ -28,7 +28,7 @@ impl Dataset {
     ///
     /// If a file cannot be read.
     pub fn data_sources(&self) -> Result<Vec<FirstRow>, DatasetError> {
-        let mut seen = Seen::default();
+        let mut seen = SourceIndex::default();
         for (file, ranges) in self.rows_by_file() {
             let default = file.plan().default_data_source.clone();
             let each = |row, source: Option<&str>| {
@@ -46,14 +46,14 @@ impl Dataset {
 }
 
 #[derive(Default)]
-struct Seen {
+struct SourceIndex {
     first: Vec<FirstRow>,
     known: BTreeSet<Arc<str>>,
     /// The source of the previous row, which is usually that of the next.
     last: Option<Arc<str>>,
 }
 
-impl Seen {
+impl SourceIndex {
     fn see(&mut self, source: &str, row: u64, file: impl FnOnce() -> PathBuf) {
         if self.last.as_deref() == Some(source) {
             return;
@@ -74,7 +74,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Columns, Compression, DatasetConfig, WriteOptions, convert};
+    use crate::{Compression, DatasetConfig, PromptColumns, WriteOptions, convert};
 
     const LINES: &str = r#"
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
@@ -97,7 +97,8 @@ nonsense
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rows.jsonl");
         fs::write(&path, LINES).expect("written");
-        let columns = Columns { data_source: Some("info.from".to_owned()), ..Columns::default() };
+        let columns =
+            PromptColumns { data_source: Some("info.from".to_owned()), ..PromptColumns::default() };
         let config = DatasetConfig { columns, ..DatasetConfig::of([path.display().to_string()]) };
         let expected =
             |sources: [(&str, u64); 4]| sources.map(|(name, row)| (name.to_owned(), row));
@@ -113,7 +114,7 @@ nonsense
         fs::write(&path, readable).expect("written");
         let parquet = folder.path().join("rows.parquet");
         let options = WriteOptions { compression: Compression::Zstd, row_group_rows: 2 };
-        convert(&config, &parquet, convert::Format::Verl, options).expect("converted");
+        convert(&config, &parquet, convert::OutputFormat::Verl, options).expect("converted");
         let config = DatasetConfig::of([parquet.display().to_string()]);
         let in_rows = expected([("a", 0), ("unknown", 2), ("b", 4), ("c\n", 6)]);
         assert_eq!(found(config.clone()), in_rows);

@@ -66,7 +66,7 @@ pub struct RunFolder {
 
 /// The extent of a run folder at the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Extent {
+pub struct RunFolderExtent {
     /// The number of steps.
     pub steps: u64,
     /// The size of `metrics.jsonl` in bytes.
@@ -83,8 +83,8 @@ impl RunFolder {
     /// If the folder contains such a file.
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_places(folder)?;
-        WRITTEN.iter().try_for_each(|name| inputs.refuse(&folder.join(name)))?;
-        inputs.refuse_within(&folder.join(ROLLOUTS_FOLDER))
+        WRITTEN.iter().try_for_each(|name| inputs.check_output(&folder.join(name)))?;
+        inputs.check_folder(&folder.join(ROLLOUTS_FOLDER))
     }
 
     /// Returns the path of the recipe in a run folder.
@@ -113,7 +113,7 @@ impl RunFolder {
         }
         let made = if rollouts { &steps } else { folder };
         fs::create_dir_all(made).map_err(|error| RecordError::of(made)(&error))?;
-        begin(folder, recipe)?;
+        write_recipe(folder, recipe)?;
         let metrics = NewFile::create(&folder.join(METRICS))?.rename()?;
         Ok(Self::of(folder, metrics, rollouts, 0))
     }
@@ -126,7 +126,7 @@ impl RunFolder {
         folder: &Path,
         recipe: &str,
         rollouts: bool,
-        extent: Extent,
+        extent: RunFolderExtent,
     ) -> Result<Self, RecordError> {
         check_places(folder)?;
         let steps = folder.join(ROLLOUTS_FOLDER);
@@ -135,8 +135,8 @@ impl RunFolder {
         if steps.exists() {
             remove_later(&steps, extent.steps).map_err(|error| failed(&error))?;
         }
-        begin(folder, recipe)?;
-        let metrics = cut(&folder.join(METRICS), extent.metrics)?;
+        write_recipe(folder, recipe)?;
+        let metrics = truncate_copy(&folder.join(METRICS), extent.metrics)?;
         Ok(Self::of(folder, metrics, rollouts, extent.metrics))
     }
 
@@ -146,12 +146,12 @@ impl RunFolder {
     }
 
     /// Returns the extent after `steps` steps, and adds the written files to the files that the snapshot synchronizes to the disk.
-    pub fn save(&self, steps: u64, saved: &mut ObserverState) -> Extent {
+    pub fn save(&self, steps: u64, saved: &mut ObserverState) -> RunFolderExtent {
         let rollouts = self.unsaved.take().into_iter().map(File::open);
         let metrics = self.metrics.get_ref().try_clone();
         // A file that cannot be opened was removed by someone else, so there is nothing to synchronize.
         rollouts.chain([metrics]).flatten().for_each(|file| saved.sync_file(file));
-        Extent { steps, metrics: self.written }
+        RunFolderExtent { steps, metrics: self.written }
     }
 
     /// Returns the path of the folder.
@@ -250,7 +250,7 @@ fn check_places(folder: &Path) -> Result<(), FileError> {
 }
 
 /// Writes the recipe. Removes the summary of an earlier run and the temporary files of a killed one.
-fn begin(folder: &Path, recipe: &str) -> Result<(), RecordError> {
+fn write_recipe(folder: &Path, recipe: &str) -> Result<(), RecordError> {
     let written = [folder.to_owned(), folder.join(ROLLOUTS_FOLDER), RunFolder::model(folder)];
     written.iter().try_for_each(|folder| remove_abandoned(folder))?;
     let summary = folder.join(SUMMARY);
@@ -263,7 +263,7 @@ fn begin(folder: &Path, recipe: &str) -> Result<(), RecordError> {
 /// Truncates a file to its first `length` bytes, and returns it opened for appending.
 ///
 /// The file is replaced by a new one, so that another hard link to it, for example in a copy of the folder, keeps all bytes.
-fn cut(path: &Path, length: u64) -> Result<File, RecordError> {
+fn truncate_copy(path: &Path, length: u64) -> Result<File, RecordError> {
     let failed = RecordError::of(path);
     let file = File::open(path).map_err(|error| failed(&error))?;
     let mut kept = NewFile::create(path)?;

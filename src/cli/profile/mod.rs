@@ -15,7 +15,7 @@ use super::bad_input;
 use crate::App;
 use crate::profile;
 use crate::recipe::error::Number;
-use crate::recipe::most;
+use crate::recipe::limits;
 use crate::simulate::profile::Profiled;
 use crate::simulate::{self, Job};
 use crate::terminal;
@@ -49,12 +49,12 @@ pub(crate) fn run(args: ProfileArgs, app: &App) -> anyhow::Result<ExitCode> {
     let opened = args.check().and_then(|()| match args.simulated {
         true => {
             let job = Job::read_with(&args.config, &args.overrides, &app.schedules)?;
-            Ok(Opened::Simulated(Box::new(job)))
+            Ok(ProfileSubject::Simulated(Box::new(job)))
         }
         false => open_engine(&args, app),
     });
     let opened = opened.and_then(|opened| {
-        opened.inputs(&args.config).refuse(&args.output)?;
+        opened.inputs(&args.config).check_output(&args.output)?;
         Ok(opened)
     });
     let measured = match opened {
@@ -75,7 +75,7 @@ impl ProfileArgs {
             "option `--budget`: expected seconds above 0, found {found}"
         );
         ensure!(
-            budget <= most::SECONDS,
+            budget <= limits::SECONDS,
             "option `--budget`: expected at most 1e9 seconds, found {found}"
         );
         // A measurement takes minutes. Check first that the result can be written.
@@ -85,13 +85,13 @@ impl ProfileArgs {
 }
 
 /// The validated subject of a measurement.
-enum Opened {
+enum ProfileSubject {
     Simulated(Box<Job>),
     #[cfg(feature = "torch")]
-    Torch(torch::Opened),
+    Torch(torch::TorchSubject),
 }
 
-impl Opened {
+impl ProfileSubject {
     /// Returns the input files of the measurement.
     fn inputs(&self, config: &Path) -> Inputs {
         let mut inputs = match self {
@@ -113,12 +113,12 @@ impl Opened {
 }
 
 #[cfg(feature = "torch")]
-fn open_engine(args: &ProfileArgs, app: &App) -> anyhow::Result<Opened> {
-    torch::Opened::open(&args.config, &args.overrides, app).map(Opened::Torch)
+fn open_engine(args: &ProfileArgs, app: &App) -> anyhow::Result<ProfileSubject> {
+    torch::TorchSubject::open(&args.config, &args.overrides, app).map(ProfileSubject::Torch)
 }
 
 #[cfg(not(feature = "torch"))]
-fn open_engine(_args: &ProfileArgs, _app: &App) -> anyhow::Result<Opened> {
+fn open_engine(_args: &ProfileArgs, _app: &App) -> anyhow::Result<ProfileSubject> {
     anyhow::bail!("this build has no torch engine: expected `--simulated` with a job")
 }
 

@@ -1,11 +1,11 @@
-//! Seats: the handle of one worker of a cluster.
+//! The handle of one worker of a cluster.
 
 use std::sync::Arc;
 
 use timely::communication::allocator::Allocator;
 use timely::dataflow::Scope;
 
-use super::fate::Fate;
+use super::run_state::RunState;
 use crate::clock::WallClock;
 use crate::fault::{Fault, Faults};
 use crate::runtime;
@@ -13,21 +13,21 @@ use crate::step::Step;
 use crate::watchdog::Watchdog;
 
 /// The handle of one worker of a cluster. Its thread runs the worker's share of a graph.
-pub struct Seat {
+pub struct WorkerHandle {
     allocator: Allocator,
-    fate: Arc<Fate>,
+    run_state: Arc<RunState>,
     clock: WallClock,
     note: Arc<str>,
 }
 
-impl Seat {
+impl WorkerHandle {
     pub(super) fn new(
         allocator: Allocator,
-        fate: Arc<Fate>,
+        run_state: Arc<RunState>,
         clock: WallClock,
         note: Arc<str>,
     ) -> Self {
-        Self { allocator, fate, clock, note }
+        Self { allocator, run_state, clock, note }
     }
 
     /// Returns the index of the worker among all processes, from 0.
@@ -38,8 +38,8 @@ impl Seat {
 
     /// Returns the index of the worker within its process, from 0.
     #[must_use]
-    pub fn local(&self) -> usize {
-        self.fate.local(self.index())
+    pub fn local_index(&self) -> usize {
+        self.run_state.local(self.index())
     }
 
     /// Returns the note that process 0 sent to the others at the start.
@@ -72,23 +72,23 @@ impl Seat {
         watchdog: Option<Watchdog>,
         build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
     ) -> Result<R, Fault> {
-        let Self { allocator, fate, .. } = self;
+        let Self { allocator, run_state, .. } = self;
         let (index, peers) = (allocator.index(), allocator.peers());
-        let watchdog = fate.enter(watchdog);
+        let watchdog = run_state.register_worker(watchdog);
         let mut seen = 0;
         let failing = |fault: &Fault| {
             let mut fault = fault.clone();
             if peers > 1 {
-                fault.operator = format!("{} on {}", fault.operator, fate.worker(index));
+                fault.operator = format!("{} on {}", fault.operator, run_state.worker(index));
             }
-            fate.fail(fault);
+            run_state.fail(fault);
         };
         let result = runtime::run_with(allocator, watchdog, build, failing, |worker, watchdog| {
-            worker.step_or_park(watchdog.map(Watchdog::patience));
-            fate.progress(&mut seen);
-            !fate.is_over()
+            worker.step_or_park(watchdog.map(Watchdog::park_timeout));
+            run_state.record_progress(&mut seen);
+            !run_state.is_over()
         });
-        match fate.fault() {
+        match run_state.fault() {
             Some(fault) => Err(fault),
             None => result,
         }

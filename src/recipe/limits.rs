@@ -6,7 +6,7 @@
 
 use toml::Value;
 
-use super::error::{Number, RecipeError, bound};
+use super::error::{Number, RecipeError, out_of_bounds};
 
 /// Maximum number of threads, and of engine instances and workers, each of which has threads of its own.
 pub(crate) const THREADS: usize = 1024;
@@ -25,9 +25,9 @@ pub(crate) const POSITIONS: i64 = i32::MAX as i64;
 /// Maximum number of tokens that are held or processed at once.
 pub(crate) const TOKENS: usize = 1 << 40;
 /// Maximum number of rounds, prompts and responses in options of schedules.
-pub(crate) const OF_SCHEDULE: u64 = 1 << 20;
+pub(crate) const SCHEDULE_COUNT: u64 = 1 << 20;
 /// Maximum number of responses in flight, of examples of an update, and of snapshots kept.
-pub(crate) const AT_ONCE: usize = 1 << 31;
+pub(crate) const CONCURRENT: usize = 1 << 31;
 /// Maximum duration in seconds: about 31 years.
 pub(crate) const SECONDS: f64 = 1e9;
 /// Maximum coefficient of a loss, and maximum ratio of probabilities.
@@ -55,7 +55,7 @@ pub(super) fn check_magnitudes(key: &str, value: &Value) -> Result<(), RecipeErr
             if size == 0.0 || !size.is_finite() || (least..=most).contains(&size) {
                 return Ok(());
             }
-            Err(bound(
+            Err(out_of_bounds(
                 key,
                 format!("0, or a number from {least:e} to {most:e} in size"),
                 Number(*number),
@@ -74,7 +74,7 @@ pub(super) fn check_magnitudes(key: &str, value: &Value) -> Result<(), RecipeErr
 pub(super) fn check_integers(key: &str, value: &Value, most: u64) -> Result<(), RecipeError> {
     match value {
         Value::Integer(number) if number.unsigned_abs() > most => {
-            Err(bound(key, format!("at most {most}"), number))
+            Err(out_of_bounds(key, format!("at most {most}"), number))
         }
         Value::Array(items) => items.iter().try_for_each(|item| check_integers(key, item, most)),
         Value::Table(table) => table

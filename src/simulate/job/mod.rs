@@ -10,10 +10,10 @@ use rollpacker_stages::cluster::{Calibration, Cost, Hardware, ModelShape, Traini
 use rollpacker_stages::rollout::simulated::lengths::Likeness;
 use toml::{Table, Value};
 
-use super::outcome::Charted;
+use super::outcome::GanttStep;
 use super::raw::{Dispatch, Judge, Placement, RawJob};
-use super::trace::Recording;
-use crate::recipe::schedule::{Section, Size};
+use super::trace::SharedTrace;
+use crate::recipe::schedule::{ScheduleSection, ScheduleSize};
 use crate::recipe::{RecipeError, from_table, overlay};
 
 /// A checked job.
@@ -54,11 +54,11 @@ pub struct Job {
     /// The mode of the sandbox's time limits.
     pub timeout: LimitMode,
     /// The recorded responses, if the lengths are those of a trace.
-    pub trace: Option<Arc<Recording>>,
+    pub trace: Option<Arc<SharedTrace>>,
     /// The length that no prompt exceeds, in tokens.
     pub longest_prompt: u32,
     /// The step whose Gantt chart is kept.
-    pub charted: Charted,
+    pub charted: GanttStep,
 }
 
 impl Job {
@@ -67,7 +67,7 @@ impl Job {
     /// # Errors
     /// If its options are out of bounds.
     pub fn schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
-        self.raw.schedule.build(Size {
+        self.raw.schedule.build(ScheduleSize {
             prompts: self.raw.data.train_batch_size,
             responses: self.raw.rollout.n,
             slots: self.slots().into(),
@@ -79,7 +79,7 @@ impl Job {
     /// later step.
     #[must_use]
     pub fn is_on_policy(&self) -> bool {
-        let Section { name, options, .. } = &self.raw.schedule;
+        let ScheduleSection { name, options, .. } = &self.raw.schedule;
         let resumes = name == "partial"
             || options.get("mode").and_then(Value::as_str) == Some("partial")
             || options.get("keep_partial").and_then(Value::as_bool) == Some(true);

@@ -4,76 +4,23 @@
 //! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping the capability on an error
 //! would lose data silently. A panic is a bug and stops the process, because the peers of a worker that unwinds would wait forever.
 
+pub(crate) mod record;
+
 use std::cell::RefCell;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
-use serde::{Deserialize, Serialize};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
+pub use self::record::Fault;
 use crate::batch::{Batch, BatchStream};
 use crate::exit::exit_now;
 use crate::operator::Operator;
 use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
-
-/// An error with its location.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// The step; set when the error row is received.
-    pub step: Option<Step>,
-    /// The operator that failed.
-    pub operator: String,
-    /// The prompt concerned, if any.
-    pub prompt: Option<PromptId>,
-    /// The sample concerned, if any.
-    pub sample: Option<u32>,
-    /// A description of the error.
-    pub message: String,
-}
-
-impl Fault {
-    /// Creates a fault that concerns no particular prompt.
-    #[must_use]
-    pub fn new(operator: &str, message: impl Into<String>) -> Self {
-        Self {
-            step: None,
-            operator: operator.to_owned(),
-            prompt: None,
-            sample: None,
-            message: message.into(),
-        }
-    }
-
-    /// Sets the response that the fault concerns.
-    #[must_use]
-    pub fn about(mut self, prompt: PromptId, sample: u32) -> Self {
-        (self.prompt, self.sample) = (Some(prompt), Some(sample));
-        self
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.operator)?;
-        if let Some(step) = self.step {
-            write!(f, ", step {}", step.ordinal())?;
-        }
-        if let Some(prompt) = self.prompt {
-            write!(f, ", prompt {prompt}")?;
-        }
-        if let Some(sample) = self.sample {
-            write!(f, ", sample {sample}")?;
-        }
-        write!(f, ": {}", self.message)
-    }
-}
-
-impl std::error::Error for Fault {}
 
 /// Converts faults to a batch of [`schema::ERRORS`]; returns the default batch if there are none.
 #[must_use]
@@ -99,15 +46,15 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
 
 /// The faults that have reached the end of this worker's error streams.
 #[derive(Clone, Default)]
-pub struct Faults(Rc<RefCell<Raised>>);
+pub struct Faults(Rc<RefCell<FaultState>>);
 
 /// The callback for the fault that ends the run.
-type Told = Box<dyn FnOnce(&Fault)>;
+type FaultCallback = Box<dyn FnOnce(&Fault)>;
 
 #[derive(Default)]
-struct Raised {
+struct FaultState {
     faults: Vec<Fault>,
-    told: Option<Told>,
+    told: Option<FaultCallback>,
 }
 
 impl Faults {
@@ -119,11 +66,11 @@ impl Faults {
 
     /// Sets a callback for the fault that ends the run. It runs before the graph is torn down, because the teardown waits for threads that
     /// operators own, and one of them may be what failed. Replaces an earlier callback.
-    pub fn before_the_end(&self, tell: impl FnOnce(&Fault) + 'static) {
+    pub fn on_fault(&self, tell: impl FnOnce(&Fault) + 'static) {
         self.0.borrow_mut().told = Some(Box::new(tell));
     }
 
-    pub(crate) fn tell(&self, fault: &Fault) {
+    pub(crate) fn notify(&self, fault: &Fault) {
         let told = self.0.borrow_mut().told.take();
         if let Some(tell) = told {
             tell(fault);
@@ -139,7 +86,7 @@ pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
 
 /// Returns a stream with one fault at the first step, which it holds open. For a graph that turns out to be invalid while it is built.
 #[must_use]
-pub fn refuse(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
+pub fn fault_stream(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     let mut operator = Operator::new("refusal", scope);
     let (mut refused, stream) = operator.output(&schema::ERRORS, &[]);
     operator.build(move |capabilities| {

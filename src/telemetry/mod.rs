@@ -23,6 +23,7 @@
 
 mod client;
 mod env;
+mod error;
 mod loss;
 mod metrics;
 
@@ -41,9 +42,11 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 
+pub use self::error::TelemetryError;
+
 use self::client::client;
-use self::env::{Target, name_service, target};
-use self::loss::{Losses, Watched};
+use self::env::{ExportTarget, name_service, target};
+use self::loss::{CountingExporter, LossCounter};
 use self::metrics::Metrics;
 
 pub use self::loss::{Loss, Signal};
@@ -58,46 +61,6 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 pub struct Telemetry {
     traces: Option<Traces>,
     metrics: Option<Metrics>,
-}
-
-/// An error of the export.
-#[derive(Debug, thiserror::Error)]
-pub enum TelemetryError {
-    /// A variable has a value that this program does not support.
-    #[error("{variable}: expected {expected}, found `{found}`")]
-    Variable {
-        /// Name of the variable.
-        variable: String,
-        /// The supported values.
-        expected: &'static str,
-        /// The value found.
-        found: String,
-    },
-    /// The HTTP client of a signal cannot be created.
-    #[error("cannot create an HTTP client to export {signal}: {reason}")]
-    Client {
-        /// The signal to export.
-        signal: Signal,
-        /// The cause.
-        reason: String,
-    },
-    /// The SDK rejected the variables of a signal.
-    #[error("cannot create an exporter of {signal}")]
-    Exporter {
-        /// The signal to export.
-        signal: Signal,
-        /// The error of the SDK.
-        source: opentelemetry_otlp::ExporterBuildError,
-    },
-    /// A global tracing subscriber already receives the spans.
-    #[error("spans cannot be exported: a global tracing subscriber is already set")]
-    Subscriber(#[from] tracing::subscriber::SetGlobalDefaultError),
-    /// The thread that exports metrics cannot be started.
-    #[error("cannot start the thread that exports metrics")]
-    Thread(#[source] std::io::Error),
-    /// The run has ended, and the collector has not received all data.
-    #[error("telemetry was lost: {}", loss::join(.0))]
-    Lost(Vec<Loss>),
 }
 
 impl Telemetry {
@@ -177,19 +140,19 @@ fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
 #[derive(Debug)]
 struct Traces {
     provider: SdkTracerProvider,
-    losses: Losses,
+    losses: LossCounter,
 }
 
 impl Traces {
-    fn start(to: Target, resource: Resource) -> Result<Self, TelemetryError> {
+    fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(client(Signal::Traces, &to.endpoint, to.timeout)?)
             .build()
             .map_err(|source| TelemetryError::Exporter { signal: Signal::Traces, source })?;
-        let losses = Losses::new(Signal::Traces, &to.endpoint);
+        let losses = LossCounter::new(Signal::Traces, &to.endpoint);
         let provider = SdkTracerProvider::builder()
-            .with_batch_exporter(Watched::new(exporter, losses.clone()))
+            .with_batch_exporter(CountingExporter::new(exporter, losses.clone()))
             .with_resource(resource)
             .build();
         subscribe(&provider)?;

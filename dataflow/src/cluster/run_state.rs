@@ -5,41 +5,46 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-use super::{Hosts, NAME};
+use super::error::NAME;
+use super::hosts::Hosts;
 use crate::fault::Fault;
 use crate::step::Step;
-use crate::watchdog::{self, Progress, Pulse, Watchdog};
+use crate::watchdog::{self, ProgressCounter, Watchdog, WorkerProgress};
 
 /// The maximum interval between the heartbeats that processes send to each other.
 const BEAT: Duration = Duration::from_secs(1);
 
+/// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
+/// from the control connection.
+pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The outcome of a run: open, failed, or closed.
-pub(crate) struct Fate {
+pub(crate) struct RunState {
     threads: usize,
     /// The position of this process among the processes of the cluster; `None` if it is the only one.
-    place: Option<(Hosts, usize)>,
+    position: Option<(Hosts, usize)>,
     over: AtomicBool,
     /// The latest step of which a worker has seen rows.
     step: AtomicU64,
     /// The number of rows and frontier changes that the workers of this process have processed.
     moved: AtomicU64,
     /// The progress of other processes.
-    elsewhere: Pulse,
-    state: Mutex<State>,
+    elsewhere: ProgressCounter,
+    state: Mutex<LockedState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct LockedState {
     fault: Option<Fault>,
     /// `true` if the fault is the loss of a process.
     lost: bool,
     /// `true` if the fault was reported to the other processes.
-    told: bool,
+    reported: bool,
     /// The worker threads, which park while they have nothing to do.
     workers: Vec<Thread>,
     /// The pulses of the workers' watchdogs, which count progress outside of the graph and in it.
-    pulses: Vec<Pulse>,
+    pulses: Vec<ProgressCounter>,
     /// The interval between progress reports to other processes, well below the stall limit of their watchdogs.
     beat: Duration,
     /// `true` once all sent data has arrived.
@@ -47,27 +52,27 @@ struct State {
     closed: bool,
 }
 
-impl Fate {
+impl RunState {
     pub(super) fn new(threads: usize, place: Option<(Hosts, usize)>) -> Self {
         Self {
             threads,
-            place,
+            position: place,
             over: AtomicBool::new(false),
             step: AtomicU64::new(0),
             moved: AtomicU64::new(0),
-            elsewhere: Pulse::default(),
-            state: Mutex::new(State { beat: BEAT, ..State::default() }),
+            elsewhere: ProgressCounter::default(),
+            state: Mutex::new(LockedState { beat: BEAT, ..LockedState::default() }),
             changed: Condvar::new(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LockedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the name of a worker for messages.
     pub(super) fn worker(&self, index: usize) -> String {
-        match &self.place {
+        match &self.position {
             None => format!("worker {index}"),
             Some((hosts, process)) if self.threads == 1 => hosts.name(*process),
             Some((hosts, process)) => format!("worker {index} of {}", hosts.name(*process)),
@@ -81,33 +86,33 @@ impl Fate {
 
     /// Registers this thread to be woken when the run fails. Connects its watchdog with the other processes: progress there counts here,
     /// and the progress that the watchdog counts is reported there.
-    pub(super) fn enter(&self, watchdog: Option<Watchdog>) -> Option<Watchdog> {
+    pub(super) fn register_worker(&self, watchdog: Option<Watchdog>) -> Option<Watchdog> {
         let mut state = self.state();
         state.workers.push(std::thread::current());
         if let Some(watchdog) = &watchdog {
             state.pulses.push(watchdog.pulse().clone());
-            state.beat = state.beat.min(watchdog.bears() / 4).max(Duration::from_millis(1));
+            state.beat = state.beat.min(watchdog.stall_limit() / 4).max(Duration::from_millis(1));
         }
-        watchdog.map(|watchdog| watchdog.hearing(&self.elsewhere))
+        watchdog.map(|watchdog| watchdog.with_other_processes(&self.elsewhere))
     }
 
     /// Records that another process has made progress.
-    pub(super) fn beat(&self) {
-        self.elsewhere.beat();
+    pub(super) fn record_progress_elsewhere(&self) {
+        self.elsewhere.record();
     }
 
     /// Records the progress of this thread's worker; `seen` holds the count at the previous call.
-    pub(super) fn progress(&self, seen: &mut u64) {
-        let Progress { moved, step } = watchdog::progress();
+    pub(super) fn record_progress(&self, seen: &mut u64) {
+        let WorkerProgress { moved, step } = watchdog::progress();
         self.step.fetch_max(step.0, Ordering::Relaxed);
         let more = moved.wrapping_sub(std::mem::replace(seen, moved));
         self.moved.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Returns a wrapping count of the progress of this process's workers, in the graph and outside of it.
-    pub(super) fn moved(&self) -> u64 {
+    pub(super) fn progress_count(&self) -> u64 {
         let moved = self.moved.load(Ordering::Relaxed);
-        self.state().pulses.iter().map(Pulse::beats).fold(moved, u64::wrapping_add)
+        self.state().pulses.iter().map(ProgressCounter::count).fold(moved, u64::wrapping_add)
     }
 
     /// Returns `true` if the run has failed.
@@ -126,13 +131,13 @@ impl Fate {
     }
 
     /// Fails the run with a fault that another process has already reported to all.
-    pub(super) fn failed_elsewhere(&self, fault: Fault) {
+    pub(super) fn fail_reported(&self, fault: Fault) {
         self.end(self.state(), fault, true);
     }
 
     /// Fails the run because another process was lost. The fault is not reported, because every process detects the loss itself.
-    pub(super) fn lost(&self, process: usize, why: &str) {
-        let Some((hosts, _)) = &self.place else { return };
+    pub(super) fn fail_lost(&self, process: usize, why: &str) {
+        let Some((hosts, _)) = &self.position else { return };
         let step = Step(self.step.load(Ordering::Relaxed));
         let message = format!("{} was lost at step {}: {why}", hosts.name(process), step.ordinal());
         let mut state = self.state();
@@ -145,10 +150,10 @@ impl Fate {
         self.state().lost
     }
 
-    fn end(&self, mut state: MutexGuard<'_, State>, fault: Fault, told: bool) {
+    fn end(&self, mut state: MutexGuard<'_, LockedState>, fault: Fault, told: bool) {
         // Only the first fault counts: later ones are usually its consequences.
         if state.fault.is_none() {
-            (state.fault, state.told) = (Some(fault), told);
+            (state.fault, state.reported) = (Some(fault), told);
             self.over.store(true, Ordering::Release);
             state.workers.iter().for_each(Thread::unpark);
             self.changed.notify_all();
@@ -164,7 +169,8 @@ impl Fate {
 
     /// Like [`wait_beat`](Self::wait_beat), with `at_most` as the longest wait.
     pub(super) fn wait(&self, at_most: Duration) -> Option<Option<Fault>> {
-        let due = |state: &mut State| !state.closed && (state.told || state.fault.is_none());
+        let due =
+            |state: &mut LockedState| !state.closed && (state.reported || state.fault.is_none());
         let state = self.state();
         let (mut state, _) = self
             .changed
@@ -173,8 +179,8 @@ impl Fate {
         if state.closed {
             return None;
         }
-        let untold = state.fault.clone().filter(|_| !state.told);
-        state.told |= untold.is_some();
+        let untold = state.fault.clone().filter(|_| !state.reported);
+        state.reported |= untold.is_some();
         Some(untold)
     }
 
@@ -185,7 +191,8 @@ impl Fate {
 
     /// Waits up to `at_most` for the run to fail, settle or close. Returns `true` if it has.
     pub(super) fn wait_over(&self, at_most: Duration) -> bool {
-        let pending = |state: &mut State| state.fault.is_none() && !state.settled && !state.closed;
+        let pending =
+            |state: &mut LockedState| state.fault.is_none() && !state.settled && !state.closed;
         let waited = self.changed.wait_timeout_while(self.state(), at_most, pending);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.fault.is_some() || state.settled || state.closed
@@ -193,7 +200,7 @@ impl Fate {
 
     /// Waits until the run is closed in this process.
     pub(super) fn wait_closed(&self) {
-        let open = |state: &mut State| !state.closed;
+        let open = |state: &mut LockedState| !state.closed;
         drop(self.changed.wait_while(self.state(), open));
     }
 
@@ -204,33 +211,33 @@ impl Fate {
     }
 
     /// Waits until all sent data has arrived. Returns `false` if the run failed and the data did not arrive within
-    /// [`PARTING`](super::link::PARTING).
+    /// [`DRAIN_TIMEOUT`].
     pub(super) fn wait_settled(&self) -> bool {
-        let running = |state: &mut State| !state.settled && state.fault.is_none();
+        let running = |state: &mut LockedState| !state.settled && state.fault.is_none();
         let waited = self.changed.wait_while(self.state(), running);
         let state = waited.unwrap_or_else(PoisonError::into_inner);
-        let flushing = |state: &mut State| !state.settled;
-        let waited = self.changed.wait_timeout_while(state, super::link::PARTING, flushing);
+        let flushing = |state: &mut LockedState| !state.settled;
+        let waited = self.changed.wait_timeout_while(state, DRAIN_TIMEOUT, flushing);
         waited.unwrap_or_else(PoisonError::into_inner).0.settled
     }
 
     /// Returns a guard that fails the run if the worker's thread unwinds while the guard lives.
-    pub(super) fn told_of_panic(self: &Arc<Self>, worker: usize) -> Unwound {
-        Unwound { fate: self.clone(), worker }
+    pub(super) fn panic_guard(self: &Arc<Self>, worker: usize) -> PanicGuard {
+        PanicGuard { run_state: self.clone(), worker }
     }
 }
 
 /// Fails the run when it is dropped by a panic.
-pub(super) struct Unwound {
-    fate: Arc<Fate>,
+pub(super) struct PanicGuard {
+    run_state: Arc<RunState>,
     worker: usize,
 }
 
-impl Drop for Unwound {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let message = format!("{} panicked", self.fate.worker(self.worker));
-            self.fate.fail(Fault::new(NAME, message));
+            let message = format!("{} panicked", self.run_state.worker(self.worker));
+            self.run_state.fail(Fault::new(NAME, message));
         }
     }
 }
@@ -242,20 +249,25 @@ mod tests {
 
     #[test]
     fn what_works_for_a_worker_outside_of_the_graph_moves_those_of_other_processes() {
-        let (fate, clock, pulse) = (Fate::new(1, None), VirtualClock::default(), Pulse::default());
+        let (run_state, clock, pulse) =
+            (RunState::new(1, None), VirtualClock::default(), ProgressCounter::default());
         let watchdog = Watchdog::new(Arc::new(clock.clone()), Nanos(10), |_| {}).with(&pulse);
-        let mut watchdog = fate.enter(Some(watchdog.ending_the_run())).expect("one");
-        let told = fate.moved();
-        pulse.beat();
-        assert_ne!(fate.moved(), told, "the other processes see progress");
+        let mut watchdog = run_state.register_worker(Some(watchdog.fail_on_stall())).expect("one");
+        let told = run_state.progress_count();
+        pulse.record();
+        assert_ne!(run_state.progress_count(), told, "the other processes see progress");
         assert_eq!(watchdog.check(), None);
-        let told = fate.moved();
+        let told = run_state.progress_count();
         clock.advance_to(Nanos(9));
-        fate.beat();
+        run_state.record_progress_elsewhere();
         assert_eq!(watchdog.check(), None);
         clock.advance_to(Nanos(18));
         assert_eq!(watchdog.check(), None, "the other processes reported progress at 9");
-        assert_eq!(fate.moved(), told, "progress of others is not reported back to them");
+        assert_eq!(
+            run_state.progress_count(),
+            told,
+            "progress of others is not reported back to them"
+        );
         clock.advance_to(Nanos(19));
         assert!(watchdog.check().is_some());
     }

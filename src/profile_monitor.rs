@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use rollpacker_dataflow::fault::Fault;
-use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::placement::drift::{DriftMonitor, DriftOptions};
 use rollpacker_operators::placement::{PlacementError, Profile};
@@ -36,7 +36,7 @@ pub enum DriftError {
 /// A profile that is kept up to date with a live engine.
 ///
 /// The run itself measures the cells that drifted: their times are replaced by those of live iterations.
-pub struct Monitor {
+pub struct ProfileMonitor {
     path: PathBuf,
     profile: Profile,
     drift: DriftMonitor,
@@ -44,7 +44,7 @@ pub struct Monitor {
     failed: Option<PlacementError>,
 }
 
-impl Monitor {
+impl ProfileMonitor {
     /// Reads the profile at `path`.
     ///
     /// # Errors
@@ -76,17 +76,19 @@ impl Monitor {
     }
 
     /// Returns the state that a snapshot contains.
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> MonitorSnapshot {
         let Self { profile, drift, renewed, .. } = self;
-        Kept { profile: profile.clone(), drift: drift.clone(), renewed: *renewed }
+        MonitorSnapshot { profile: profile.clone(), drift: drift.clone(), renewed: *renewed }
     }
 
     /// Restores the state from a snapshot, if the snapshot contains one.
     ///
     /// # Errors
     /// If the snapshot cannot be read.
-    pub fn resume(&mut self, restored: &Restored) -> Result<(), ResumeError> {
-        if let Some(Kept { profile, drift, renewed }) = ObserverState::read(restored, KEPT)? {
+    pub fn resume(&mut self, restored: &RestoredSnapshot) -> Result<(), ResumeError> {
+        if let Some(MonitorSnapshot { profile, drift, renewed }) =
+            ObserverState::read(restored, KEPT)?
+        {
             (self.profile, self.drift, self.renewed) = (profile, drift, renewed);
         }
         Ok(())
@@ -109,7 +111,7 @@ impl Monitor {
 
 /// The state of a monitor in a snapshot.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct MonitorSnapshot {
     profile: Profile,
     drift: DriftMonitor,
     renewed: usize,
@@ -117,17 +119,17 @@ struct Kept {
 
 const KEPT: &str = "profile";
 
-/// An observer that adds the metrics of a [`Monitor`] to the reports of steps.
-pub struct Monitored<O, L> {
+/// An observer that adds the metrics of a [`ProfileMonitor`] to the reports of steps.
+pub struct MonitoredObserver<O, L> {
     /// The observer that receives the extended reports.
     pub observer: O,
     /// The monitor; `None` if the recipe has no profile.
-    pub monitor: Option<Rc<RefCell<Monitor>>>,
+    pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
     /// Returns the live iterations since the previous call.
     pub live: L,
 }
 
-impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for Monitored<O, L> {
+impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for MonitoredObserver<O, L> {
     fn progress(&mut self, progress: &StepProgress) {
         self.observer.progress(progress);
     }
@@ -178,7 +180,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("profile.parquet");
         profile::write(&path, &[row(1, 0.1), row(8, 0.2)]).expect("written");
-        let mut monitor = Monitor::open(path.clone(), OPTIONS).expect("it reads back");
+        let mut monitor = ProfileMonitor::open(path.clone(), OPTIONS).expect("it reads back");
         let live = [row(8, 0.5), row(1, 0.11)];
         let first = monitor.step(&live);
         assert_eq!(first["profile/drifted_cells"], 0.0);
@@ -198,7 +200,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("profile.parquet");
         profile::write(&path, &[row(1, 0.1)]).expect("written");
-        let mut monitor = Monitor::open(path, OPTIONS).expect("it reads back");
+        let mut monitor = ProfileMonitor::open(path, OPTIONS).expect("it reads back");
         let told = monitor.step(&[Row { instances: 3, ..row(1, 1.0) }]);
         assert_eq!(told, Metrics::from([("profile/drifted_cells".to_owned(), 0.0)]));
     }

@@ -7,14 +7,14 @@ use super::raw::{Dispatch, Judge, Placement, RawJob};
 use crate::recipe::{RecipeError, raw};
 
 /// The way in which the authors of a schedule run it.
-struct Habits {
+struct ScheduleDefaults {
     placement: Placement,
     dispatch: Dispatch,
     judge: Judge,
     timeout: LimitMode,
 }
 
-impl Habits {
+impl ScheduleDefaults {
     fn of(schedule: &str) -> Self {
         let (judge, timeout) = match schedule {
             "sync" | "fused" => (Judge::Dedicated, LimitMode::Fixed),
@@ -34,8 +34,8 @@ impl Habits {
 }
 
 impl RawJob {
-    fn habits(&self) -> Habits {
-        Habits::of(&self.schedule.name)
+    fn habits(&self) -> ScheduleDefaults {
+        ScheduleDefaults::of(&self.schedule.name)
     }
 
     /// Returns the placement: which GPUs generate and which train.

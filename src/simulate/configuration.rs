@@ -2,13 +2,13 @@
 
 use anyhow::Context;
 
-use super::outcome::Outcome;
+use super::outcome::RunOutcome;
 use super::setup::Setup;
 use super::summary::Summary;
 
 /// A configuration with its results.
 #[derive(Clone, Debug)]
-pub struct Configured {
+pub struct ConfigurationRuns {
     /// Name in tables.
     pub label: String,
     /// The job that it belongs to, as the values of the swept keys that are not the schedule's.
@@ -20,7 +20,7 @@ pub struct Configured {
     /// The seeds of the outcomes, in the same order.
     pub seeds: Vec<u64>,
     /// The outcomes, one per seed.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<RunOutcome>,
     /// Index of its baseline among the configurations.
     pub baseline: usize,
     /// `true` if it was requested; `false` if it was added only as a baseline.
@@ -33,8 +33,8 @@ pub struct Configured {
 ///
 /// # Errors
 /// If a configuration has no steps after the warm-up; the error names it.
-pub fn summaries(runs: &[Configured]) -> anyhow::Result<Vec<Summary>> {
-    let summary = |(run, sync): (&Configured, usize)| {
+pub fn summaries(runs: &[ConfigurationRuns]) -> anyhow::Result<Vec<Summary>> {
+    let summary = |(run, sync): (&ConfigurationRuns, usize)| {
         Summary::of(run, &runs[run.baseline], &runs[sync])
             .with_context(|| format!("configuration {}: expected steps, found none", run.label))
     };
@@ -44,7 +44,7 @@ pub fn summaries(runs: &[Configured]) -> anyhow::Result<Vec<Summary>> {
 /// Returns the indices of the configurations of each job: those that were requested, and their baselines. The jobs are in the order of
 /// their first configuration.
 #[must_use]
-pub fn jobs(runs: &[Configured]) -> Vec<(&str, Vec<usize>)> {
+pub fn jobs(runs: &[ConfigurationRuns]) -> Vec<(&str, Vec<usize>)> {
     let mut names: Vec<&str> = Vec::new();
     for run in runs.iter().filter(|run| run.asked) {
         if !names.contains(&run.job.as_str()) {
@@ -54,15 +54,15 @@ pub fn jobs(runs: &[Configured]) -> Vec<(&str, Vec<usize>)> {
     names.into_iter().map(|name| (name, members(runs, name))).collect()
 }
 
-fn members(runs: &[Configured], job: &str) -> Vec<usize> {
-    let asked = |run: &Configured| run.asked && run.job == job;
+fn members(runs: &[ConfigurationRuns], job: &str) -> Vec<usize> {
+    let asked = |run: &ConfigurationRuns| run.asked && run.job == job;
     let stands_by = |index: usize| runs.iter().any(|run| asked(run) && run.baseline == index);
     (0..runs.len()).filter(|&index| asked(&runs[index]) || stands_by(index)).collect()
 }
 
 /// Returns, for each configuration, the baseline with the fewest settings in its job. A baseline that several jobs share gets that of the
 /// first of them.
-fn plain_syncs(runs: &[Configured]) -> Vec<usize> {
+fn plain_syncs(runs: &[ConfigurationRuns]) -> Vec<usize> {
     let mut plain: Vec<usize> = runs.iter().map(|run| run.baseline).collect();
     for (_, members) in jobs(runs).into_iter().rev() {
         let baselines = members.iter().map(|&member| runs[member].baseline);
@@ -81,8 +81,8 @@ pub(crate) mod tests {
     use super::*;
 
     /// Returns a configuration with the first one, itself, as its baseline.
-    pub(crate) fn configured(label: &str, outcomes: &[Outcome]) -> Configured {
-        Configured {
+    pub(crate) fn configured(label: &str, outcomes: &[RunOutcome]) -> ConfigurationRuns {
+        ConfigurationRuns {
             label: label.to_owned(),
             job: String::new(),
             settings: Vec::new(),
@@ -95,8 +95,8 @@ pub(crate) mod tests {
         }
     }
 
-    fn of_job(label: &str, job: &str, settings: &[&str], baseline: usize) -> Configured {
-        Configured {
+    fn of_job(label: &str, job: &str, settings: &[&str], baseline: usize) -> ConfigurationRuns {
+        ConfigurationRuns {
             job: job.to_owned(),
             settings: settings.iter().map(|&setting| setting.to_owned()).collect(),
             baseline,
@@ -106,7 +106,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_job_is_what_was_asked_for_and_its_baselines() {
-        let alone = |run: Configured| Configured { asked: false, ..run };
+        let alone = |run: ConfigurationRuns| ConfigurationRuns { asked: false, ..run };
         let runs = [
             alone(of_job("n=4 planned sync", "n=4", &["n=4", "layout=planned"], 0)),
             of_job("n=4 sync", "n=4", &["n=4"], 1),
@@ -120,7 +120,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_configuration_without_steps_is_an_error() {
-        let error = summaries(&[configured("fused", &[Outcome::default()])]).expect_err("no steps");
+        let error =
+            summaries(&[configured("fused", &[RunOutcome::default()])]).expect_err("no steps");
         assert_eq!(error.to_string(), "configuration fused: expected steps, found none");
     }
 }

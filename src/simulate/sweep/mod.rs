@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Context;
 use toml::Table;
 
-use super::axis::{Axis, Place, product};
-use super::configured::Configured;
+use super::axis::{Axis, GridPoint, product};
+use super::configuration::ConfigurationRuns;
 use super::job::Job;
-use super::outcome::Outcome;
+use super::outcome::RunOutcome;
 use super::raw::RawJob;
 use super::setup::Setup;
 use super::trace::TraceSummary;
@@ -20,11 +20,11 @@ use crate::recipe::{RecipeError, from_table, overlay, read_table};
 /// The configurations of a sweep and their baselines.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    points: Vec<Point>,
+    points: Vec<SweepPoint>,
 }
 
 #[derive(Clone, Debug)]
-struct Point {
+struct SweepPoint {
     label: String,
     /// The labels of the keys that are not the schedule's.
     of: String,
@@ -52,30 +52,31 @@ impl Sweep {
         change: &dyn Fn(&mut RawJob),
     ) -> anyhow::Result<Self> {
         let table = read_table(path, overrides)?;
-        let mut wanted = Wanted::default();
+        let mut wanted = ResolvedPoints::default();
         for place in product(axes) {
             let raw = read(table.clone(), &place.settings, change);
             let raw = raw.with_context(|| named(&place.label()))?;
             let entry = wanted.entry(place, raw)?;
             wanted.merge(entry);
         }
-        let (mut before, mut baselines) = (Wanted::default(), Vec::new());
-        for Entry { place, job, .. } in &wanted.0 {
+        let (mut before, mut baselines) = (ResolvedPoints::default(), Vec::new());
+        for ResolvedPoint { place, job, .. } in &wanted.0 {
             let baseline = wanted.entry(place.baseline(), job.raw.baseline())?;
             baselines.push(baseline.canonical.clone());
             if wanted.position(&baseline).is_none() {
                 before.merge(baseline);
             }
         }
-        before.tell_from(&wanted);
+        before.mark_ambiguous_labels(&wanted);
         let alone = before.0.iter().map(|entry| entry.canonical.clone());
         let baselines = alone.chain(baselines).collect::<Vec<_>>();
         let added = before.0.len();
-        let all: Vec<Entry> = before.0.into_iter().chain(wanted.0).collect();
+        let all: Vec<ResolvedPoint> = before.0.into_iter().chain(wanted.0).collect();
         let index = |baseline: &RawJob| all.iter().position(|entry| entry.canonical == *baseline);
         let found = baselines.iter().map(index).collect::<Option<Vec<_>>>();
         let found = found.expect("invariant: every baseline was added");
-        let mut points: Vec<Point> = all.into_iter().zip(found).map(Entry::point).collect();
+        let mut points: Vec<SweepPoint> =
+            all.into_iter().zip(found).map(ResolvedPoint::point).collect();
         points.iter_mut().skip(added).for_each(|point| point.asked = true);
         Ok(Self { points })
     }
@@ -108,9 +109,17 @@ impl Sweep {
         let point = |&index: &usize| {
             let point = self.points[index].clone();
             let job = point.job.under(settings).with_context(|| named(&point.label))?;
-            // Every baseline was kept.
-            let baseline = kept.iter().position(|&kept| kept == point.baseline).unwrap_or_default();
-            Ok(Point { job, baseline, asked: places.contains(&index), of: String::new(), ..point })
+            let baseline = kept
+                .iter()
+                .position(|&kept| kept == point.baseline)
+                .expect("invariant: the baselines of the kept configurations are kept");
+            Ok(SweepPoint {
+                job,
+                baseline,
+                asked: places.contains(&index),
+                of: String::new(),
+                ..point
+            })
         };
         Ok(Self { points: kept.iter().map(point).collect::<anyhow::Result<_>>()? })
     }
@@ -164,10 +173,10 @@ impl Sweep {
     pub fn run(
         self,
         threads: NonZero<usize>,
-        run: &(dyn Fn(&Job, u64) -> anyhow::Result<Outcome> + Sync),
+        run: &(dyn Fn(&Job, u64) -> anyhow::Result<RunOutcome> + Sync),
         done: &(dyn Fn() + Sync),
-    ) -> anyhow::Result<Vec<Configured>> {
-        let tasks: Vec<(&Point, u64)> = self
+    ) -> anyhow::Result<Vec<ConfigurationRuns>> {
+        let tasks: Vec<(&SweepPoint, u64)> = self
             .points
             .iter()
             .flat_map(|point| point.job.seeds().into_iter().map(move |seed| (point, seed)))
@@ -191,9 +200,9 @@ impl Sweep {
     }
 }
 
-impl Point {
-    fn configured(&self, outcomes: Vec<Outcome>) -> Configured {
-        Configured {
+impl SweepPoint {
+    fn configured(&self, outcomes: Vec<RunOutcome>) -> ConfigurationRuns {
+        ConfigurationRuns {
             label: self.label.clone(),
             job: self.of.clone(),
             settings: self.settings.clone(),
@@ -235,36 +244,36 @@ pub(super) fn parallel<T: Send>(
 }
 
 /// A job to run, at its point of the cross product.
-struct Entry {
-    place: Place,
+struct ResolvedPoint {
+    place: GridPoint,
     job: Job,
     canonical: RawJob,
 }
 
-impl Entry {
-    fn point((Self { place, job, .. }, baseline): (Self, usize)) -> Point {
+impl ResolvedPoint {
+    fn point((Self { place, job, .. }, baseline): (Self, usize)) -> SweepPoint {
         let named = !place.labels.is_empty();
         let label = if named { place.label() } else { job.raw.schedule.name.clone() };
         let of = place.job.join(" ");
-        Point { label, of, settings: place.settings, job, baseline, asked: false }
+        SweepPoint { label, of, settings: place.settings, job, baseline, asked: false }
     }
 }
 
 /// The jobs to run, in which a baseline occurs only once.
 #[derive(Default)]
-struct Wanted(Vec<Entry>);
+struct ResolvedPoints(Vec<ResolvedPoint>);
 
-impl Wanted {
+impl ResolvedPoints {
     /// Resolves a job. A trace with the same settings is shared with an entry that has read it.
-    fn entry(&self, place: Place, raw: RawJob) -> anyhow::Result<Entry> {
+    fn entry(&self, place: GridPoint, raw: RawJob) -> anyhow::Result<ResolvedPoint> {
         let read = self.0.iter().find(|entry| entry.job.raw.lengths == raw.lengths);
         let trace = read.and_then(|entry| entry.job.trace.clone());
         let job = Job::resolve(raw, trace).with_context(|| named(&place.label()))?;
-        Ok(Entry { place, canonical: job.canonical(), job })
+        Ok(ResolvedPoint { place, canonical: job.canonical(), job })
     }
 
     /// Adds a job. A baseline that is the same run as a known one is merged into it, and keeps only the labels and settings that both have.
-    fn merge(&mut self, entry: Entry) {
+    fn merge(&mut self, entry: ResolvedPoint) {
         let is_baseline = entry.job.raw.schedule.name == "sync";
         match self.position(&entry).filter(|_| is_baseline) {
             Some(index) => self.0[index].place.keep_common(&entry.place),
@@ -273,8 +282,8 @@ impl Wanted {
     }
 
     /// Marks the baselines whose label is also that of a requested configuration.
-    fn tell_from(&mut self, wanted: &Self) {
-        for Entry { place, .. } in &mut self.0 {
+    fn mark_ambiguous_labels(&mut self, wanted: &Self) {
+        for ResolvedPoint { place, .. } in &mut self.0 {
             let label = place.label();
             if wanted.0.iter().any(|entry| entry.place.label() == label) {
                 place.labels.push("baseline".to_owned());
@@ -282,7 +291,7 @@ impl Wanted {
         }
     }
 
-    fn position(&self, entry: &Entry) -> Option<usize> {
+    fn position(&self, entry: &ResolvedPoint) -> Option<usize> {
         self.0.iter().position(|known| known.canonical == entry.canonical)
     }
 }
@@ -297,7 +306,7 @@ fn read(
     }
     let mut raw: RawJob = from_table(table)?;
     change(&mut raw);
-    raw.leave_idle(settings)?;
+    raw.drop_unused(settings)?;
     Ok(raw)
 }
 

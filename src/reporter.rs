@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::bail;
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::report::{
     Lengths, Observer, ObserverState, StepProgress, StepReport, measure,
@@ -17,23 +17,23 @@ use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use crate::lifetime::{Ended, Grace};
+use crate::lifetime::{EndReason, ExitTimer};
 use crate::progress::Console;
-use crate::prompts::too_large_for_training;
+use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::Recipe;
-use crate::record::{Extent, RecordError, RunFolder};
-use crate::session::Finished;
+use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
+use crate::session::RunResult;
 use crate::telemetry::Telemetry;
 
 /// The reporting state of a run.
-pub struct Run {
+pub struct RunReporter {
     console: Console,
     folder: RunFolder,
     telemetry: Option<Telemetry>,
     stop: Stop,
     /// The time within which a failed run must end.
     grace: Duration,
-    ending: Option<Grace>,
+    ending: Option<ExitTimer>,
     totals: Totals,
     /// The metrics of the validation before the first step.
     warm_start: Option<Metrics>,
@@ -42,9 +42,9 @@ pub struct Run {
 
 /// The state of a run in a snapshot.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct ReporterSnapshot {
     totals: Totals,
-    extent: Extent,
+    extent: RunFolderExtent,
     /// JSON has no NaN; such values are null.
     warm_start: Option<BTreeMap<String, Option<f64>>>,
 }
@@ -66,9 +66,9 @@ struct Totals {
 
 /// The content of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct RunSummary {
     /// The reason why the run ended: `finished`, `stopped` or `out_of_time`.
-    pub ended: Ended,
+    pub ended: EndReason,
     /// The number of steps trained.
     pub steps: u64,
     /// The number of prompts trained on.
@@ -102,7 +102,7 @@ pub struct Validation {
     pub warm_start_greedy: Option<f64>,
     /// The score after the last step, sampled at the rollout temperature.
     #[serde(rename = "final")]
-    pub last: Option<f64>,
+    pub final_sampled: Option<f64>,
     /// The score after the last step, decoded greedily.
     #[serde(rename = "final_greedy")]
     pub last_greedy: Option<f64>,
@@ -117,7 +117,7 @@ pub struct StepTime {
     pub total: f64,
 }
 
-impl Run {
+impl RunReporter {
     /// Creates the run folder, for a run with `prompts` prompts per epoch.
     ///
     /// # Errors
@@ -143,9 +143,9 @@ impl Run {
         prompts: u64,
         telemetry: Option<Telemetry>,
         stop: Stop,
-        restored: &Restored,
+        restored: &RestoredSnapshot,
     ) -> anyhow::Result<Self> {
-        let Some(kept) = ObserverState::read::<Kept>(restored, KEPT)? else {
+        let Some(kept) = ObserverState::read::<ReporterSnapshot>(restored, KEPT)? else {
             bail!("the snapshot after step {} has no run folder", restored.step().next());
         };
         let trainer = &recipe.raw.trainer;
@@ -174,7 +174,7 @@ impl Run {
             folder,
             telemetry,
             stop,
-            grace: grace(recipe),
+            grace: shutdown_grace(recipe),
             ending: None,
             totals: Totals::default(),
             warm_start: None,
@@ -183,7 +183,7 @@ impl Run {
     }
 
     /// Prints a line on the console.
-    pub fn say(&self, line: &str) {
+    pub fn print_line(&self, line: &str) {
         self.console.say(line);
     }
 
@@ -206,19 +206,19 @@ impl Run {
             self.warm_start = Some(metrics.clone());
         }
         let written = self.folder.write_metrics(step, "validation", metrics);
-        self.tell(metrics);
-        self.note(written);
+        self.export_metrics(metrics);
+        self.record_result(written);
     }
 
     /// Writes the summary and returns it as JSON.
     ///
     /// # Errors
     /// If the summary, or any record before it, could not be written.
-    pub fn finish(&mut self, finished: &Finished) -> Result<String, RecordError> {
+    pub fn finish(&mut self, finished: &RunResult) -> Result<String, RecordError> {
         if let Some(last) = &finished.last {
             self.validated(self.totals.steps, last);
         }
-        if let Some(why) = why(finished.ended) {
+        if let Some(why) = ended_reason(finished.ended) {
             self.console.say(&format!("ended after step {}: {why}", self.totals.steps));
         }
         self.console.finish();
@@ -229,7 +229,7 @@ impl Run {
             return Err(error);
         }
         let warm_start = finished.warm_start.clone().or_else(|| self.warm_start.clone());
-        let summary = self.totals.summary(&Finished { warm_start, ..finished.clone() });
+        let summary = self.totals.summary(&RunResult { warm_start, ..finished.clone() });
         self.folder.summary(&summary)?;
         Ok(serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data"))
     }
@@ -239,14 +239,14 @@ impl Run {
         self.failed.take()
     }
 
-    fn tell(&self, metrics: &Metrics) {
+    fn export_metrics(&self, metrics: &Metrics) {
         if let Some(telemetry) = &self.telemetry {
             telemetry.record(metrics);
         }
     }
 
     /// Requests that the run ends after its step if it cannot be recorded.
-    fn note(&mut self, written: Result<(), RecordError>) {
+    fn record_result(&mut self, written: Result<(), RecordError>) {
         if let Err(error) = written {
             self.stop.request();
             self.failed.get_or_insert(error);
@@ -254,7 +254,7 @@ impl Run {
     }
 }
 
-impl Observer for Run {
+impl Observer for RunReporter {
     fn progress(&mut self, progress: &StepProgress) {
         self.console.progress(progress);
     }
@@ -264,7 +264,7 @@ impl Observer for Run {
     }
 
     fn failed(&mut self, fault: &Fault) {
-        self.ending = Some(Grace::begin(self.grace, fault.to_string()));
+        self.ending = Some(ExitTimer::begin(self.grace, fault.to_string()));
     }
 
     fn step(&mut self, report: StepReport) {
@@ -273,8 +273,8 @@ impl Observer for Run {
         self.totals.add(&report, &metrics);
         self.console.step(report.step.0 + 1, &round, &metrics);
         let written = self.folder.step(&report, &round, &metrics);
-        self.tell(&metrics);
-        self.note(written);
+        self.export_metrics(&metrics);
+        self.record_result(written);
     }
 
     fn save(&self, saved: &mut ObserverState) {
@@ -287,11 +287,11 @@ impl Observer for Run {
             saved.refuse(error.to_string());
         }
         let extent = self.folder.save(self.totals.steps, saved);
-        saved.keep(KEPT, &Kept { totals: self.totals, extent, warm_start });
+        saved.keep(KEPT, &ReporterSnapshot { totals: self.totals, extent, warm_start });
     }
 
     fn snapshot(&mut self, _step: Step, metrics: &Metrics) {
-        self.tell(metrics);
+        self.export_metrics(metrics);
     }
 }
 
@@ -309,12 +309,12 @@ impl Totals {
         self.prompts += metric("schedule/admitted_prompts") as u64;
     }
 
-    fn summary(&self, finished: &Finished) -> Summary {
+    fn summary(&self, finished: &RunResult) -> RunSummary {
         let score = |metrics: &Option<Metrics>, name: &str| {
             metrics.as_ref().and_then(|all| all.get(name).copied())
         };
         let per = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
-        Summary {
+        RunSummary {
             ended: finished.ended,
             steps: self.steps,
             trained_prompts: self.prompts,
@@ -324,7 +324,7 @@ impl Totals {
                 overlong_prompts: finished.validated.left_out,
                 warm_start: score(&finished.warm_start, "val/score"),
                 warm_start_greedy: score(&finished.warm_start, "val/greedy_score"),
-                last: score(&finished.last, "val/score"),
+                final_sampled: score(&finished.last, "val/score"),
                 last_greedy: score(&finished.last, "val/greedy_score"),
             },
             step_time_s: StepTime {
@@ -339,11 +339,11 @@ impl Totals {
     }
 }
 
-fn why(ended: Ended) -> Option<&'static str> {
+fn ended_reason(ended: EndReason) -> Option<&'static str> {
     match ended {
-        Ended::Finished => None,
-        Ended::Stopped => Some("a stop was requested"),
-        Ended::OutOfTime => Some("another step may not fit into trainer.max_wall_time"),
+        EndReason::Finished => None,
+        EndReason::Stopped => Some("a stop was requested"),
+        EndReason::OutOfTime => Some("another step may not fit into trainer.max_wall_time"),
     }
 }
 
@@ -353,7 +353,7 @@ fn round(report: &StepReport) -> String {
 }
 
 /// Returns how long a failed run may take to end: the stall timeout, but at least 1 s and at most 30 s.
-fn grace(recipe: &Recipe) -> Duration {
+fn shutdown_grace(recipe: &Recipe) -> Duration {
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(30));
     let watch = recipe.watch().ok().flatten();
     watch.map_or(most, |watch| Duration::from_nanos(watch.after.0).clamp(least, most))
@@ -377,7 +377,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
     let steps = expected_steps(recipe, prompts);
     // Writing to a string does not fail.
     let _ = writeln!(text, "prompts of an epoch       {prompts}");
-    if let Some(note) = too_large_for_training(p0, prompts) {
+    if let Some(note) = training_batch_larger_than_dataset(p0, prompts) {
         let _ = writeln!(text, "{note}");
     }
     let _ = writeln!(

@@ -1,0 +1,17 @@
+//! Panics of the threads and tasks that run requests.
+
+/// The thread or task that should have replied panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the thread or task that ran the request panicked")]
+pub struct Panicked;
+
+/// Calls a function when it is dropped, also while a thread unwinds.
+pub(super) struct WakeOnDrop<F: FnOnce()>(pub(super) Option<F>);
+
+impl<F: FnOnce()> Drop for WakeOnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(wake) = self.0.take() {
+            wake();
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The record of an error.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::step::{PromptId, Step};
+
+/// An error with its location.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The step; set when the error row is received.
+    pub step: Option<Step>,
+    /// The operator that failed.
+    pub operator: String,
+    /// The prompt concerned, if any.
+    pub prompt: Option<PromptId>,
+    /// The sample concerned, if any.
+    pub sample: Option<u32>,
+    /// A description of the error.
+    pub message: String,
+}
+
+impl Fault {
+    /// Creates a fault that concerns no particular prompt.
+    #[must_use]
+    pub fn new(operator: &str, message: impl Into<String>) -> Self {
+        Self {
+            step: None,
+            operator: operator.to_owned(),
+            prompt: None,
+            sample: None,
+            message: message.into(),
+        }
+    }
+
+    /// Sets the response that the fault concerns.
+    #[must_use]
+    pub fn about(mut self, prompt: PromptId, sample: u32) -> Self {
+        (self.prompt, self.sample) = (Some(prompt), Some(sample));
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operator)?;
+        if let Some(step) = self.step {
+            write!(f, ", step {}", step.ordinal())?;
+        }
+        if let Some(prompt) = self.prompt {
+            write!(f, ", prompt {prompt}")?;
+        }
+        if let Some(sample) = self.sample {
+            write!(f, ", sample {sample}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,68 @@
+//! The progress of one worker: rows and frontiers in its graph, and work outside of it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use crate::clock::{Clock, Nanos};
+use crate::step::Step;
+
+type Count = Box<dyn Fn() -> u64>;
+
+thread_local! {
+    /// The counters of work done outside of the graph for this worker.
+    static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
+    /// The number of rows and frontier changes that this worker has processed.
+    static MOVED: Cell<u64> = const { Cell::new(0) };
+    /// The latest step of which this worker has processed rows.
+    static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
+    /// The clock for wait times, if a watchdog runs.
+    static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
+}
+
+/// Counts one event of progress.
+pub(crate) fn moved() {
+    MOVED.set(MOVED.get().wrapping_add(1));
+}
+
+/// Counts progress with rows of a step.
+pub(crate) fn moved_at(step: Step) {
+    moved();
+    if step != Step::END {
+        REACHED.set(REACHED.get().max(step));
+    }
+}
+
+/// The progress of this worker.
+pub(crate) struct WorkerProgress {
+    /// A wrapping count of progress on the worker and of reported work outside.
+    pub(crate) moved: u64,
+    /// The latest step of which rows were processed.
+    pub(crate) step: Step,
+}
+
+/// Returns the progress of this worker.
+pub(crate) fn progress() -> WorkerProgress {
+    WorkerProgress { moved: counted(), step: REACHED.get() }
+}
+
+pub(crate) fn count_progress(count: impl Fn() -> u64 + 'static) {
+    COUNTS.with_borrow_mut(|counts| counts.push(Box::new(count)));
+}
+
+pub(super) fn now() -> Option<Nanos> {
+    CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.now()))
+}
+
+/// Returns the progress on this worker plus the reported work outside.
+pub(super) fn counted() -> u64 {
+    let outside =
+        |counts: &Vec<Count>| counts.iter().map(|count| count()).fold(0, u64::wrapping_add);
+    MOVED.get().wrapping_add(COUNTS.with_borrow(outside))
+}
+
+/// Starts to count the progress of a new dataflow. Waits are measured by `clock`; `None` if no watchdog runs.
+pub(super) fn begin(clock: Option<Arc<dyn Clock>>) {
+    COUNTS.with_borrow_mut(Vec::clear);
+    CLOCK.replace(clock);
+    REACHED.set(Step(0));
+}

@@ -1,0 +1,43 @@
+//! Figures at both ends of the within-prompt correlation that a trace leaves open.
+
+use serde::Serialize;
+
+use super::interval::SpeedupInterval;
+
+/// The value of a figure at the lower and at the upper end of the correlation; not sorted by size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LowHigh {
+    /// Value at the lower end.
+    pub low: f64,
+    /// Value at the upper end.
+    pub high: f64,
+}
+
+/// The means of the figures of a configuration at both ends; the trace determines the two correlations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CorrelationEnds {
+    /// Seconds of a step.
+    pub step_s: LowHigh,
+    /// Trained response tokens per second.
+    pub tokens_per_s: LowHigh,
+    /// Speed-up of a step over the baseline.
+    pub speedup: Option<LowHigh>,
+    /// The smallest interval that contains the speed-up's intervals at both ends.
+    pub speedup_interval: Option<SpeedupInterval>,
+    /// Speed-up over the baseline in trained tokens per second.
+    pub token_speedup: Option<LowHigh>,
+    /// Speed-up of a step over the plain `sync` of the job.
+    pub speedup_over_sync: Option<LowHigh>,
+    /// Mean trained length over the policy's.
+    pub mean_ratio: Option<LowHigh>,
+    /// Ratio of the 90th percentiles of length.
+    pub p90_ratio: Option<LowHigh>,
+    /// Ratio of the 99th percentiles of length.
+    pub p99_ratio: Option<LowHigh>,
+    /// The least inclusion over all buckets of length: trained share over the policy's share.
+    pub least_inclusion: Option<LowHigh>,
+    /// Effective sample size over the number of responses.
+    pub ess: Option<LowHigh>,
+    /// The share of sampled tokens that were not trained on.
+    pub discarded: Option<LowHigh>,
+}

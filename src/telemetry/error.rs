@@ -1,0 +1,43 @@
+//! Errors of telemetry.
+
+use super::loss::{self, Loss, Signal};
+
+/// An error of the export.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// A variable has a value that this program does not support.
+    #[error("{variable}: expected {expected}, found `{found}`")]
+    Variable {
+        /// Name of the variable.
+        variable: String,
+        /// The supported values.
+        expected: &'static str,
+        /// The value found.
+        found: String,
+    },
+    /// The HTTP client of a signal cannot be created.
+    #[error("cannot create an HTTP client to export {signal}: {reason}")]
+    Client {
+        /// The signal to export.
+        signal: Signal,
+        /// The cause.
+        reason: String,
+    },
+    /// The SDK rejected the variables of a signal.
+    #[error("cannot create an exporter of {signal}")]
+    Exporter {
+        /// The signal to export.
+        signal: Signal,
+        /// The error of the SDK.
+        source: opentelemetry_otlp::ExporterBuildError,
+    },
+    /// A global tracing subscriber already receives the spans.
+    #[error("spans cannot be exported: a global tracing subscriber is already set")]
+    Subscriber(#[from] tracing::subscriber::SetGlobalDefaultError),
+    /// The thread that exports metrics cannot be started.
+    #[error("cannot start the thread that exports metrics")]
+    Thread(#[source] std::io::Error),
+    /// The run has ended, and the collector has not received all data.
+    #[error("telemetry was lost: {}", loss::join(.0))]
+    Lost(Vec<Loss>),
+}
