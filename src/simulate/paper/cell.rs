@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_three_digits_or_all_of_their_whole_part() {
+    fn larger_numbers_have_fewer_decimals() {
         assert_eq!([12345.6, 123.4, 12.34, 1.2345].map(number), ["12346", "123", "12.3", "1.234"]);
     }
 
