@@ -36,7 +36,13 @@ pub use rollpacker_dataflow as dataflow;
 pub use rollpacker_dataflow::fault::stop_on_panic;
 pub use rollpacker_datasets as datasets;
 pub use rollpacker_operators as operators;
-pub use rollpacker_stages as stages;
+
+/// The stages of an RL step: the contracts that users implement, and the implementations that this project has.
+pub mod stages {
+    pub use rollpacker_sandbox as sandbox;
+    pub use rollpacker_simulated as simulated;
+    pub use rollpacker_stages::*;
+}
 
 /// The names that a program built on the pipeline usually needs.
 pub mod prelude {

@@ -1,7 +1,7 @@
 //! Bounds of the numbers that describe devices, models and constants of the cost model. Within them its arithmetic stays finite and the
 //! nanosecond clock does not overflow.
 
-use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker_simulated::cluster::{Calibration, Hardware, ModelShape};
 use rollpacker_stages::model::config::most;
 use toml::{Table, Value};
 

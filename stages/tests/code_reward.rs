@@ -6,10 +6,10 @@ use futures::executor::block_on;
 use futures::future::join_all;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig};
+use rollpacker_sandbox::{Language, SandboxConfig};
 use rollpacker_stages::reward::{
     Code, CodeConfig, CodeScore, Context, Limits, Reward, RewardError, Sample, Score,
 };
-use rollpacker_stages::sandbox::{Language, SandboxConfig};
 
 static CODE: LazyLock<Code> = LazyLock::new(|| start(CodeConfig::default()));
 static FRACTION: LazyLock<Code> =

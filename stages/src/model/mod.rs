@@ -13,7 +13,8 @@ mod json;
 mod layout;
 pub mod prompt;
 pub mod rope;
-pub(crate) mod tensor_file;
+#[doc(hidden)]
+pub mod tensor_file;
 mod token_bound;
 pub mod tokenizer;
 

@@ -12,7 +12,7 @@ use serde_json::{Map, json};
 use super::ModelError;
 
 /// A value that can be written as a tensor.
-pub(crate) trait Stored {
+pub trait Stored {
     /// Returns the type of the values.
     fn dtype(&self) -> Result<Dtype, ModelError>;
 
@@ -38,7 +38,7 @@ impl Stored for Box<dyn Stored> {
 }
 
 /// Writes tensors one after the other. At most one serialized tensor is in memory at a time.
-pub(crate) fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), ModelError> {
+pub fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), ModelError> {
     let header = header_of(tensors)?;
     let mut file = BufWriter::new(File::create(path).map_err(ModelError::write(path))?);
     let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(ModelError::write(path));
@@ -69,7 +69,7 @@ fn header_of<T: Stored>(tensors: &[(String, T)]) -> Result<Vec<u8>, ModelError> 
 
 /// A file that tensors are read from.
 #[derive(Debug)]
-pub(crate) struct TensorFile {
+pub struct TensorFile {
     path: PathBuf,
     file: File,
     metadata: Metadata,
@@ -79,19 +79,14 @@ pub(crate) struct TensorFile {
 
 impl TensorFile {
     /// Opens a file and reads its header.
-    pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
         let mut file = File::open(path).map_err(ModelError::read(path))?;
         let (metadata, start) = header(path, &mut file)?;
         Ok(Self { path: path.to_owned(), file, metadata, start })
     }
 
     /// Returns the values of tensor `name`, little-endian and row-major. The tensor must have this type and shape.
-    pub(crate) fn read(
-        &self,
-        name: &str,
-        dtype: Dtype,
-        shape: &[usize],
-    ) -> Result<Vec<u8>, ModelError> {
+    pub fn read(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<u8>, ModelError> {
         let info = self.check(name, dtype, shape)?;
         let (begin, end) = info.data_offsets;
         let mut bytes = vec![0; end - begin];
@@ -102,7 +97,7 @@ impl TensorFile {
     }
 
     /// Returns an error if a tensor is missing or has a different type or shape.
-    pub(crate) fn check(
+    pub fn check(
         &self,
         name: &str,
         dtype: Dtype,
@@ -135,7 +130,7 @@ impl TensorFile {
 }
 
 /// Reads the header of a file. Returns it with the offset of the values.
-pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
+pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
     let damaged = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
     let size = file.metadata().map_err(ModelError::read(path))?.len();
     let mut length = [0; 8];
@@ -160,7 +155,7 @@ pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), Mo
 
 /// A number, stored as a tensor without dimensions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Scalar {
+pub enum Scalar {
     Integer(i64),
     Float(f64),
 }
@@ -187,12 +182,12 @@ impl Stored for Scalar {
 
 impl TensorFile {
     /// Returns a number that was written as [`Scalar::Integer`].
-    pub(crate) fn integer(&self, name: &str) -> Result<i64, ModelError> {
+    pub fn integer(&self, name: &str) -> Result<i64, ModelError> {
         self.word(name, Dtype::I64).map(i64::from_le_bytes)
     }
 
     /// Returns a number that was written as [`Scalar::Float`].
-    pub(crate) fn float(&self, name: &str) -> Result<f64, ModelError> {
+    pub fn float(&self, name: &str) -> Result<f64, ModelError> {
         self.word(name, Dtype::F64).map(f64::from_le_bytes)
     }
 
@@ -229,12 +224,12 @@ mod tensors {
 
     impl TensorFile {
         /// Returns the names of the tensors, in ascending order.
-        pub(crate) fn names(&self) -> BTreeSet<String> {
+        pub fn names(&self) -> BTreeSet<String> {
             self.metadata.offset_keys().into_iter().collect()
         }
 
         /// Returns an error if the file lacks one of these tensors, or has others.
-        pub(crate) fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
+        pub fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
             let found = self.names();
             let place = || self.path.display().to_string();
             let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
@@ -250,12 +245,12 @@ mod tensors {
         }
 
         /// Returns an error if a tensor is missing, or differs from `like` in type or shape.
-        pub(crate) fn check_like(&self, name: &str, like: &Tensor) -> Result<(), ModelError> {
+        pub fn check_like(&self, name: &str, like: &Tensor) -> Result<(), ModelError> {
             self.check(name, dtype(like)?, &Stored::shape(like)).map(|_| ())
         }
 
         /// Reads tensor `name` to the CPU, with the type and shape of `like`.
-        pub(crate) fn tensor(&self, name: &str, like: &Tensor) -> Result<Tensor, ModelError> {
+        pub fn tensor(&self, name: &str, like: &Tensor) -> Result<Tensor, ModelError> {
             let bytes = self.read(name, dtype(like)?, &Stored::shape(like))?;
             Ok(Tensor::f_from_data_size(&bytes, &like.size(), like.kind())?)
         }

@@ -39,7 +39,6 @@ mod registry;
 mod router;
 mod rule;
 mod score;
-pub mod simulated;
 #[cfg(test)]
 mod test_server;
 mod tls;

@@ -4,7 +4,6 @@ pub mod lengths;
 pub mod lockstep;
 pub mod profile;
 pub mod sampling;
-pub mod simulated;
 pub mod statistics;
 
 #[cfg(feature = "torch")]

@@ -22,7 +22,6 @@ mod partial;
 pub mod sft;
 #[cfg(feature = "torch")]
 mod shared_prompts;
-pub mod simulated;
 #[cfg(feature = "torch")]
 mod tally;
 #[cfg(feature = "torch")]

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use crate::reward::{RewardError, Sample};
-use crate::sandbox::{Call, Check, Json, Stdio};
+use rollpacker_sandbox::{Call, Check, Json, Stdio};
 
 type Object = BTreeMap<String, Box<RawValue>>;
 

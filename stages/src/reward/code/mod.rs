@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
 use crate::catalog::CatalogError;
-use crate::sandbox::{Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict};
 use complete::{Completed, complete};
 use extract::{Fences, Program, Wanted};
+use rollpacker_sandbox::{
+    Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict,
+};
 
 /// Options of the reward `code`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,7 +37,7 @@ pub enum CodeScore {
     Fraction,
 }
 
-/// Scores the code in a response by the tests of its prompt, in a [sandbox](crate::sandbox).
+/// Scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
 ///
 /// The code is one program, taken from the response after the thinking: the last fenced block that defines what the tests ask for, with the
 /// imports and helpers of other blocks. Without a fence, it is the code in the text. The forms of tests are those of [`Check`]; they are

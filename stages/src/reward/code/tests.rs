@@ -2,7 +2,8 @@ use super::*;
 
 #[test]
 fn an_execution_past_its_limit_is_right_but_does_not_count() {
-    let case = |outcome, seconds| crate::sandbox::Case { outcome, seconds, message: String::new() };
+    let case =
+        |outcome, seconds| rollpacker_sandbox::Case { outcome, seconds, message: String::new() };
     let mut verdict = Verdict {
         cases: vec![case(Outcome::Passed, 1.0), case(Outcome::Passed, 3.0)],
         ..Verdict::default()

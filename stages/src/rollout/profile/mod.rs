@@ -3,7 +3,6 @@
 pub mod grid;
 #[cfg(feature = "torch")]
 pub mod live;
-pub mod simulated;
 #[cfg(feature = "torch")]
 pub mod torch;
 
@@ -69,7 +68,8 @@ pub struct Point {
 
 impl Point {
     /// Returns the number of tokens that an instance computes or reads.
-    fn work(&self) -> usize {
+    #[must_use]
+    pub fn work(&self) -> usize {
         self.batch_size as usize * self.tokens as usize
     }
 
