@@ -39,9 +39,12 @@ pub use rollpacker_operators as operators;
 
 /// The stages of an RL step: the contracts that users implement, and the implementations that this project has.
 pub mod stages {
+    pub use rollpacker_model as model;
     pub use rollpacker_sandbox as sandbox;
     pub use rollpacker_simulated as simulated;
     pub use rollpacker_stages::*;
+    #[cfg(feature = "torch")]
+    pub use rollpacker_torch as torch;
 }
 
 /// The names that a program built on the pipeline usually needs.

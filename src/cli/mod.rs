@@ -49,11 +49,14 @@ enum Command {
 
 /// Returns the built-in rewards. The reward `code` prints how its sandbox is isolated when it starts.
 fn registry() -> Registry {
-    Registry::builtin().with("code", |config: CodeConfig| {
+    let registry = Registry::builtin().with("code", |config: CodeConfig| {
         let code = Code::start(config)?;
         terminal::warn(format!("sandbox of the reward `code`\n{}", code.isolation()).trim_end());
         Ok(code)
-    })
+    });
+    #[cfg(feature = "torch")]
+    registry.set_judge_engine(std::sync::Arc::new(rollpacker_torch::judge::Models::default()));
+    registry
 }
 
 /// Returns the definition of the command line with all subcommands and flags, for example to generate shell completions.

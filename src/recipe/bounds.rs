@@ -2,7 +2,7 @@
 
 use rollpacker_operators::reward::{LimitOptions, Timeout};
 
-use rollpacker_stages::model::config::most as size;
+use rollpacker_model::config::most as size;
 
 use super::error::{RecipeError, between, bound, one_of, within};
 use super::most;

@@ -30,9 +30,9 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::ValidatorThread;
 use rollpacker_stages::reward::{Registry, Reward};
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::rollout::torch::TorchEngine;
 use rollpacker_stages::train::Metrics;
-use rollpacker_stages::train::loss::{KlEstimator, PolicyLoss};
+use rollpacker_torch::rollout::TorchEngine;
+use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 
 use self::engine::sampling;
 use crate::algorithms::Algorithms;

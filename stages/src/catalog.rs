@@ -75,8 +75,7 @@ impl CatalogError {
 ///
 /// # Errors
 /// [`CatalogError::Option`] if not.
-#[cfg(feature = "torch")]
-pub(crate) fn within(
+pub fn within(
     key: &str,
     value: f64,
     fits: impl Fn(f64) -> bool,
@@ -233,12 +232,16 @@ impl<T> Catalog<T> {
 }
 
 /// Removes the options named by `keys` and returns them.
-pub(crate) fn take(options: &mut Options, keys: &[&str]) -> Options {
+#[must_use]
+pub fn take(options: &mut Options, keys: &[&str]) -> Options {
     keys.iter().filter_map(|key| options.remove_entry(*key)).collect()
 }
 
 /// Deserializes options.
-pub(crate) fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
+///
+/// # Errors
+/// [`CatalogError::Option`] if an option is unknown, missing or has the wrong type.
+pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();
         let key = if path == "." { String::new() } else { path };

@@ -3,7 +3,6 @@
 pub mod catalog;
 pub mod draw;
 pub mod fields;
-pub mod model;
 pub mod reward;
 pub mod rollout;
 pub mod secret;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_model::tensor_file::{Scalar, TensorFile, write};
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 use crate::cluster::{Cost, TrainingLayout};
 use crate::rollout::lengths::LengthModel;
-use rollpacker_stages::model::tensor_file::{Scalar, TensorFile, write};
-use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 /// The names of the numbers in a saved state.
 const VERSION: &str = "version";
@@ -156,14 +156,14 @@ impl Trainer for SimulatedTrainer {
             (PLACED.to_owned(), Scalar::Integer(i64::from(self.placed))),
             (OWED.to_owned(), Scalar::Float(self.owed)),
         ];
-        write(file, &numbers).map_err(TrainError::State)
+        write(file, &numbers).map_err(TrainError::state)
     }
 
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
-        let file = TensorFile::open(file).map_err(TrainError::State)?;
-        let integer = |name| file.integer(name).map(i64::unsigned_abs).map_err(TrainError::State);
+        let file = TensorFile::open(file).map_err(TrainError::state)?;
+        let integer = |name| file.integer(name).map(i64::unsigned_abs).map_err(TrainError::state);
         let (version, placed) = (PolicyVersion(integer(VERSION)?), integer(PLACED)?);
-        self.owed = file.float(OWED).map_err(TrainError::State)?;
+        self.owed = file.float(OWED).map_err(TrainError::state)?;
         self.placed = u32::try_from(placed).unwrap_or(u32::MAX);
         Ok(vec![self.publish(version)?])
     }

@@ -23,6 +23,7 @@
 
 mod answer;
 mod batched;
+pub mod chat;
 mod code;
 mod context;
 mod endpoint;

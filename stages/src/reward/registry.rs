@@ -1,9 +1,12 @@
 //! The registry of rewards.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 
 use crate::catalog::{Catalog, CatalogError, Choice, NoOptions, Options};
 
+use super::chat::ChatEngine;
 use super::group::SharedGroupReward;
 use super::http::HttpReward;
 use super::judge::{Chats, Judge};
@@ -44,18 +47,13 @@ pub enum Made {
 #[derive(Clone)]
 pub struct Registry {
     rewards: Catalog<Made>,
-    #[cfg(feature = "torch")]
     chats: Chats,
 }
 
 impl Default for Registry {
     /// Returns a registry without rewards.
     fn default() -> Self {
-        Self {
-            rewards: Catalog::new("reward"),
-            #[cfg(feature = "torch")]
-            chats: Chats::default(),
-        }
+        Self { rewards: Catalog::new("reward"), chats: Chats::default() }
     }
 }
 
@@ -64,11 +62,7 @@ impl Registry {
     #[must_use]
     pub fn builtin() -> Self {
         let chats = Chats::default();
-        let registry = Self {
-            #[cfg(feature = "torch")]
-            chats: chats.clone(),
-            ..Self::default()
-        };
+        let registry = Self { chats: chats.clone(), ..Self::default() };
         registry
             .with("code", |config| Ok(Code::start(config)?))
             .with("exact", |exact: Exact| Ok(exact))
@@ -122,12 +116,10 @@ impl Registry {
         self
     }
 
-    /// Returns the colocated in-process judges of this registry. An engine runs them on its instances once it
-    /// [hosts](crate::rollout::torch::TorchEngine::host) them.
-    #[cfg(feature = "torch")]
-    #[must_use]
-    pub fn guests(&self) -> crate::rollout::guests::Guests {
-        self.chats.guests()
+    /// Sets the engine `torch` of the reward `judge`, for this registry and its clones. Replaces an earlier one. Judges that were made
+    /// before keep their models.
+    pub fn set_judge_engine(&self, engine: Arc<dyn ChatEngine>) {
+        self.chats.set_in_process(engine);
     }
 
     /// Returns the names of the rewards in alphabetical order.

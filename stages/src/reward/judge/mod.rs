@@ -1,32 +1,24 @@
 //! Rewards by a language model (LLM as a judge).
 
-mod bytes;
-mod chat;
 mod engine;
 mod server;
 mod template;
-#[cfg(feature = "torch")]
-mod torch;
 mod verdict;
 mod votes;
 
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-pub use bytes::{Bytes, NotBytes};
-pub use chat::{Chat, JudgeSampling, SharedChat};
 pub(super) use engine::Chats;
-pub use engine::TorchChatOptions;
 pub use server::{ChatServer, ChatServerOptions};
 pub use template::{DEFAULT_PROMPT, DEFAULT_SYSTEM, Template};
-#[cfg(feature = "torch")]
-pub use torch::TorchChat;
 pub use verdict::{Scale, Unreadable, Verdict, VerdictForm};
 pub use votes::Votes;
 
+use super::chat::{Chat, JudgeSampling, SharedChat};
 use super::{Context, Cost, Reward, RewardError, Sample, Score};
 use crate::catalog::{CatalogError, Options, read, take};
-use crate::model::Message;
+use crate::reward::chat::Message;
 
 /// A reward that a language model assigns.
 ///
@@ -132,7 +124,7 @@ impl Judge {
     }
 
     /// Creates a judge from the options in a recipe: those of [`Judgement`], `engine`, and those of the engine ([`ChatServerOptions`] or
-    /// [`TorchChatOptions`]).
+    /// those of a [`ChatEngine`](crate::reward::chat::ChatEngine)).
     ///
     /// # Errors
     /// If an option is invalid, the key is missing, or the model cannot be loaded.

@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::chat::{Chat, JudgeSampling};
 use crate::catalog::CatalogError;
-use crate::model::Message;
 use crate::reward::RewardError;
+use crate::reward::chat::Message;
+use crate::reward::chat::{Chat, JudgeSampling};
 use crate::reward::endpoint::Endpoint;
 
 /// A model behind a server with OpenAI's chat completions API.

@@ -6,7 +6,7 @@ use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::model::Message;
+use crate::reward::chat::Message;
 use crate::reward::field::{content, messages};
 use crate::reward::{RewardError, Sample};
 

@@ -1,10 +1,6 @@
 //! The cost of an engine's iterations, measured over batch sizes, lengths and instances.
 
 pub mod grid;
-#[cfg(feature = "torch")]
-pub mod live;
-#[cfg(feature = "torch")]
-pub mod torch;
 
 pub use grid::Grid;
 
