@@ -40,6 +40,7 @@ pub use rollpacker_operators as operators;
 /// The stages of an RL step: the contracts that users implement, and the implementations that this project has.
 pub mod stages {
     pub use rollpacker_model as model;
+    pub use rollpacker_rewards as rewards;
     pub use rollpacker_sandbox as sandbox;
     pub use rollpacker_simulated as simulated;
     pub use rollpacker_stages::*;
@@ -73,8 +74,9 @@ pub mod prelude {
         AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
         UpdateExt,
     };
+    pub use rollpacker_rewards::Registry;
     pub use rollpacker_stages::reward::{
-        Context, Limits, Registry, Reward, RewardError, Router, Sample, Score,
+        Context, Limits, Reward, RewardError, Router, Sample, Score,
     };
     pub use rollpacker_stages::rollout::{
         Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,

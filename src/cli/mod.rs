@@ -14,7 +14,8 @@ mod workers;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use rollpacker_stages::reward::{Code, CodeConfig, Registry};
+use rollpacker_rewards::{Code, CodeConfig, Registry};
+use rollpacker_stages::catalog::CatalogError;
 
 use crate::terminal;
 
@@ -50,7 +51,7 @@ enum Command {
 /// Returns the built-in rewards. The reward `code` prints how its sandbox is isolated when it starts.
 fn registry() -> Registry {
     let registry = Registry::builtin().with("code", |config: CodeConfig| {
-        let code = Code::start(config)?;
+        let code = Code::start(config).map_err(CatalogError::start)?;
         terminal::warn(format!("sandbox of the reward `code`\n{}", code.isolation()).trim_end());
         Ok(code)
     });

@@ -64,6 +64,12 @@ pub enum CatalogError {
 }
 
 impl CatalogError {
+    /// Returns the error of an entry that failed to start.
+    #[must_use]
+    pub fn start(error: impl std::fmt::Display) -> Self {
+        Self::Start(error.to_string())
+    }
+
     /// Returns the error for the option `key`, whose value is out of range.
     #[must_use]
     pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {

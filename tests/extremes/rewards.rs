@@ -6,8 +6,8 @@ use rollpacker::recipe::Raw;
 use rollpacker::rewards::rewards;
 use rollpacker::stages::catalog::CatalogError;
 use rollpacker::stages::fields::fields;
-use rollpacker::stages::reward::judge::Judgement;
-use rollpacker::stages::reward::{CodeConfig, Exact, Guard, Registry};
+use rollpacker::stages::rewards::judge::Judgement;
+use rollpacker::stages::rewards::{CodeConfig, Exact, Guard, Registry};
 use rollpacker::stages::torch::judge::TorchChatOptions;
 
 use crate::program::{self, Case, owned};
