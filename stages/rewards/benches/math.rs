@@ -1,7 +1,7 @@
 //! The `math` reward on several kinds of answers: verdicts per second on one core.
 //!
 //! ```text
-//! cargo bench -p rollpacker-stages --no-default-features --bench math
+//! cargo bench -p rollpacker-rewards --bench math
 //! ```
 
 #![allow(missing_docs, reason = "a program")]

@@ -1,6 +1,6 @@
 //! Random answers: no panic, bounded work, and an equality that is reflexive and, between values, symmetric.
 //!
-//! `PROPTEST_CASES=2000000 cargo test -p rollpacker-stages --no-default-features --test math_fuzz` runs a long fuzz.
+//! `PROPTEST_CASES=2000000 cargo test -p rollpacker-rewards --test math_fuzz` runs a long fuzz.
 
 #![allow(missing_docs, reason = "tests")]
 

@@ -1,7 +1,7 @@
 //! The simulated engine on a job of the paper and on one of 16,384 GPUs: responses per second of real time.
 //!
 //! ```text
-//! cargo bench -p rollpacker-stages --no-default-features --bench simulated
+//! cargo bench -p rollpacker-simulated --bench simulated
 //! ```
 
 #![allow(missing_docs, reason = "a program")]

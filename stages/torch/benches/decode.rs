@@ -1,7 +1,7 @@
 //! Tokens per second of the torch engine on a batch of prompts of one length, with the same number of tokens for every response.
 //!
 //! ```text
-//! cargo bench -p rollpacker-stages --bench decode -- MODEL_FOLDER [key=value ...]
+//! cargo bench -p rollpacker-torch --bench decode -- MODEL_FOLDER [key=value ...]
 //! ```
 //!
 //! Keys and their defaults: `batch=64`, `prompt=32`, `new=256`, `instances=2`, `threads=1`, `runs=3`, `temperature=1`, and `running=batch`,

@@ -1,7 +1,7 @@
 //! The torch trainer on a step with long-tailed lengths: 128 responses in groups of 8 with log-normal lengths (median 40, sigma 1, at most
 //! 256), prompts of 32 tokens, and a model of 3.3 million parameters. Counted in tokens, prompts included.
 //!
-//! `cargo bench -p rollpacker-stages --bench train`
+//! `cargo bench -p rollpacker-torch --bench train`
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
