@@ -10,7 +10,7 @@ import socket
 import sys
 import types
 
-SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src" / "sandbox" / "python"
+SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src" / "python"
 # All modules except the zygote, in the order in which a slot loads them.
 MODULES = re.findall(r'\("(\w+)", include_str', (SOURCES.parent / "setup.rs").read_text())[:-1]
 
