@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    if let Ok(folder) = std::env::var("DEP_ROLLPACKER_STAGES_LIBTORCH_LIB") {
+    if let Ok(folder) = std::env::var("DEP_ROLLPACKER_TORCH_LIBTORCH_LIB") {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
     }
 }

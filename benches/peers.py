@@ -5,7 +5,7 @@ with TRL's.
     python3 benches/peers.py [--work FOLDER] [--runs 3] [--steps 4]
 
 Needs torch, transformers, trl, datasets and tokenizers in this python, and `target/release/rollpacker` and the `decode` bench built
-(`cargo build --release && cargo bench -p rollpacker-stages --bench decode --no-run`). Prints a Markdown table.
+(`cargo build --release && cargo bench -p rollpacker-torch --bench decode --no-run`). Prints a Markdown table.
 
 The model is Qwen2 with 3.3 million random weights and one token per byte. Decoding: 64 prompts of 32 tokens, 256 new tokens each, sampled
 at temperature 1. A GRPO step: 16 prompts x 8 responses whose lengths are log-normal (median 40, sigma 1, at most 256); both systems are

@@ -8,7 +8,8 @@
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::prelude::*;
 use rollpacker::recipe::{RawRecipe, raw};
-use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
+use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
+use rollpacker::stages::torch::model::Decoder;
 
 /// A reward of 1 for an empty response that halves with every `halved_every` characters.
 #[derive(serde::Deserialize)]

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use rollpacker_operators::advantage::{Estimator, advantages};
 use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Listed};
-use rollpacker_stages::train::Objective;
-use rollpacker_stages::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
+use rollpacker_torch::train::Objective;
+use rollpacker_torch::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
 
 use crate::recipe::Recipe;
 use crate::recipe::algorithm::KeyedChoice;

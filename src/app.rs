@@ -5,10 +5,11 @@ use std::process::ExitCode;
 #[cfg(feature = "torch")]
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::schedule::{Schedule, ScheduleError};
+use rollpacker_rewards::{Code, CodeConfig, Registry};
 use rollpacker_stages::catalog::CatalogError;
-use rollpacker_stages::reward::{Code, CodeConfig, GroupReward, Registry, Reward};
+use rollpacker_stages::reward::{GroupReward, Reward};
 #[cfg(feature = "torch")]
-use rollpacker_stages::train::loss::{KlEstimator, PolicyLoss};
+use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use serde::de::DeserializeOwned;
 
 #[cfg(feature = "torch")]
@@ -67,11 +68,13 @@ impl App {
     #[must_use]
     pub fn new() -> Self {
         let rewards = Registry::builtin().with("code", |config: CodeConfig| {
-            let code = Code::start(config)?;
+            let code = Code::start(config).map_err(CatalogError::start)?;
             let isolation = format!("sandbox of the reward `code`\n{}", code.isolation());
             terminal::warn(isolation.trim_end());
             Ok(code)
         });
+        #[cfg(feature = "torch")]
+        rewards.set_judge_engine(std::sync::Arc::new(rollpacker_torch::judge::Models::default()));
         Self {
             rewards,
             schedules: Schedules::default(),

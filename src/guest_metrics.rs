@@ -5,8 +5,8 @@
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::report::{Observer, ObserverState, StepProgress, StepReport};
-use rollpacker_stages::rollout::guests::{GuestUse, Hosting};
 use rollpacker_stages::train::Metrics;
+use rollpacker_torch::rollout::guests::{GuestUse, Hosting};
 
 /// An observer that adds the guests' use of the engine since the previous step to the reports of steps.
 pub struct GuestObserver<O> {

@@ -38,7 +38,17 @@ pub use rollpacker_dataflow as dataflow;
 pub use rollpacker_dataflow::fault::stop_on_panic;
 pub use rollpacker_datasets as datasets;
 pub use rollpacker_operators as operators;
-pub use rollpacker_stages as stages;
+
+/// The stages of an RL step: the contracts that users implement, and the implementations that this project has.
+pub mod stages {
+    pub use rollpacker_model as model;
+    pub use rollpacker_rewards as rewards;
+    pub use rollpacker_sandbox as sandbox;
+    pub use rollpacker_simulated as simulated;
+    pub use rollpacker_stages::*;
+    #[cfg(feature = "torch")]
+    pub use rollpacker_torch as torch;
+}
 
 /// The names that a program built on the pipeline usually needs.
 pub mod prelude {
@@ -66,8 +76,9 @@ pub mod prelude {
         AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
         UpdateExt,
     };
+    pub use rollpacker_rewards::Registry;
     pub use rollpacker_stages::reward::{
-        Context, Limits, Registry, Reward, RewardError, Router, Sample, Score,
+        Context, Limits, Reward, RewardError, Router, Sample, Score,
     };
     pub use rollpacker_stages::rollout::{
         Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollpacker_dataflow::bridge::Emitter;
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_datasets::{Cursor, Dataset, DatasetError, MessageRef, Prompt};
+use rollpacker_model::{Encoded, Message, ModelError, PromptEncoder};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::snapshot::LastPrompt;
-use rollpacker_stages::model::{Encoded, Message, ModelError, PromptEncoder};
 use rollpacker_stages::reward::{NoRoute, Router};
 
 /// Number of prompts in a batch of the stream.

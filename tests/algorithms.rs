@@ -13,7 +13,7 @@ use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
 use rollpacker::stages::catalog::NoOptions;
-use rollpacker::stages::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
+use rollpacker::stages::torch::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
 use rollpacker_dataflow::cluster::{Cluster, RunFacts};
 use rollpacker_dataflow::fault::Fault;
 use tch::TchError;

@@ -6,7 +6,8 @@ mod workplace;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rollpacker_stages::model::{Decoder, ModelConfig, Tokenizer};
+use rollpacker_model::{ModelConfig, Tokenizer};
+use rollpacker_torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 use workplace::Workplace;

@@ -11,7 +11,7 @@ const RELATIVE: f64 = 1e-5;
 const FLOOR: f64 = 0.05;
 
 fn fixture() -> Value {
-    serde_json::from_str(include_str!("../../stages/tests/fixtures/losses.json")).unwrap()
+    serde_json::from_str(include_str!("../../stages/torch/tests/fixtures/losses.json")).unwrap()
 }
 
 fn numbers(value: &Value) -> Vec<f64> {

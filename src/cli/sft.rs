@@ -9,14 +9,14 @@ use clap::Args;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig, Prompt};
 use rollpacker_files::{Inputs, check_place};
-use rollpacker_stages::model::tokenizer::{EOS, UNKNOWN};
-use rollpacker_stages::model::{
-    ChatTemplate, Decoder, DeviceChoice, FOLDER_FILES, Family, ModelConfig, PromptEncoder, Rope,
-    Tokenizer,
+use rollpacker_model::tokenizer::{EOS, UNKNOWN};
+use rollpacker_model::{
+    ChatTemplate, FOLDER_FILES, Family, ModelConfig, PromptEncoder, Rope, Tokenizer,
 };
 use rollpacker_stages::train::config::OptimizerConfig;
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
-use rollpacker_stages::train::sft::{Example, SftConfig, SftStep, fine_tune};
+use rollpacker_torch::model::{Decoder, DeviceChoice};
+use rollpacker_torch::train::sft::{Example, SftConfig, SftStep, fine_tune};
 use tch::Device;
 
 use super::bad_input;
@@ -114,7 +114,7 @@ impl ModelShape {
             initializer_range: 0.02,
             eos_token_ids: tokenizer.token_to_id(EOS).into_iter().collect(),
             bos_token_id: None,
-            pad_token_id: tokenizer.token_to_id(rollpacker_stages::model::tokenizer::PAD),
+            pad_token_id: tokenizer.token_to_id(rollpacker_model::tokenizer::PAD),
         })
     }
 }

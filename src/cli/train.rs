@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
+use rollpacker_dataflow::exit::exit_now;
+use rollpacker_files::{Inputs, check_place};
+use rollpacker_model::FOLDER_FILES;
+use rollpacker_operators::schedule::operator::Stop;
 
 use super::{bad_input, workers};
 use crate::App;
@@ -20,11 +25,6 @@ use crate::session::Session;
 use crate::snapshots::{self, ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
 use crate::terminal;
-use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
-use rollpacker_dataflow::exit::exit_now;
-use rollpacker_files::{Inputs, check_place};
-use rollpacker_operators::schedule::operator::Stop;
-use rollpacker_stages::model::FOLDER_FILES;
 
 /// Train a model by reinforcement learning on a prompt dataset.
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! The memory of supervised fine-tuning.
 
-use rollpacker_stages::model::ModelConfig;
-use rollpacker_stages::train::sft::{Example, SftConfig};
+use rollpacker_model::ModelConfig;
+use rollpacker_torch::train::sft::{Example, SftConfig};
 
 use super::model::{FLOAT, activations_of_token, size, weights};
 use super::part::{MemoryPart, setting};

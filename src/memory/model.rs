@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollpacker_stages::model::ModelConfig;
+use rollpacker_model::ModelConfig;
 use toml::{Table, Value};
 
 use super::part::{MemoryPart, setting};

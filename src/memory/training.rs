@@ -1,6 +1,6 @@
 //! The memory of reinforcement learning.
 
-use rollpacker_stages::model::ModelConfig;
+use rollpacker_model::ModelConfig;
 
 use super::model::{FLOAT, cache_of_token, size, weights};
 use super::part::{MemoryPart, setting};

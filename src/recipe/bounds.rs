@@ -2,7 +2,7 @@
 
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
-use rollpacker_stages::model::config::most as size;
+use rollpacker_model::config::most as size;
 
 use super::error::{RecipeError, between, one_of, out_of_bounds, within};
 use super::limits;

@@ -171,7 +171,7 @@ section! {
         on_error: OnError = OnError::default(),
         /// Time limits of the test cases of code: `mode` (`adaptive` or `fixed`), `min_s`, `max_s`, `slack` and `audit_share`.
         timeout: LimitOptions = LimitOptions::default(),
-        /// Options by the name of the reward: its own keys, those of its [guard](rollpacker_stages::reward::Guard), `on_error`, and `kind`.
+        /// Options by the name of the reward: its own keys, those of its [guard](rollpacker_rewards::Guard), `on_error`, and `kind`.
         /// `kind` names the built-in reward if it differs from the name.
         options: BTreeMap<String, Table> = BTreeMap::new(),
     }

@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rollpacker_rewards::{Guard, Made, Registry, WeightedGroupSum, WeightedSum};
 use rollpacker_stages::reward::{
-    CatalogError, GroupReward, Guard, Made, OnError, Options, Registry, Router, SharedGroupReward,
-    SharedReward, WeightedGroupSum, WeightedSum,
+    CatalogError, GroupReward, OnError, Options, Router, SharedGroupReward, SharedReward,
 };
 use serde_json::Value;
 

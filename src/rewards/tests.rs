@@ -1,5 +1,6 @@
 use expect_test::{Expect, expect};
-use rollpacker_stages::reward::{Context, Exact, F1, Format, Length, Pattern, Sample};
+use rollpacker_rewards::{Exact, F1, Format, Length, Pattern};
+use rollpacker_stages::reward::{Context, Sample};
 
 use super::*;
 

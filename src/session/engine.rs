@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::ensure;
-use rollpacker_stages::model::{Decoder, ModelConfig};
+use rollpacker_model::ModelConfig;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
-use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
+use rollpacker_torch::model::Decoder;
+use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 use tch::Device;
 
 use super::shared_inputs::{SharedInputs, WorkerResources};

@@ -8,16 +8,18 @@ use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
+use rollpacker_model::{ChatTemplate, PromptEncoder, TOKENIZER_FILES, Tokenizer};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
-use rollpacker_stages::model::{
-    ChatTemplate, Decoder, DeviceChoice, PromptEncoder, TOKENIZER_FILES, Tokenizer, WeightStore,
-};
-use rollpacker_stages::reward::{Registry, Router};
-use rollpacker_stages::rollout::guests::Guests;
+use rollpacker_rewards::Registry;
+use rollpacker_stages::reward::Router;
+use rollpacker_stages::train::Trainer;
 use rollpacker_stages::train::config::TrainerConfig;
-use rollpacker_stages::train::torch::TorchTrainer;
-use rollpacker_stages::train::{Objective, Trainer, ValueModel};
+use rollpacker_torch::judge::Models;
+use rollpacker_torch::model::{Decoder, DeviceChoice, WeightStore};
+use rollpacker_torch::rollout::guests::Guests;
+use rollpacker_torch::train::TorchTrainer;
+use rollpacker_torch::train::{Objective, ValueModel};
 use tch::Device;
 
 use super::engine::check_context;
@@ -89,6 +91,8 @@ impl SharedInputs {
         estimate.extend(memory::judges(&recipe.raw.reward));
         estimate.check()?;
         // In-process judges load their models here, after the memory check.
+        let judges = Models::default();
+        registry.set_judge_engine(Arc::new(judges.clone()));
         let router = rewards(&recipe.raw.reward, registry)?;
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
@@ -119,7 +123,7 @@ impl SharedInputs {
             rewards: Arc::new(rewards),
             rewards_checked: Arc::default(),
             vocab_size: model.vocab_size,
-            guests: registry.guests(),
+            guests: judges.guests(),
         })
     }
 

@@ -1,8 +1,8 @@
 //! Bounds of the numbers that describe devices, models and constants of the cost model. Within them its arithmetic stays finite and the
 //! nanosecond clock does not overflow.
 
-use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
-use rollpacker_stages::model::config::most;
+use rollpacker_model::config::most;
+use rollpacker_simulated::cluster::{Calibration, Hardware, ModelShape};
 use toml::{Table, Value};
 
 use crate::recipe::RecipeError;

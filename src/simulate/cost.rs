@@ -1,7 +1,7 @@
 //! The cost model of the simulated cluster, as the interface of placement policies.
 
 use rollpacker_operators::placement::StepCost;
-use rollpacker_stages::cluster::{Cost, TrainingLayout};
+use rollpacker_simulated::cluster::{Cost, TrainingLayout};
 use rollpacker_stages::rollout::Placement;
 
 /// The cost model with which placement policies predict; the simulated stages use the same model.

@@ -1,7 +1,7 @@
 //! Layout of a copy of the model over the trainer's devices.
 
 use rollpacker_operators::placement::StepCost;
-use rollpacker_stages::cluster::{Cost, TrainingLayout};
+use rollpacker_simulated::cluster::{Cost, TrainingLayout};
 
 use super::cost::{PlacementCost, SEQUENCE};
 use super::job::Job;

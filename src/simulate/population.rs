@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_datasets::Trace;
-use rollpacker_stages::rollout::simulated::lengths::{
+use rollpacker_simulated::rollout::lengths::{
     self, EmpiricalConfig, EmpiricalDomain, LengthModel, LengthModelError, LengthsConfig,
     PopulationConfig, Recorded, TraceConfig, TraceRecord, TwoModeConfig, TwoModeDomain,
 };

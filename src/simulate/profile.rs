@@ -1,9 +1,9 @@
 //! Profile of the iteration times of a job's simulated engine.
 
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
-use rollpacker_stages::cluster::Cost;
+use rollpacker_simulated::cluster::Cost;
+use rollpacker_simulated::profile::SimulatedMeasure;
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
-use rollpacker_stages::rollout::profile::simulated::SimulatedMeasure;
 use rollpacker_stages::rollout::profile::{self, Grid, Row};
 
 use super::Job;

@@ -38,7 +38,7 @@ section! {
         /// Choice of the rollout's tensor parallelism.
         planner: Planner = Planner::default(),
         /// Constants of the cost model that replace those fitted to RollPacker's set-up; the fields of
-        /// [`Calibration`](rollpacker_stages::cluster::Calibration).
+        /// [`Calibration`](rollpacker_simulated::cluster::Calibration).
         calibration: Option<Table> = None,
         /// The steps and seeds that are simulated.
         sim: Sim = Sim::default(),

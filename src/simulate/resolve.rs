@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
-use rollpacker_stages::rollout::simulated::lengths::ENOUGH;
+use rollpacker_simulated::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker_simulated::rollout::lengths::ENOUGH;
 use toml::Value;
 
 use super::job::Job;

@@ -14,11 +14,11 @@ use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
-use rollpacker_stages::cluster::{Cost, TrainingLayout};
+use rollpacker_simulated::cluster::{Cost, TrainingLayout};
+use rollpacker_simulated::rollout::lengths::LengthModel;
+use rollpacker_simulated::rollout::{self, SimulatedEngine, SimulatedEngineConfig};
+use rollpacker_simulated::train::SimulatedTrainer;
 use rollpacker_stages::reward::Router;
-use rollpacker_stages::rollout::simulated::lengths::LengthModel;
-use rollpacker_stages::rollout::simulated::{self, SimulatedEngine, SimulatedEngineConfig};
-use rollpacker_stages::train::simulated::SimulatedTrainer;
 
 use super::gantt::{TimedTrainer, TrainingLog};
 use super::job::Job;
@@ -134,12 +134,12 @@ impl Stages {
         let config = SimulatedEngineConfig {
             max_running: rollout.max_num_seqs,
             dispatch: match job.dispatch {
-                raw::Dispatch::RoundRobin => simulated::Dispatch::RoundRobin,
-                raw::Dispatch::PromptChunks => simulated::Dispatch::PromptChunks,
+                raw::Dispatch::RoundRobin => rollout::Dispatch::RoundRobin,
+                raw::Dispatch::PromptChunks => rollout::Dispatch::PromptChunks,
             },
             hand_out: match rollout.hand_out {
-                raw::HandOut::Together => simulated::HandOut::Together,
-                raw::HandOut::Streamed => simulated::HandOut::Streamed,
+                raw::HandOut::Together => rollout::HandOut::Together,
+                raw::HandOut::Streamed => rollout::HandOut::Streamed,
             },
             collect: collect(job),
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
@@ -156,13 +156,13 @@ impl Stages {
 ///
 /// If no decision, placement or score depends on a single completion before the round has ended, the engine reports all responses of a
 /// round together, which saves waking the pipeline for each of them.
-fn collect(job: &Job) -> simulated::Collect {
+fn collect(job: &Job) -> rollout::Collect {
     let waits_for_all = job.raw.schedule.name == "sync" && job.scoring == Scoring::AfterRollout;
     let is_placed_by_rounds =
         job.placement != raw::Placement::Stream && job.raw.planner.rule == raw::PlannerRule::Fixed;
     match waits_for_all && is_placed_by_rounds {
-        true => simulated::Collect::Together,
-        false => simulated::Collect::Streamed,
+        true => rollout::Collect::Together,
+        false => rollout::Collect::Streamed,
     }
 }
 

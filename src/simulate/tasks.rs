@@ -5,12 +5,10 @@ use std::sync::Arc;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::AdaptiveLimits;
-use rollpacker_stages::cluster::Calibration;
+use rollpacker_simulated::cluster::Calibration;
+use rollpacker_simulated::reward::{self, SimulatedRewardsConfig, Workers, simulated_router};
+use rollpacker_simulated::rollout::lengths::LengthModel;
 use rollpacker_stages::reward::Router;
-use rollpacker_stages::reward::simulated::{
-    self, SimulatedRewardsConfig, Workers, simulated_router,
-};
-use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 
 use super::job::Job;
 use super::raw::{Judge, JudgeSharing, SandboxWorkers};
@@ -40,8 +38,8 @@ pub(super) fn router(
         },
         reference_time: tasks.reference_time.unwrap_or(true),
         judge: match job.judge {
-            Judge::Dedicated => simulated::Judge::Dedicated,
-            Judge::Colocated => simulated::Judge::Colocated,
+            Judge::Dedicated => reward::Judge::Dedicated,
+            Judge::Colocated => reward::Judge::Colocated,
         },
         after_rollout,
         report_interval: Nanos::from_secs_f64(job.raw.rollout.report_interval_s),

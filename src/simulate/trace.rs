@@ -1,8 +1,8 @@
 //! Traces of recorded lengths, as used by a job.
 
 use rollpacker_datasets::{Trace, TraceOptions};
-use rollpacker_stages::model::tokenizer::Tokenizer;
-use rollpacker_stages::rollout::simulated::lengths::{ENOUGH, Likeness};
+use rollpacker_model::tokenizer::Tokenizer;
+use rollpacker_simulated::rollout::lengths::{ENOUGH, Likeness};
 use serde::Serialize;
 
 use super::job::Job;

@@ -36,7 +36,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::telemetry::TARGET;
-use rollpacker_stages::reward::use_ring;
+use rollpacker_rewards::use_ring;
 use rollpacker_stages::secret;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};

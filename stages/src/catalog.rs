@@ -64,6 +64,12 @@ pub enum CatalogError {
 }
 
 impl CatalogError {
+    /// Returns the error of an entry that failed to start.
+    #[must_use]
+    pub fn start(error: impl std::fmt::Display) -> Self {
+        Self::Start(error.to_string())
+    }
+
     /// Returns the error for the option `key`, whose value is out of range.
     #[must_use]
     pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
@@ -75,8 +81,7 @@ impl CatalogError {
 ///
 /// # Errors
 /// [`CatalogError::Option`] if not.
-#[cfg(feature = "torch")]
-pub(crate) fn within(
+pub fn within(
     key: &str,
     value: f64,
     fits: impl Fn(f64) -> bool,
@@ -233,12 +238,16 @@ impl<T> Catalog<T> {
 }
 
 /// Removes the options named by `keys` and returns them.
-pub(crate) fn take(options: &mut Options, keys: &[&str]) -> Options {
+#[must_use]
+pub fn take(options: &mut Options, keys: &[&str]) -> Options {
     keys.iter().filter_map(|key| options.remove_entry(*key)).collect()
 }
 
 /// Deserializes options.
-pub(crate) fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
+///
+/// # Errors
+/// [`CatalogError::Option`] if an option is unknown, missing or has the wrong type.
+pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();
         let key = if path == "." { String::new() } else { path };

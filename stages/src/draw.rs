@@ -57,17 +57,20 @@ fn mix(value: u64) -> u64 {
 }
 
 /// Returns the share of a standard normal distribution below `value`.
-pub(crate) fn normal_cdf(value: f64) -> f64 {
+#[must_use]
+pub fn normal_cdf(value: f64) -> f64 {
     0.5 * erfc(-value / SQRT_2)
 }
 
 /// Returns the quantile of a standard normal distribution: the value with the share `below` below it.
-pub(crate) fn normal_quantile(below: f64) -> f64 {
+#[must_use]
+pub fn normal_quantile(below: f64) -> f64 {
     -SQRT_2 * erfc_inv(2.0 * below)
 }
 
 /// Returns a standard normal number whose correlation with `other` is `correlation`; `own` must be independent of `other`.
-pub(crate) fn correlated(correlation: f64, other: f64, own: f64) -> f64 {
+#[must_use]
+pub fn correlated(correlation: f64, other: f64, own: f64) -> f64 {
     correlation * other + (1.0 - correlation * correlation).sqrt() * own
 }
 

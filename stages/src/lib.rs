@@ -1,12 +1,9 @@
 //! The stages of an RL step behind small traits: rollout engines, rewards, trainers and the model.
 
 pub mod catalog;
-pub mod cluster;
 pub mod draw;
 pub mod fields;
-pub mod model;
 pub mod reward;
 pub mod rollout;
-pub mod sandbox;
 pub mod secret;
 pub mod train;

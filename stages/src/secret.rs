@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use reqwest::Url;
 use serde_json::Value;
+use url::Url;
 
 /// The replacement for a secret.
 pub const REDACTED: &str = "[redacted]";

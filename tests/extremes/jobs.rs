@@ -6,8 +6,8 @@ use std::path::Path;
 use rollpacker::recipe::schedule::Schedules;
 use rollpacker::simulate::Job;
 use rollpacker::simulate::raw::RawJob;
-use rollpacker::stages::cluster::{Calibration, Hardware, ModelShape};
-use rollpacker::stages::rollout::simulated::lengths::{PopulationConfig, TwoModeDomain};
+use rollpacker::stages::simulated::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker::stages::simulated::rollout::lengths::{PopulationConfig, TwoModeDomain};
 use serde::Serialize;
 use serde_json::Value;
 

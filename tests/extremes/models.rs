@@ -3,7 +3,7 @@
 use std::fs;
 use std::panic::catch_unwind;
 
-use rollpacker::stages::model::Decoder;
+use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
 
 use crate::program::{self, Case, owned};

@@ -6,8 +6,9 @@ use rollpacker::recipe::RawRecipe;
 use rollpacker::rewards::rewards;
 use rollpacker::stages::catalog::CatalogError;
 use rollpacker::stages::fields::fields;
-use rollpacker::stages::reward::judge::{Judgement, TorchChatOptions};
-use rollpacker::stages::reward::{CodeConfig, Exact, Guard, Registry};
+use rollpacker::stages::rewards::judge::Judgement;
+use rollpacker::stages::rewards::{CodeConfig, Exact, Guard, Registry};
+use rollpacker::stages::torch::judge::TorchChatOptions;
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;

@@ -9,10 +9,10 @@ use rollpacker::dataflow::clock::WallClock;
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
-use rollpacker::stages::model::{Decoder, WeightStore};
 use rollpacker::stages::rollout::sampling::Sampling;
-use rollpacker::stages::rollout::torch::{TorchEngine, TorchEngineConfig};
-use rollpacker::stages::train::loss::{PolicyLoss, TokenLoss, Tokens};
+use rollpacker::stages::torch::model::{Decoder, WeightStore};
+use rollpacker::stages::torch::rollout::{TorchEngine, TorchEngineConfig};
+use rollpacker::stages::torch::train::loss::{PolicyLoss, TokenLoss, Tokens};
 use tch::{Device, TchError};
 
 use super::workplace::{ProcessEnd, RECIPE, Workplace};

@@ -12,7 +12,8 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, UInt64Type};
 use judge_server::{JudgeServer, verdict};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use rollpacker_stages::reward::{Context, Math, Reward, Sample};
+use rollpacker_rewards::Math;
+use rollpacker_stages::reward::{Context, Reward, Sample};
 use serde_json::{Value, json};
 use workplace::{ProcessEnd, Workplace};
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rollpacker::datasets::{WriteOptions, generate};
-use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
+use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
+use rollpacker::stages::torch::model::Decoder;
 use serde_json::Value;
 
 pub(crate) struct Workplace {

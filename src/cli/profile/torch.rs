@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
-use rollpacker_stages::model::{Decoder, DeviceChoice};
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
-use rollpacker_stages::rollout::profile::torch::TorchMeasure;
 use rollpacker_stages::rollout::profile::{Grid, measure};
+use rollpacker_torch::model::{Decoder, DeviceChoice};
+use rollpacker_torch::rollout::profile::TorchMeasure;
 use tch::Device;
 
 use crate::App;

@@ -6,8 +6,8 @@ use rollpacker_files::Inputs;
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 use rollpacker_operators::schedule::Schedule;
-use rollpacker_stages::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
-use rollpacker_stages::rollout::simulated::lengths::Likeness;
+use rollpacker_simulated::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
+use rollpacker_simulated::rollout::lengths::Likeness;
 use toml::{Table, Value};
 
 use super::outcome::GanttStep;

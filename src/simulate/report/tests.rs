@@ -1,4 +1,4 @@
-use rollpacker_stages::rollout::simulated::lengths::Likeness;
+use rollpacker_simulated::rollout::lengths::Likeness;
 
 use super::super::advice::Advice;
 use super::super::configuration::summaries;

@@ -11,8 +11,8 @@ use rollpacker_dataflow::step::{PolicyVersion, Step};
 use rollpacker_operators::placement::{Decision, Event, PlacementPolicy};
 use rollpacker_operators::report::StepReport;
 use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_simulated::train::SimulatedTrainer;
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::simulated::SimulatedTrainer;
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 use super::{job, owned, reports};

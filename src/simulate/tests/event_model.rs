@@ -10,8 +10,8 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_operators::report::StepReport;
-use rollpacker_stages::cluster::{Cost, Decode};
-use rollpacker_stages::rollout::simulated::lengths::LengthModel;
+use rollpacker_simulated::cluster::{Cost, Decode};
+use rollpacker_simulated::rollout::lengths::LengthModel;
 
 use super::{job, owned, reports};
 use crate::simulate::job::Job;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 
-use super::guard::{Buckets, Cost};
+use super::cost::Cost;
+use super::limited::Buckets;
 use super::limits::Limits;
 
 /// The context of a reward call: limits, deadline, cancellation, metrics and budgets. Clones share cancellation and metrics.
@@ -106,7 +107,7 @@ impl Context {
         context
     }
 
-    /// Waits until all [budgets](super::Guard) of the call can cover `cost`, and takes it from them. For costs that
+    /// Waits until all [budgets](super::Budgets) of the call can cover `cost`, and takes it from them. For costs that
     /// [`Reward::cost`](super::Reward::cost) could not foresee.
     pub async fn spend(&self, cost: Cost) {
         for budgets in &self.budgets {

@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Fatal,
     /// The scorer exceeded its time limit. Code under test that exceeds its limit gets a score instead.
     Timeout,
-    /// The reward does not apply to this sample. A [weighted sum](super::WeightedSum) leaves it out.
+    /// The reward does not apply to this sample. A weighted sum leaves it out.
     NotApplicable,
 }
 
@@ -109,7 +109,7 @@ impl RewardError {
 
     /// Sets the name of the reward, unless one is set.
     #[must_use]
-    pub(crate) fn named(mut self, name: &str) -> Self {
+    pub fn named(mut self, name: &str) -> Self {
         if self.reward.is_empty() {
             name.clone_into(&mut self.reward);
         }

@@ -15,36 +15,20 @@
 //! }
 //! ```
 //!
-//! [`GroupReward`] scores all responses to a prompt together. All other parts build on these two traits: [`Router`] sends each sample to
-//! the reward of its data source, and [`Registry`] makes rewards by the names that recipes use.
-//!
-//! A reward can also be a function ([`from_fn`]), a batch of samples ([`Batched`]), a server ([`HttpReward`]), a program
-//! ([`ProcessReward`]) or a language model ([`judge`]). [`Guard`] adds limits, retries and a cache to any of them.
+//! [`GroupReward`] scores all responses to a prompt together, and [`BatchReward`] those that arrive at about the same time. A function
+//! becomes a reward with [`from_fn`]. [`Router`] sends each sample to the reward of its data source.
 
-mod answer;
 mod batched;
-mod code;
+pub mod chat;
 mod context;
-mod endpoint;
+mod cost;
 mod error;
-mod field;
 mod from_fn;
 mod group;
-mod guard;
-mod http;
-pub mod judge;
+mod limited;
 mod limits;
-mod process;
-mod registry;
 mod router;
-mod rule;
 mod score;
-pub mod simulated;
-#[cfg(test)]
-mod test_server;
-mod tls;
-mod weighted_group_sum;
-mod weighted_sum;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -53,28 +37,15 @@ use futures::future::BoxFuture;
 use rollpacker_dataflow::step::SampleId;
 
 pub use batched::{BatchReward, Batched, Call};
-pub use code::{Code, CodeConfig, CodeScore};
 pub use context::Context;
-pub use endpoint::Endpoint;
+pub use cost::Cost;
 pub use error::{ErrorKind, MOST_TOLERATED, OnError, RewardError};
-pub use field::{Field, Fields};
 pub use from_fn::{FromFn, from_fn, from_fn_with};
 pub use group::{GroupReward, SharedGroupReward};
-pub use guard::{Backoff, Budgets, Cached, Cost, Guard, Limited, Retry, Timeout};
-pub use http::{HttpForm, HttpOptions, HttpReward};
+pub use limited::{Budgets, Limited};
 pub use limits::{Execution, LimitRule, Limits};
-pub use process::{ProcessOptions, ProcessReward};
-pub use registry::{Made, Registry};
 pub use router::{NoRoute, Router};
-pub use rule::{
-    AnswerIn, Exact, F1, Format, FormatStyle, Length, Logic, LogicScoring, Math, MultipleChoice,
-    Pattern, PatternOptions, Repetition, RepetitionOptions, SoftOverlong, SoftOverlongOptions,
-    Unit, math,
-};
 pub use score::Score;
-pub use tls::use_ring;
-pub use weighted_group_sum::WeightedGroupSum;
-pub use weighted_sum::WeightedSum;
 
 pub use crate::catalog::{CatalogError, NoOptions, Options};
 use crate::rollout::FinishReason;
@@ -127,7 +98,7 @@ impl Sample {
 
     /// Returns the number of tokens of the response, or 0 if it is unknown.
     #[must_use]
-    pub(crate) fn tokens(&self) -> u32 {
+    pub fn tokens(&self) -> u32 {
         u32::try_from(self.response_ids.len()).unwrap_or(u32::MAX).max(self.response_length)
     }
 
@@ -168,7 +139,7 @@ pub trait Reward: Send + Sync + 'static {
         context: &Context,
     ) -> impl Future<Output = Result<Score, RewardError>> + Send;
 
-    /// Returns the cost of a call against the budgets of a [`Guard`], in requests and tokens. By default one request with the texts of the
+    /// Returns the cost of a call against the budgets of a [`Limited`], in requests and tokens. By default one request with the texts of the
     /// sample.
     fn cost(&self, sample: &Sample) -> Cost {
         Cost::of_sample(sample)

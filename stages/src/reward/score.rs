@@ -64,7 +64,7 @@ impl Score {
     ///
     /// # Errors
     /// If a component is not finite, or the magnitude of the total exceeds [`LARGEST`](Self::LARGEST).
-    pub(crate) fn finite(self) -> Result<Self, RewardError> {
+    pub fn finite(self) -> Result<Self, RewardError> {
         let total = self.total();
         let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
         let mut all = std::iter::once(("score", total)).chain(parts);

@@ -4,49 +4,7 @@ pub mod lengths;
 pub mod lockstep;
 pub mod profile;
 pub mod sampling;
-pub mod simulated;
 pub mod statistics;
-
-#[cfg(feature = "torch")]
-mod backlog;
-#[cfg(feature = "torch")]
-mod batch;
-#[cfg(feature = "torch")]
-mod counters;
-#[cfg(feature = "torch")]
-mod dispatch;
-#[cfg(feature = "torch")]
-pub(crate) mod generator;
-#[cfg(feature = "torch")]
-pub mod guests;
-#[cfg(feature = "torch")]
-mod instance;
-#[cfg(feature = "torch")]
-pub mod invariance;
-#[cfg(feature = "torch")]
-mod iterations;
-#[cfg(feature = "torch")]
-mod kv_cache;
-#[cfg(feature = "torch")]
-mod options;
-#[cfg(feature = "torch")]
-pub(crate) mod owner;
-#[cfg(feature = "torch")]
-pub(crate) mod passes;
-#[cfg(feature = "torch")]
-mod race;
-#[cfg(feature = "torch")]
-mod refusal;
-#[cfg(feature = "torch")]
-mod replay;
-#[cfg(feature = "torch")]
-mod sampler;
-#[cfg(feature = "torch")]
-mod scheduler;
-#[cfg(feature = "torch")]
-pub(crate) mod sequence;
-#[cfg(feature = "torch")]
-pub mod torch;
 
 use std::fmt;
 use std::sync::Arc;

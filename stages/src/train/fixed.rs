@@ -14,19 +14,16 @@
 use super::partial::PartialError;
 
 /// The number of steps in 1: 2^40.
-#[cfg(feature = "torch")]
-pub(crate) const STEPS: f64 = (1_u64 << 40) as f64;
+pub const STEPS: f64 = (1_u64 << 40) as f64;
 
 /// The bound of a term, in steps. It is far enough from the end of the range for the check to be exact in float64.
-#[cfg(feature = "torch")]
 const LARGEST: f64 = (1_u64 << 62) as f64;
 
 /// Adds the terms of one unit, each rounded to the nearest multiple of the step; halves are rounded away from 0.
 ///
 /// # Errors
 /// If a term or a sum leaves the range, or a term is NaN. The sums are invalid then.
-#[cfg(feature = "torch")]
-pub(crate) fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> {
+pub fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> {
     let mut outside = false;
     let mut wrapped = 0;
     for (sum, &term) in sums.iter_mut().zip(terms) {
@@ -44,15 +41,14 @@ pub(crate) fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), Partial
 ///
 /// # Errors
 /// If a sum leaves the range.
-pub(crate) fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> {
+pub fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> {
     let wrapped =
         sums.iter_mut().zip(others).fold(0, |flags, (sum, &other)| flags | add_one(sum, other));
     check(wrapped < 0)
 }
 
 /// Returns the sums as numbers, divided by `denominator`.
-#[cfg(feature = "torch")]
-pub(crate) fn divided(sums: &[i64], denominator: f64) -> impl Iterator<Item = f64> {
+pub fn divided(sums: &[i64], denominator: f64) -> impl Iterator<Item = f64> {
     let by = STEPS * denominator;
     sums.iter().map(move |&sum| sum as f64 / by)
 }
@@ -69,7 +65,7 @@ fn check(outside: bool) -> Result<(), PartialError> {
     if outside { Err(PartialError::OutOfRange) } else { Ok(()) }
 }
 
-#[cfg(all(test, feature = "torch"))]
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 

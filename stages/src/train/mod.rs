@@ -1,32 +1,9 @@
 //! Trainers: turn complete groups into a better policy.
 
-#[cfg(feature = "torch")]
-mod accumulation;
 pub mod config;
-#[cfg(feature = "torch")]
-mod critic;
-mod fixed;
-#[cfg(feature = "torch")]
-mod head;
+pub mod fixed;
 pub mod learning_rate;
-#[cfg(feature = "torch")]
-pub mod loss;
-#[cfg(feature = "torch")]
-mod micro_batch;
-#[cfg(feature = "torch")]
-mod objective;
-#[cfg(feature = "torch")]
-pub mod optimizer;
 mod partial;
-#[cfg(feature = "torch")]
-pub mod sft;
-#[cfg(feature = "torch")]
-mod shared_prompts;
-pub mod simulated;
-#[cfg(feature = "torch")]
-mod tally;
-#[cfg(feature = "torch")]
-pub mod torch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,10 +12,6 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 
 use crate::rollout::Policy;
 
-#[cfg(feature = "torch")]
-pub use critic::ValueModel;
-#[cfg(feature = "torch")]
-pub use objective::Objective;
 pub use partial::{Numbers, Partial, PartialError, Total};
 
 /// One response to learn from.
@@ -139,7 +112,7 @@ pub enum TrainError {
     Partial(#[from] PartialError),
     /// The state file cannot be read or written.
     #[error(transparent)]
-    State(crate::model::ModelError),
+    State(Box<dyn std::error::Error + Send + Sync>),
     /// The trainer does not support the operation.
     #[error("this trainer cannot {operation}")]
     Unsupported {
@@ -167,24 +140,17 @@ pub enum TrainError {
     },
 }
 
-#[cfg(feature = "torch")]
 impl TrainError {
+    /// Wraps the reason why a state file cannot be read or written.
+    pub fn state(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::State(Box::new(error))
+    }
+
     /// Wraps the error of libtorch or of the model during `operation`. Only the first line is kept; a C++ stack trace follows it.
-    pub(crate) fn backend<E: std::fmt::Display>(operation: &'static str) -> impl FnOnce(E) -> Self {
+    pub fn backend<E: std::fmt::Display>(operation: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Backend {
             operation,
             reason: error.to_string().lines().next().unwrap_or_default().to_owned(),
-        }
-    }
-}
-
-#[cfg(feature = "torch")]
-impl From<crate::model::ModelError> for TrainError {
-    fn from(error: crate::model::ModelError) -> Self {
-        match error {
-            crate::model::ModelError::Write { path, source } => Self::Write { path, source },
-            crate::model::ModelError::File(error) => Self::File(error),
-            other => Self::backend("using the model")(other),
         }
     }
 }

@@ -126,8 +126,11 @@ impl Numbers {
         }
     }
 
-    /// Returns an error unless this vector has `expected` elements of the kind of `like`.
-    pub(crate) fn check(&self, like: &Self, expected: usize) -> Result<(), PartialError> {
+    /// Checks that this vector has `expected` elements of the kind of `like`.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn check(&self, like: &Self, expected: usize) -> Result<(), PartialError> {
         if std::mem::discriminant(self) != std::mem::discriminant(like) {
             return Err(like.unlike(self));
         }

@@ -1,11 +1,6 @@
 //! The cost of an engine's iterations, measured over batch sizes, lengths and instances.
 
 pub mod grid;
-#[cfg(feature = "torch")]
-pub mod live;
-pub mod simulated;
-#[cfg(feature = "torch")]
-pub mod torch;
 
 pub use grid::Grid;
 
@@ -69,7 +64,8 @@ pub struct Point {
 
 impl Point {
     /// Returns the number of tokens that an instance computes or reads.
-    fn work(&self) -> usize {
+    #[must_use]
+    pub fn work(&self) -> usize {
         self.batch_size as usize * self.tokens as usize
     }
 

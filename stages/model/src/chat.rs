@@ -1,0 +1,206 @@
+//! Chat templates, which turn messages into the text that a model expects.
+
+use std::path::Path;
+
+use minijinja::value::Kwargs;
+use minijinja::{Environment, ErrorKind, Value, context};
+pub use rollpacker_stages::reward::chat::Message;
+
+use super::ModelError;
+use super::json::Object;
+
+/// The template with which a model expects its chats to be formatted.
+///
+/// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use `bos_token`, `eos_token` and the other
+/// special tokens, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts. `strftime_now`
+/// is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Templates that test whether it is
+/// defined, as Llama's do, fall back to a fixed date; templates that require it are rejected.
+///
+/// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    place: String,
+    environment: Option<Environment<'static>>,
+    special_tokens: Vec<(&'static str, String)>,
+}
+
+const NAME: &str = "chat";
+const SPECIAL_TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
+
+impl ChatTemplate {
+    /// Returns a template that concatenates the contents of the messages.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self { place: "plain".to_owned(), environment: None, special_tokens: Vec::new() }
+    }
+
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// Returns an error if `source` is not valid Jinja.
+    pub fn new(source: &str) -> Result<Self, ModelError> {
+        Self::compile("a string", source.to_owned(), Vec::new())
+    }
+
+    /// Reads the template of a model folder.
+    ///
+    /// The source is `chat_template.jinja`, or the key `chat_template` of `tokenizer_config.json`, which is a string or a list whose entry
+    /// named `default` is used. Without either, the template is [`plain`](Self::plain).
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read, or the template is not valid Jinja.
+    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+        let path = folder.join("tokenizer_config.json");
+        let config = if path.exists() { Some(Object::read(&path)?) } else { None };
+        let special_tokens = config.as_ref().map_or_else(Vec::new, special_tokens);
+        let file = folder.join("chat_template.jinja");
+        if file.exists() {
+            let source = std::fs::read_to_string(&file).map_err(ModelError::read(&file))?;
+            return Self::compile(&file.display().to_string(), source, special_tokens);
+        }
+        match config.as_ref().map(template).transpose()?.flatten() {
+            Some(source) => Self::compile(&path.display().to_string(), source, special_tokens),
+            None => Ok(Self::plain()),
+        }
+    }
+
+    /// Renders a chat. `add_generation_prompt` appends the text that starts the model's answer.
+    ///
+    /// # Errors
+    /// Returns an error if the template fails or raises an exception.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, ModelError> {
+        let Some(environment) = &self.environment else {
+            return Ok(messages.iter().map(|message| message.content.as_str()).collect());
+        };
+        let special: Value =
+            self.special_tokens.iter().map(|(key, token)| (*key, token.as_str())).collect();
+        let chat =
+            context! { messages, add_generation_prompt, tools => (), documents => (), ..special };
+        let template = environment.get_template(NAME).map_err(|error| self.failed(&error))?;
+        template.render(chat).map_err(|error| self.failed(&error))
+    }
+
+    fn compile(
+        place: &str,
+        source: String,
+        special_tokens: Vec<(&'static str, String)>,
+    ) -> Result<Self, ModelError> {
+        let mut environment = environment();
+        let compiled = environment.add_template_owned(NAME, source);
+        compiled.map_err(|error| ModelError::Template {
+            place: place.to_owned(),
+            reason: reason(&error),
+        })?;
+        Ok(Self { place: place.to_owned(), environment: Some(environment), special_tokens })
+    }
+
+    fn failed(&self, error: &minijinja::Error) -> ModelError {
+        ModelError::Template { place: self.place.clone(), reason: reason(error) }
+    }
+}
+
+/// Returns an environment that is configured as in transformers.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.add_filter("tojson", to_json);
+    environment.add_function("raise_exception", raise_exception);
+    environment
+}
+
+fn raise_exception(reason: String) -> Result<Value, minijinja::Error> {
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
+}
+
+/// Formats JSON as Python's `json.dumps` does: a space after every comma and colon, no HTML escapes; `indent` has the same meaning.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let failed =
+        |error| minijinja::Error::new(ErrorKind::BadSerialization, "not JSON").with_source(error);
+    let value = serde_json::to_value(value).map_err(failed)?;
+    let mut out = String::new();
+    dump(&value, indent, 0, &mut out);
+    Ok(out)
+}
+
+fn dump(value: &serde_json::Value, indent: Option<usize>, depth: usize, out: &mut String) {
+    match value {
+        serde_json::Value::Array(items) if !items.is_empty() => {
+            let item =
+                |item: &serde_json::Value, out: &mut String| dump(item, indent, depth + 1, out);
+            dump_items(('[', ']'), items.iter(), indent, depth, out, item);
+        }
+        serde_json::Value::Object(fields) if !fields.is_empty() => {
+            let field = |(key, value): (&String, &serde_json::Value), out: &mut String| {
+                *out += &format!("{}: ", serde_json::Value::from(key.as_str()));
+                dump(value, indent, depth + 1, out);
+            };
+            dump_items(('{', '}'), fields.iter(), indent, depth, out, field);
+        }
+        other => *out += &other.to_string(),
+    }
+}
+
+fn dump_items<T>(
+    (open, close): (char, char),
+    items: impl Iterator<Item = T>,
+    indent: Option<usize>,
+    depth: usize,
+    out: &mut String,
+    each: impl Fn(T, &mut String),
+) {
+    let line = |depth: usize| {
+        indent.map_or_else(String::new, |width| format!("\n{}", " ".repeat(width * depth)))
+    };
+    let comma = if indent.is_some() { "," } else { ", " };
+    out.push(open);
+    for (index, item) in items.enumerate() {
+        *out += if index > 0 { comma } else { "" };
+        *out += &line(depth + 1);
+        each(item, out);
+    }
+    *out += &line(depth);
+    out.push(close);
+}
+
+fn template(config: &Object) -> Result<Option<String>, ModelError> {
+    let Some(value) = config.get("chat_template") else { return Ok(None) };
+    if let Some(source) = value.as_str() {
+        return Ok(Some(source.to_owned()));
+    }
+    let named = value.as_array().into_iter().flatten().find(|item| item["name"] == "default");
+    let source = named.and_then(|item| item["template"].as_str());
+    source.map(|source| Some(source.to_owned())).ok_or_else(|| {
+        config.wrong("chat_template", "a template, or a list with one named `default`")
+    })
+}
+
+/// Returns the special tokens that the configuration names; each is a string, or an object with its text as `content`.
+fn special_tokens(config: &Object) -> Vec<(&'static str, String)> {
+    let text = |key: &'static str| {
+        let token = config.get(key)?;
+        let text = token.as_str().or_else(|| token["content"].as_str())?;
+        Some((key, text.to_owned()))
+    };
+    SPECIAL_TOKENS.into_iter().filter_map(text).collect()
+}
+
+/// Returns the message of a template error and its line number.
+fn reason(error: &minijinja::Error) -> String {
+    let line = error.line().map_or_else(String::new, |line| format!(" (line {line})"));
+    match error.detail() {
+        Some(detail) => format!("{detail}{line}"),
+        None => format!("{}{line}", error.kind()),
+    }
+}
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

@@ -1,0 +1,207 @@
+//! Errors of reading, writing and running models.
+
+use std::path::{Path, PathBuf};
+
+use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_stages::train::TrainError;
+
+/// The reason why a model cannot be read, written or run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// A file or folder cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+    /// A file or folder cannot be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+    /// A file cannot be written, or its path holds something that must not be replaced.
+    #[error(transparent)]
+    File(#[from] rollpacker_files::FileError),
+    /// A file is not the expected JSON.
+    #[error("{path} is not valid JSON: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The position and cause of the error.
+        source: serde_json::Error,
+    },
+    /// A key of the configuration is missing or has an invalid value.
+    #[error("{path}: key `{key}`: expected {expected}, found {found}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The key, with its parents.
+        key: String,
+        /// The values that are allowed.
+        expected: String,
+        /// The value that was found.
+        found: String,
+    },
+    /// The folder uses a feature that is not implemented and would change the results.
+    #[error("{path}: {feature} is not supported")]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The feature, as the file spells it.
+        feature: String,
+    },
+    /// A weights file is damaged.
+    #[error("{path} is not a safetensors file: {reason}")]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// The damage that was found.
+        reason: String,
+    },
+    /// The configuration requires tensors that the weights do not contain.
+    #[error("{place}: {} tensor(s) missing: {}", names.len(), list(names))]
+    MissingTensors {
+        /// The folder, or the origin of the weights.
+        place: String,
+        /// The names of the tensors.
+        names: Vec<String>,
+    },
+    /// The weights contain tensors that the configuration does not require.
+    #[error("{place}: {} tensor(s) not of this model: {}", names.len(), list(names))]
+    ExtraTensors {
+        /// The folder, or the origin of the weights.
+        place: String,
+        /// The names of the tensors.
+        names: Vec<String>,
+    },
+    /// A tensor has a different shape than the configuration requires.
+    #[error("{place}: tensor `{tensor}`: expected shape {expected:?}, found {found:?}")]
+    Shape {
+        /// The file, or the origin of the weights.
+        place: String,
+        /// The tensor.
+        tensor: String,
+        /// The required shape.
+        expected: Vec<i64>,
+        /// The shape that was found.
+        found: Vec<i64>,
+    },
+    /// A tensor has an unsupported type.
+    #[error("{path}: tensor `{tensor}`: expected {expected}, found {found}")]
+    Dtype {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The supported types.
+        expected: String,
+        /// The type that was found.
+        found: String,
+    },
+    /// The tokenizer cannot be read, written or used.
+    #[error("tokenizer {place}: {reason}")]
+    Tokenizer {
+        /// The file of the tokenizer, or how it was created.
+        place: String,
+        /// The cause of the error.
+        reason: String,
+    },
+    /// The chat template cannot be compiled or rendered.
+    #[error("chat template of {place}: {reason}")]
+    Template {
+        /// The file of the template.
+        place: String,
+        /// The cause of the error.
+        reason: String,
+    },
+    /// The store does not hold a policy version: it was never published there, or was dropped since.
+    #[error("policy {version} is not at `{location}`: the store holds {held}")]
+    NotPublished {
+        /// The policy version.
+        version: PolicyVersion,
+        /// The location that was given for the weights.
+        location: String,
+        /// The versions that the store holds.
+        held: String,
+    },
+    /// A device that this machine does not have, or an unknown device name.
+    #[error("device `{choice}`: {reason}")]
+    Device {
+        /// The requested device.
+        choice: String,
+        /// The reason why it is not available.
+        reason: String,
+    },
+    /// A memory budget that is too small for the model even with the fewest resident layers.
+    #[error(
+        "{place}: a memory budget of {budget} bytes is too small: at least {least} are needed, {ends} for embedding, norm and head, \
+         {layers} to stream layers, {demand} for the tokens"
+    )]
+    MemoryBudget {
+        /// The model's folder.
+        place: PathBuf,
+        /// The budget, in bytes.
+        budget: u64,
+        /// The smallest sufficient budget, in bytes.
+        least: u64,
+        /// Bytes of embedding, norm and head.
+        ends: u64,
+        /// Bytes of the layer buffers and of the reading buffers.
+        layers: u64,
+        /// Bytes of keys, values, activations and logits.
+        demand: u64,
+    },
+    /// A libtorch operation failed.
+    #[error("libtorch: {reason}")]
+    Torch {
+        /// The first line of libtorch's message.
+        reason: String,
+    },
+}
+
+impl ModelError {
+    /// Returns a function that wraps an error of reading `path`.
+    pub fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        |source| Self::Read { path, source }
+    }
+
+    /// Returns a function that wraps an error of writing `path`.
+    pub fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        |source| Self::Write { path, source }
+    }
+}
+
+#[cfg(feature = "tch")]
+impl From<tch::TchError> for ModelError {
+    fn from(error: tch::TchError) -> Self {
+        // The lines after the first are a C++ stack trace.
+        let text = error.to_string();
+        Self::Torch { reason: text.lines().next().unwrap_or_default().to_owned() }
+    }
+}
+
+impl From<ModelError> for TrainError {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Write { path, source } => Self::Write { path, source },
+            ModelError::File(error) => Self::File(error),
+            other => Self::backend("using the model")(other),
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let more = if names.len() > SHOWN { ", ..." } else { "" };
+    format!(
+        "{}{more}",
+        names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    )
+}

@@ -1,0 +1,40 @@
+//! The parts of a language model that need no libtorch: a Hugging Face folder as configuration, tokenizer, chat template and tensor files.
+//!
+//! Supports decoder-only transformers of the Qwen2, Qwen3 and Llama families. Features that would change the results and are not
+//! implemented (sliding windows, quantized weights, other RoPE scalings, ...) are rejected with an error that names them.
+
+pub mod chat;
+pub mod config;
+mod error;
+pub mod json;
+pub mod layout;
+pub mod prompt;
+pub mod rope;
+pub mod tensor_file;
+mod token_bound;
+pub mod tokenizer;
+
+/// The tokenizer files of a model folder.
+pub const TOKENIZER_FILES: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"];
+
+/// The files that are written to a model folder.
+pub const FOLDER_FILES: [&str; 7] = {
+    let [tokenizer, tokenizer_config, template, special_tokens] = TOKENIZER_FILES;
+    [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        tokenizer,
+        tokenizer_config,
+        template,
+        special_tokens,
+    ]
+};
+
+pub use chat::{ChatTemplate, Message};
+pub use config::{Family, ModelConfig};
+pub use error::ModelError;
+pub use prompt::{Encoded, PromptEncoder};
+pub use rope::Rope;
+pub use tokenizer::Tokenizer;

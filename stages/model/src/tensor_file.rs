@@ -1,0 +1,333 @@
+//! A single safetensors file: its header, and its tensors by name.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde_json::{Map, json};
+
+use super::ModelError;
+
+/// A value that can be written as a tensor.
+pub trait Stored {
+    /// Returns the type of the values.
+    fn dtype(&self) -> Result<Dtype, ModelError>;
+
+    /// Returns the dimensions.
+    fn shape(&self) -> Vec<usize>;
+
+    /// Returns the values, little-endian and row-major.
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError>;
+}
+
+impl Stored for Box<dyn Stored> {
+    fn dtype(&self) -> Result<Dtype, ModelError> {
+        self.as_ref().dtype()
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        self.as_ref().shape()
+    }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError> {
+        self.as_ref().bytes()
+    }
+}
+
+/// Writes tensors one after the other. At most one serialized tensor is in memory at a time.
+pub fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), ModelError> {
+    let header = header_of(tensors)?;
+    let mut file = BufWriter::new(File::create(path).map_err(ModelError::write(path))?);
+    let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(ModelError::write(path));
+    put(&(header.len() as u64).to_le_bytes())?;
+    put(&header)?;
+    for (_, tensor) in tensors {
+        put(&tensor.bytes()?)?;
+    }
+    file.flush().map_err(ModelError::write(path))
+}
+
+/// Returns names, types, shapes and offsets as JSON, padded to a multiple of 8 bytes so that the values after it are aligned.
+fn header_of<T: Stored>(tensors: &[(String, T)]) -> Result<Vec<u8>, ModelError> {
+    let mut begin = 0;
+    let mut entries = Map::new();
+    for (name, tensor) in tensors {
+        let (dtype, shape) = (tensor.dtype()?, tensor.shape());
+        let end = begin + shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        let dtype = format!("{dtype:?}");
+        let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [begin, end] });
+        entries.insert(name.clone(), entry);
+        begin = end;
+    }
+    let mut text = serde_json::Value::Object(entries).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    Ok(text)
+}
+
+/// A file that tensors are read from.
+#[derive(Debug)]
+pub struct TensorFile {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+    /// Offset of the values in the file, in bytes.
+    start: u64,
+}
+
+impl TensorFile {
+    /// Opens a file and reads its header.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let mut file = File::open(path).map_err(ModelError::read(path))?;
+        let (metadata, start) = header(path, &mut file)?;
+        Ok(Self { path: path.to_owned(), file, metadata, start })
+    }
+
+    /// Returns the values of tensor `name`, little-endian and row-major. The tensor must have this type and shape.
+    pub fn read(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<u8>, ModelError> {
+        let info = self.check(name, dtype, shape)?;
+        let (begin, end) = info.data_offsets;
+        let mut bytes = vec![0; end - begin];
+        self.file
+            .read_exact_at(&mut bytes, self.start + begin as u64)
+            .map_err(ModelError::read(&self.path))?;
+        Ok(bytes)
+    }
+
+    /// Returns an error if a tensor is missing or has a different type or shape.
+    pub fn check(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+    ) -> Result<&TensorInfo, ModelError> {
+        let place = || self.path.display().to_string();
+        let info = self.metadata.info(name).ok_or_else(|| ModelError::MissingTensors {
+            place: place(),
+            names: vec![name.to_owned()],
+        })?;
+        if info.dtype != dtype {
+            return Err(ModelError::Dtype {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                expected: format!("{dtype:?}"),
+                found: format!("{:?}", info.dtype),
+            });
+        }
+        if info.shape != shape {
+            let sizes = |shape: &[usize]| shape.iter().map(|&size| size as i64).collect();
+            return Err(ModelError::Shape {
+                place: place(),
+                tensor: name.to_owned(),
+                expected: sizes(shape),
+                found: sizes(&info.shape),
+            });
+        }
+        Ok(info)
+    }
+}
+
+/// Reads the header of a file. Returns it with the offset of the values.
+pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
+    let damaged = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
+    let size = file.metadata().map_err(ModelError::read(path))?.len();
+    let mut length = [0; 8];
+    file.read_exact(&mut length)
+        .map_err(|_| damaged(format!("{size} bytes are too few for a header")))?;
+    let length = u64::from_le_bytes(length);
+    if length > size.saturating_sub(8) {
+        return Err(damaged(format!(
+            "the header length {length} exceeds the file size of {size} bytes"
+        )));
+    }
+    let mut text = vec![0; length as usize];
+    file.read_exact(&mut text).map_err(ModelError::read(path))?;
+    let metadata: Metadata =
+        serde_json::from_slice(&text).map_err(|error| damaged(format!("header: {error}")))?;
+    let expected = 8 + length + metadata.data_len() as u64;
+    if expected != size {
+        return Err(damaged(format!("expected {expected} bytes, found {size}")));
+    }
+    Ok((metadata, 8 + length))
+}
+
+/// A number, stored as a tensor without dimensions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    /// A whole number.
+    Integer(i64),
+    /// A floating-point number.
+    Float(f64),
+}
+
+impl Stored for Scalar {
+    fn dtype(&self) -> Result<Dtype, ModelError> {
+        Ok(match self {
+            Self::Integer(_) => Dtype::I64,
+            Self::Float(_) => Dtype::F64,
+        })
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError> {
+        Ok(Cow::Owned(match self {
+            Self::Integer(number) => number.to_le_bytes().to_vec(),
+            Self::Float(number) => number.to_le_bytes().to_vec(),
+        }))
+    }
+}
+
+impl TensorFile {
+    /// Returns a number that was written as [`Scalar::Integer`].
+    pub fn integer(&self, name: &str) -> Result<i64, ModelError> {
+        self.word(name, Dtype::I64).map(i64::from_le_bytes)
+    }
+
+    /// Returns a number that was written as [`Scalar::Float`].
+    pub fn float(&self, name: &str) -> Result<f64, ModelError> {
+        self.word(name, Dtype::F64).map(f64::from_le_bytes)
+    }
+
+    fn word(&self, name: &str, dtype: Dtype) -> Result<[u8; 8], ModelError> {
+        let bytes = self.read(name, dtype, &[])?;
+        Ok(bytes.try_into().expect("invariant: a number of either type has 8 bytes"))
+    }
+}
+
+#[cfg(feature = "tch")]
+mod tensors {
+    use std::collections::BTreeSet;
+
+    use tch::{Device, Kind, Tensor};
+
+    use super::{Cow, Dtype, ModelError, Stored, TensorFile};
+
+    impl Stored for Tensor {
+        fn dtype(&self) -> Result<Dtype, ModelError> {
+            dtype(self)
+        }
+
+        fn shape(&self) -> Vec<usize> {
+            self.size().iter().map(|&size| size as usize).collect()
+        }
+
+        fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError> {
+            let values = self.f_detach()?.f_to_device(Device::Cpu)?.f_contiguous()?;
+            let mut bytes = vec![0; values.numel() * values.kind().elt_size_in_bytes()];
+            values.f_copy_data_u8(&mut bytes, values.numel())?;
+            Ok(Cow::Owned(bytes))
+        }
+    }
+
+    impl TensorFile {
+        /// Returns the names of the tensors, in ascending order.
+        pub fn names(&self) -> BTreeSet<String> {
+            self.metadata.offset_keys().into_iter().collect()
+        }
+
+        /// Returns an error if the file lacks one of these tensors, or has others.
+        pub fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
+            let found = self.names();
+            let place = || self.path.display().to_string();
+            let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
+            let missing: Vec<String> = without(expected, &found);
+            if !missing.is_empty() {
+                return Err(ModelError::MissingTensors { place: place(), names: missing });
+            }
+            let extra: Vec<String> = without(&found, expected);
+            if !extra.is_empty() {
+                return Err(ModelError::ExtraTensors { place: place(), names: extra });
+            }
+            Ok(())
+        }
+
+        /// Returns an error if a tensor is missing, or differs from `like` in type or shape.
+        pub fn check_like(&self, name: &str, like: &Tensor) -> Result<(), ModelError> {
+            self.check(name, dtype(like)?, &Stored::shape(like)).map(|_| ())
+        }
+
+        /// Reads tensor `name` to the CPU, with the type and shape of `like`.
+        pub fn tensor(&self, name: &str, like: &Tensor) -> Result<Tensor, ModelError> {
+            let bytes = self.read(name, dtype(like)?, &Stored::shape(like))?;
+            Ok(Tensor::f_from_data_size(&bytes, &like.size(), like.kind())?)
+        }
+    }
+
+    fn dtype(tensor: &Tensor) -> Result<Dtype, ModelError> {
+        match tensor.kind() {
+            Kind::Float => Ok(Dtype::F32),
+            Kind::Double => Ok(Dtype::F64),
+            other => Err(ModelError::Torch {
+                reason: format!("tensors of type {other:?} cannot be written to a file"),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("numbers.safetensors");
+        let numbers = [
+            ("seven".to_owned(), Scalar::Integer(-7)),
+            ("a third".to_owned(), Scalar::Float(1.0 / 3.0)),
+        ];
+        write(&path, &numbers).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn what_is_written_is_read_to_the_bit() {
+        let (_folder, path) = written();
+        let file = TensorFile::open(&path).unwrap();
+        assert_eq!(file.integer("seven").unwrap(), -7);
+        assert_eq!(file.float("a third").unwrap().to_bits(), (1.0f64 / 3.0).to_bits());
+        let bytes = std::fs::read(&path).unwrap();
+        let other = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(other.tensor("seven").unwrap().data(), (-7i64).to_le_bytes());
+    }
+
+    #[cfg(feature = "tch")]
+    #[test]
+    fn missing_and_unknown_tensors_are_named() {
+        let (_folder, path) = written();
+        let file = TensorFile::open(&path).unwrap();
+        let check = |result: Result<(), ModelError>, expect: &str| {
+            let message = result.unwrap_err().to_string();
+            assert_eq!(message, format!("{}: {expect}", path.display()));
+        };
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        check(file.integer("six").map(drop), "1 tensor(s) missing: `six`");
+        check(file.float("seven").map(drop), "tensor `seven`: expected F64, found I64");
+        check(
+            file.read("seven", Dtype::I64, &[2]).map(drop),
+            "tensor `seven`: expected shape [2], found []",
+        );
+        check(file.check_names(&names(&["a third"])), "1 tensor(s) not of this model: `seven`");
+        check(file.check_names(&names(&["a third", "seven", "six"])), "1 tensor(s) missing: `six`");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_says_why() {
+        let error = write(Path::new("/nowhere/state"), &[("n".to_owned(), Scalar::Integer(1))]);
+        let message = error.unwrap_err().to_string();
+        assert_eq!(message, "cannot write /nowhere/state: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn a_file_cut_short_is_refused() {
+        let (_folder, path) = written();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        let message = TensorFile::open(&path).unwrap_err().to_string();
+        assert!(message.contains("is not a safetensors file: expected "), "{message}");
+    }
+}

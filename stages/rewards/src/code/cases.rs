@@ -1,0 +1,458 @@
+//! The test cases of a prompt, in the forms that datasets use.
+//!
+//! | form | datasets | shape |
+//! |---|---|---|
+//! | tests | KodCode, ROLL `assert` and `pytest` | Python text, a list of such texts, or `{"test": ...}` |
+//! | entry | HumanEval, ROLL `check_based` | `{"test", "entry_point", "prompt"}` |
+//! | calls | LiveCodeBench, TACO, APPS | `{"fn_name", "inputs", "outputs"}` |
+//! | standard input and output | the same, ROLL `input` | `{"inputs", "outputs"}`, or a list of `{"stdin", "expected_stdout"}` or `{"input", "output"}` |
+//! | text | ROLL `text` | Python text with `{response}` in it |
+//!
+//! ROLL's columns `case_type`, `test_cases` and `test_case_function` are read from `extra_info`; all other forms from the ground truth.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use rollpacker_sandbox::{Call, Check, Json, Stdio};
+use rollpacker_stages::reward::{RewardError, Sample};
+
+type Object = BTreeMap<String, Box<RawValue>>;
+
+/// Returns the tests of a sample.
+///
+/// # Errors
+/// If the dataset row has no tests, or they have none of the supported forms.
+pub(super) fn check(sample: &Sample) -> Result<Check, RewardError> {
+    let extra = sample.extra_info.as_deref().map_or(Node::Text(String::new()), Node::read);
+    match extra {
+        Node::Object(extra) if extra.contains_key("test_cases") => roll(&extra, &sample.response),
+        _ => ground_truth(Node::read(sample.truth()?), &sample.response),
+    }
+}
+
+/// JSON as datasets write it: an object or a list, possibly encoded as a string. Everything else is text.
+enum Node {
+    Object(Object),
+    List(Vec<Box<RawValue>>),
+    Text(String),
+}
+
+impl Node {
+    fn read(text: &str) -> Self {
+        let parsed = match text.trim_start().chars().next() {
+            Some('{') => serde_json::from_str(text).map(Self::Object),
+            Some('[') => serde_json::from_str(text).map(Self::List),
+            Some('"') => serde_json::from_str::<String>(text).map(|inner| Self::read(&inner)),
+            _ => return Self::Text(text.to_owned()),
+        };
+        parsed.unwrap_or_else(|_| Self::Text(text.to_owned()))
+    }
+
+    fn list(self, field: &str) -> Result<Vec<Box<RawValue>>, RewardError> {
+        match self {
+            Self::List(items) => Ok(items),
+            Self::Object(_) => Err(wrong(field, "a list", "an object")),
+            Self::Text(text) => Err(wrong(field, "a list", &brief(&text))),
+        }
+    }
+}
+
+fn ground_truth(truth: Node, response: &str) -> Result<Check, RewardError> {
+    match truth {
+        Node::Text(code) => tests(vec![code], false),
+        Node::List(items) => list(&items, None, response),
+        Node::Object(object) => of_object(&object, response),
+    }
+}
+
+fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
+    let has = |field: &str| object.contains_key(field);
+    if has("test_cases") {
+        return roll(object, response);
+    }
+    if has("inputs") && has("outputs") {
+        return inputs_and_outputs(object);
+    }
+    if has("stdin") || has("input") {
+        return stdio([object]);
+    }
+    for field in ["test", "tests", "test_code", "assert_code", "assert_case"] {
+        if let Some(raw) = object.get(field) {
+            return code_of(object, raw);
+        }
+    }
+    let found = object.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    Err(wrong(
+        "ground_truth",
+        "test, inputs and outputs, stdin and expected_stdout, or test_cases",
+        &found,
+    ))
+}
+
+/// Parses test code, and the function to call with it if the object names one.
+fn code_of(object: &Object, raw: &RawValue) -> Result<Check, RewardError> {
+    let texts = match Node::read(raw.get()) {
+        Node::List(items) => items.iter().map(|item| text_of(item)).collect(),
+        Node::Text(text) => vec![text],
+        Node::Object(_) => return Err(wrong("test", "Python code", "an object")),
+    };
+    let import_prefix = string(object, "import_prefix")?.unwrap_or_default();
+    match string(object, "entry_point")? {
+        Some(entry_point) if texts.iter().any(|text| text.contains("def check")) => {
+            Ok(Check::Entry {
+                test: texts.join("\n"),
+                entry_point,
+                prompt: string(object, "prompt")?,
+                import_prefix,
+            })
+        }
+        _ => tests(texts, !import_prefix.is_empty()),
+    }
+}
+
+fn tests(tests: Vec<String>, prelude: bool) -> Result<Check, RewardError> {
+    if tests.iter().all(|test| test.trim().is_empty()) {
+        return Err(wrong("ground_truth", "test code", "nothing"));
+    }
+    Ok(Check::Tests { tests, prelude, stop_at_failure: false })
+}
+
+/// Parses a list of test cases. `function`, if given, is called with the inputs.
+fn list(
+    items: &[Box<RawValue>],
+    function: Option<&str>,
+    response: &str,
+) -> Result<Check, RewardError> {
+    let nodes: Vec<Node> = items.iter().map(|item| Node::read(item.get())).collect();
+    let objects: Vec<&Object> = nodes
+        .iter()
+        .filter_map(|node| if let Node::Object(object) = node { Some(object) } else { None })
+        .collect();
+    let Some(first) = objects.first() else {
+        return tests(items.iter().map(|item| text_of(item)).collect(), true);
+    };
+    if objects.len() != nodes.len() {
+        return Err(wrong("test_cases", "objects", "objects and others"));
+    }
+    let named = string(first, "fn_name")?;
+    match function.or(named.as_deref()) {
+        Some(function) => calls_of_list(function, &objects),
+        None if first.contains_key("stdin") || first.contains_key("input") => stdio(objects),
+        None if objects.len() == 1 => of_object(first, response),
+        None => {
+            tests(objects.iter().map(|object| assertions(object)).collect::<Result<_, _>>()?, true)
+        }
+    }
+}
+
+fn assertions(object: &Object) -> Result<String, RewardError> {
+    string(object, "assert_code")?.ok_or_else(|| {
+        wrong("test_cases", "assert_code, or stdin and expected_stdout", &keys(object))
+    })
+}
+
+fn stdio<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Result<Check, RewardError> {
+    let cases = objects.into_iter().map(|object| {
+        let (input, output) = input_and_output(object)?;
+        Ok(Stdio { stdin: text_of(input), expected_stdout: text_of(output) })
+    });
+    Ok(Check::Stdio {
+        cases: cases.collect::<Result<_, RewardError>>()?,
+        prelude: true,
+        stop_at_failure: false,
+    })
+}
+
+fn input_and_output(object: &Object) -> Result<(&RawValue, &RawValue), RewardError> {
+    let find = |names: [&str; 2]| {
+        let found = names.iter().find_map(|name| object.get(*name));
+        found.map(AsRef::as_ref).ok_or_else(|| wrong("test_cases", names[0], &keys(object)))
+    };
+    Ok((find(["stdin", "input"])?, find(["expected_stdout", "output"])?))
+}
+
+fn inputs_and_outputs(object: &Object) -> Result<Check, RewardError> {
+    let column = |field: &str| Node::read(object[field].get()).list(field);
+    let (inputs, outputs) = (column("inputs")?, column("outputs")?);
+    if inputs.len() != outputs.len() || inputs.is_empty() {
+        let found = format!("{} inputs and {} outputs", inputs.len(), outputs.len());
+        return Err(wrong("ground_truth", "as many outputs as inputs, at least one", &found));
+    }
+    let pairs = inputs.iter().zip(&outputs);
+    match string(object, "fn_name")? {
+        Some(function) => calls(function, pairs.map(|(input, output)| call(input, output))),
+        None => {
+            let case = pairs.map(|(input, output)| Stdio {
+                stdin: text_of(input),
+                expected_stdout: text_of(output),
+            });
+            Ok(Check::Stdio { cases: case.collect(), prelude: true, stop_at_failure: false })
+        }
+    }
+}
+
+fn calls_of_list(function: &str, objects: &[&Object]) -> Result<Check, RewardError> {
+    let call =
+        |object: &&Object| input_and_output(object).and_then(|(input, output)| call(input, output));
+    calls(function.to_owned(), objects.iter().map(call))
+}
+
+fn calls(
+    function: String,
+    cases: impl Iterator<Item = Result<Call, RewardError>>,
+) -> Result<Check, RewardError> {
+    Ok(Check::Calls {
+        function,
+        cases: cases.collect::<Result<_, _>>()?,
+        prelude: true,
+        stop_at_failure: false,
+    })
+}
+
+/// Parses a call, from a list of arguments or a text with one argument as JSON on each line.
+fn call(input: &RawValue, output: &RawValue) -> Result<Call, RewardError> {
+    let arguments = match serde_json::from_str::<Vec<Box<RawValue>>>(input.get()) {
+        Ok(arguments) => arguments.iter().map(|argument| Json::from(argument.as_ref())).collect(),
+        Err(_) => text_of(input)
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .map(argument)
+            .collect::<Result<_, _>>()?,
+    };
+    Ok(Call { arguments, expected: expected(output) })
+}
+
+fn argument(line: &str) -> Result<Json, RewardError> {
+    Json::parse(line.trim())
+        .map_err(|_| wrong("inputs", "a list, or a JSON value on each line", &brief(line)))
+}
+
+/// Returns the accepted results of a call: the output itself; the output parsed as JSON, if it is a string that contains JSON; and the
+/// element of a list of one, since some datasets wrap the output in a list.
+fn expected(output: &RawValue) -> Vec<Json> {
+    let mut found = vec![Json::from(output)];
+    if let Ok(text) = serde_json::from_str::<String>(output.get()) {
+        found.splice(0..0, Json::parse(text.trim()).ok());
+    } else if let Ok([only]) = serde_json::from_str::<Vec<Box<RawValue>>>(output.get()).as_deref() {
+        found.push(Json::from(only.as_ref()));
+    }
+    found
+}
+
+/// Parses ROLL's columns.
+fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
+    let items = Node::read(columns["test_cases"].get()).list("test_cases")?;
+    let function =
+        string(columns, "test_case_function")?.filter(|name| !name.is_empty() && name != "None");
+    if items.is_empty() {
+        return Err(wrong("test_cases", "at least one case", "none"));
+    }
+    if string(columns, "case_type")?.as_deref() != Some("text") {
+        return list(&items, function.as_deref(), response);
+    }
+    let code = |item: &RawValue| match Node::read(item.get()) {
+        Node::Object(object) => assertions(&object),
+        _ => Ok(text_of(item)),
+    };
+    Ok(Check::Text {
+        tests: items.iter().map(|item| code(item)).collect::<Result<_, _>>()?,
+        response: answer(response).to_owned(),
+        stop_at_failure: false,
+    })
+}
+
+/// Returns the part of a response after its thinking.
+fn answer(response: &str) -> &str {
+    response.rsplit_once("</think>").map_or(response, |(_, answer)| answer).trim()
+}
+
+/// Returns a string as it is, a list with one element a line, and anything else as its JSON text.
+fn text_of(raw: &RawValue) -> String {
+    if let Ok(text) = serde_json::from_str(raw.get()) {
+        return text;
+    }
+    serde_json::from_str::<Vec<Box<RawValue>>>(raw.get()).map_or_else(
+        |_| raw.get().to_owned(),
+        |lines| lines.iter().map(|line| text_of(line)).collect::<Vec<_>>().join("\n"),
+    )
+}
+
+fn string(object: &Object, field: &str) -> Result<Option<String>, RewardError> {
+    let Some(raw) = object.get(field) else { return Ok(None) };
+    serde_json::from_str(raw.get()).map_err(|_| wrong(field, "a string", &brief(raw.get())))
+}
+
+fn keys(object: &Object) -> String {
+    object.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn brief(text: &str) -> String {
+    let end = text.char_indices().nth(60).map_or(text.len(), |(at, _)| at);
+    format!("`{}`", &text[..end])
+}
+
+fn wrong(field: &str, expected: &str, found: &str) -> RewardError {
+    RewardError::fatal(format_args!("field `{field}`: expected {expected}, found {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Returns the check of a ground truth, and optionally of further columns, as the checker reads it.
+    fn read(truth: &str, extra: Option<&str>) -> Result<Value, String> {
+        let mut sample = Sample::of("s", "thought</think> say ", Some(truth));
+        sample.extra_info = extra.map(str::to_owned);
+        let found = check(&sample).map_err(|error| error.reason)?;
+        Ok(serde_json::to_value(found).expect("it is written"))
+    }
+
+    fn truth(truth: &Value) -> Value {
+        read(&truth.to_string(), None).expect("a check")
+    }
+
+    fn tests_of(texts: &[&str], prelude: bool) -> Value {
+        json!({"kind": "tests", "tests": texts, "prelude": prelude, "stop_at_failure": false})
+    }
+
+    fn stdio_of(cases: &[(&str, &str)]) -> Value {
+        let cases: Vec<Value> = cases
+            .iter()
+            .map(|(stdin, out)| json!({"stdin": stdin, "expected_stdout": out}))
+            .collect();
+        json!({"kind": "stdio", "cases": cases, "prelude": true, "stop_at_failure": false})
+    }
+
+    fn calls_of(function: &str, cases: &Value) -> Value {
+        json!({"kind": "calls", "function": function, "cases": cases, "prelude": true, "stop_at_failure": false})
+    }
+
+    #[test]
+    fn test_code() {
+        let code = "from solution import f\ndef test_f():\n    assert f() == [1]";
+        assert_eq!(read(code, None).expect("a check"), tests_of(&[code], false));
+        assert_eq!(truth(&json!(code)), tests_of(&[code], false));
+        assert_eq!(truth(&json!({"test": code})), tests_of(&[code], false));
+        assert_eq!(
+            truth(&json!(["assert f(1)", "assert f(2)"])),
+            tests_of(&["assert f(1)", "assert f(2)"], true)
+        );
+    }
+
+    #[test]
+    fn human_eval() {
+        let found = truth(
+            &json!({"test": "def check(candidate):\n  pass", "entry_point": "f", "prompt": "def f():\n"}),
+        );
+        let expected = json!({
+            "kind": "entry", "test": "def check(candidate):\n  pass", "entry_point": "f", "prompt": "def f():\n", "import_prefix": ""
+        });
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn standard_input_and_output() {
+        assert_eq!(
+            truth(&json!({"inputs": ["1\n", ["a", "b"]], "outputs": ["2", 3]})),
+            stdio_of(&[("1\n", "2"), ("a\nb", "3")])
+        );
+        assert_eq!(
+            truth(&json!([{"stdin": "1", "expected_stdout": "2"}])),
+            stdio_of(&[("1", "2")])
+        );
+        assert_eq!(
+            truth(&json!([{"input": "1", "output": "2", "type": "stdin_stdout"}])),
+            stdio_of(&[("1", "2")])
+        );
+        assert_eq!(truth(&json!({"stdin": "1", "expected_stdout": "2"})), stdio_of(&[("1", "2")]));
+        assert_eq!(
+            truth(&json!({"inputs": ["1"], "outputs": ["2"], "fn_name": null})),
+            stdio_of(&[("1", "2")])
+        );
+    }
+
+    #[test]
+    fn calls_of_a_function() {
+        let twice =
+            json!({"fn_name": "f", "inputs": [[1, [2]], "3\n\"x\""], "outputs": [[4], "[5]"]});
+        let expected = json!([
+            {"arguments": [1, [2]], "expected": [[4], 4]},
+            {"arguments": [3, "x"], "expected": [[5], "[5]"]},
+        ]);
+        assert_eq!(truth(&twice), calls_of("f", &expected));
+        let listed = json!([{"input": "7", "output": "true", "fn_name": "g"}]);
+        assert_eq!(
+            truth(&listed),
+            calls_of("g", &json!([{"arguments": [7], "expected": [true, "true"]}]))
+        );
+    }
+
+    #[test]
+    fn columns_of_roll() {
+        let roll = |columns: Value| read("", Some(&columns.to_string())).expect("a check");
+        let cases = json!([{"assert_code": "assert f(1)"}, {"assert_code": "assert f(2)"}]);
+        let expected = tests_of(&["assert f(1)", "assert f(2)"], true);
+        assert_eq!(roll(json!({"case_type": "assert", "test_cases": cases})), expected);
+        assert_eq!(roll(json!({"case_type": "pytest", "test_cases": cases.to_string()})), expected);
+        let cases = json!([{"stdin": "1\n2", "expected_stdout": "3"}]);
+        let plain =
+            json!({"case_type": "input", "test_cases": cases, "test_case_function": "None"});
+        assert_eq!(roll(plain), stdio_of(&[("1\n2", "3")]));
+        let called = json!({"case_type": "input", "test_cases": cases, "test_case_function": "f"});
+        assert_eq!(
+            roll(called),
+            calls_of("f", &json!([{"arguments": [1, 2], "expected": [3, "3"]}]))
+        );
+        let text = json!({"case_type": "text", "test_cases": [{"assert_code": "assert {response} == 'say'"}]});
+        let expected = json!({"kind": "text", "tests": ["assert {response} == 'say'"], "response": "say", "stop_at_failure": false});
+        assert_eq!(roll(text), expected);
+        let checked = json!({"case_type": "check_based", "test_cases": [
+            {"assert_code": "def check(c):\n  assert c(1)", "import_prefix": "import math\n", "entry_point": "f"}]});
+        assert_eq!(roll(checked)["import_prefix"], "import math\n");
+    }
+
+    #[test]
+    fn what_is_no_check_is_said() {
+        let wrong = |truth: Value| read(&truth.to_string(), None).expect_err("no check");
+        assert_eq!(
+            wrong(json!({"answer": 3})),
+            "field `ground_truth`: expected test, inputs and outputs, stdin and expected_stdout, or test_cases, found answer"
+        );
+        assert_eq!(
+            wrong(json!({"inputs": ["1"], "outputs": []})),
+            "field `ground_truth`: expected as many outputs as inputs, at least one, found 1 inputs and 0 outputs"
+        );
+        assert_eq!(
+            wrong(json!({"fn_name": "f", "inputs": ["x y"], "outputs": ["1"]})),
+            "field `inputs`: expected a list, or a JSON value on each line, found `x y`"
+        );
+        assert_eq!(
+            wrong(json!([{"x": 1}, {"y": 2}])),
+            "field `test_cases`: expected assert_code, or stdin and expected_stdout, found x"
+        );
+        assert_eq!(wrong(json!("")), "field `ground_truth`: expected test code, found nothing");
+    }
+
+    #[test]
+    fn long_integers_stay_what_they_are() {
+        let truth =
+            r#"{"fn_name": "f", "inputs": [[123456789012345678901234567890]], "outputs": [1]}"#;
+        let check = check(&Sample::of("s", "", Some(truth))).expect("a check");
+        assert!(
+            serde_json::to_string(&check)
+                .expect("it is written")
+                .contains("[123456789012345678901234567890]")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_truth_is_read_without_a_panic(truth in r#"[\[\]{}":,a1 ]{0,20}|\{"(inputs|test|stdin|test_cases)":[\[\]"1,]{0,8}\}"#) {
+            let _ = read(&truth, Some(&truth));
+        }
+    }
+}

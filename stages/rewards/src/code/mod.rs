@@ -1,0 +1,225 @@
+//! The reward `code`: code that must pass tests.
+
+mod cases;
+mod complete;
+mod extract;
+mod python;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_sandbox::{
+    Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
+use complete::{Completed, complete};
+use extract::{Fences, Program, Wanted};
+
+/// Options of the reward `code`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CodeConfig {
+    /// The value of a response.
+    pub score: CodeScore,
+    /// The sandbox in which code runs.
+    pub sandbox: SandboxConfig,
+}
+
+/// The value of a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CodeScore {
+    /// 1 if every test case passes, otherwise 0. The first failure ends the run: later cases are skipped.
+    #[default]
+    All,
+    /// The fraction of the test cases that pass.
+    Fraction,
+}
+
+/// Scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
+///
+/// The code is one program, taken from the response after the thinking: the last fenced block that defines what the tests ask for, with the
+/// imports and helpers of other blocks. Without a fence, it is the code in the text. The forms of tests are those of [`Check`]; they are
+/// read from the ground truth or, for ROLL's columns, from the extra fields.
+///
+/// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total time of the cases. Labels: `outcome`, that of the
+/// first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason why that case did not pass. A case
+/// that was skipped, because the total time was used up or an earlier case failed, counts as not passed.
+#[derive(Clone)]
+pub struct Code {
+    score: CodeScore,
+    sandbox: Sandbox,
+    fences: Fences,
+    python: Fences,
+}
+
+impl Code {
+    /// Starts the sandbox.
+    ///
+    /// # Errors
+    /// [`SandboxError::NoIsolation`] if the machine cannot isolate code, [`SandboxError::Start`] if no interpreter can be started.
+    pub fn start(config: CodeConfig) -> Result<Self, SandboxError> {
+        let python =
+            Fences::from([("python".to_owned(), vec!["py".to_owned(), "python3".to_owned()])]);
+        let mut fences = python.clone();
+        fences.extend(
+            config
+                .sandbox
+                .languages
+                .iter()
+                .map(|(name, language)| (name.clone(), language.fences.clone())),
+        );
+        let sandbox = Sandbox::start(config.sandbox)?;
+        Ok(Self { score: config.score, sandbox, fences, python })
+    }
+
+    /// Returns the isolation in force, as probed at start-up.
+    #[must_use]
+    pub fn isolation(&self) -> &Probe {
+        self.sandbox.active()
+    }
+
+    /// Returns the sandbox job for a response, or `None` if the response contains no code.
+    fn job(&self, sample: &Sample, limits: &Limits) -> Result<Option<Job>, RewardError> {
+        let mut check = cases::check(sample)?;
+        if self.score == CodeScore::All {
+            check = check.stopping_at_failure();
+        }
+        let fences = if check.needs_python() { &self.python } else { &self.fences };
+        let Some(Program { language, code }) = program(&sample.response, fences, &check) else {
+            return Ok(None);
+        };
+        let solution = solution(code, &mut check);
+        let reference = reference(sample)?;
+        let seconds = (0..=limits.anchors.len())
+            .map(|case| limits.run_for(case, reference).as_secs_f64())
+            .collect();
+        Ok(Some(Job { solution, language: language.to_owned(), check, seconds }))
+    }
+
+    fn value(&self, passed: f64) -> f64 {
+        match self.score {
+            CodeScore::All => f64::from(passed >= 1.0),
+            CodeScore::Fraction => passed,
+        }
+    }
+}
+
+impl Reward for Code {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let Some(job) = self.job(sample, &context.limits)? else {
+            return Ok(Score::from(0.0)
+                .component("passed", 0.0)
+                .component("seconds", 0.0)
+                .label("outcome", "no_code"));
+        };
+        let mut verdict = self.sandbox.run(&job).await.map_err(reward_error)?;
+        let executions = judge_limits(&mut verdict, &context.limits, reference(sample)?);
+        let cases = verdict.cases.len().max(job.check.least_cases());
+        let passed = share(verdict.passed(), cases);
+        let mut score = Score::from(self.value(passed))
+            .component("passed", passed)
+            .component("seconds", verdict.cases.iter().map(|case| case.seconds).sum())
+            .label("outcome", name(verdict.outcome()));
+        if let Some(case) = verdict.cases.iter().find(|case| case.outcome != Outcome::Passed) {
+            score = score.label("message", case.message.clone());
+        }
+        score.executions = executions;
+        Ok(score)
+    }
+}
+
+/// Returns the program of a response, or `None` if there is none or it is blank. Checks of the response text run no program and get an
+/// empty one.
+fn program<'a>(response: &str, fences: &'a Fences, check: &Check) -> Option<Program<'a>> {
+    if matches!(check, Check::Text { .. }) {
+        return Some(Program { language: "python", code: String::new() });
+    }
+    extract::extract(response, fences, &wanted(check))
+        .filter(|program| !program.code.trim().is_empty())
+}
+
+/// Returns the definitions that a check requires of a solution.
+fn wanted(check: &Check) -> Wanted {
+    match check {
+        Check::Entry { entry_point, prompt, .. } => Wanted::names([entry_point], prompt.is_some()),
+        Check::Calls { function, .. } => Wanted::names([function, "Solution"], false),
+        Check::Tests { tests, .. } => Wanted::of_tests(tests),
+        Check::Stdio { .. } | Check::Runs | Check::Text { .. } => Wanted::Program,
+    }
+}
+
+/// Returns the solution for the extracted code: combined with the prompt if the code continues it.
+fn solution(code: String, check: &mut Check) -> String {
+    let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
+        return code;
+    };
+    let Completed { solution, preamble } = complete(&code, prompt, entry_point);
+    import_prefix.push_str(&preamble);
+    solution
+}
+
+/// Returns the time in seconds that a correct solution takes according to the dataset: the extra field `reference_time`.
+fn reference(sample: &Sample) -> Result<Option<Nanos>, RewardError> {
+    let extra = sample.extra()?;
+    let Some(found) = extra.get("reference_time").filter(|found| !found.is_null()) else {
+        return Ok(None);
+    };
+    let seconds = found.as_f64().filter(|seconds| *seconds > 0.0 && seconds.is_finite());
+    let wrong = || {
+        RewardError::fatal(format_args!(
+            "field `reference_time`: expected seconds above 0, found {found}"
+        ))
+    };
+    seconds.map(Nanos::from_secs_f64).map(Some).ok_or_else(wrong)
+}
+
+/// Returns the executions from which later limits are learned. A case that an audit let run past its limit is marked as timed out, even if
+/// its result was right.
+fn judge_limits(
+    verdict: &mut Verdict,
+    limits: &Limits,
+    reference: Option<Nanos>,
+) -> Vec<Execution> {
+    let mut executions = Vec::with_capacity(verdict.cases.len());
+    for (number, case) in verdict.cases.iter_mut().enumerate() {
+        let limit = limits.of(number, reference);
+        let took = Nanos::from_secs_f64(case.seconds);
+        let correct = case.outcome == Outcome::Passed;
+        executions.push(limits.execution(number, reference, took, correct));
+        if correct && took > limit {
+            case.outcome = Outcome::Timeout;
+            case.message =
+                format!("passed after {:.3} s, limit {:.3} s", case.seconds, limit.as_secs_f64());
+        }
+    }
+    executions
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of test cases are small")]
+fn share(passed: usize, of: usize) -> f64 {
+    if of == 0 { 0.0 } else { passed as f64 / of as f64 }
+}
+
+/// Returns the name of an outcome in labels.
+fn name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "passed",
+        Outcome::Failed => "failed",
+        Outcome::RuntimeError => "runtime_error",
+        Outcome::CompileError => "compile_error",
+        Outcome::Timeout => "timeout",
+        Outcome::Memory => "memory",
+        Outcome::Forbidden => "forbidden",
+    }
+}
+
+fn reward_error(error: SandboxError) -> RewardError {
+    match error {
+        SandboxError::Fault { .. } => RewardError::retryable(error),
+        _ => RewardError::fatal(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

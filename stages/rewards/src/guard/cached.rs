@@ -1,0 +1,162 @@
+//! A cache of scores.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score, SharedReward};
+use sha2::{Digest, Sha256};
+
+use super::Cost;
+
+/// A reward that is called once for equal samples, including samples that are scored concurrently.
+///
+/// Samples are equal if they agree in everything that a reward sees apart from the ids of sample and row. Errors are not cached. A cached
+/// score has no executions, so that limits do not learn from an execution twice.
+pub struct Cached {
+    reward: SharedReward,
+    memory: Arc<Mutex<Memory>>,
+}
+
+type Key = [u8; 32];
+type Answer = Shared<BoxFuture<'static, Result<Score, RewardError>>>;
+
+/// The cached scores by key, of which the least recently used one is evicted first, and the calls in flight.
+struct Memory {
+    capacity: usize,
+    uses: u64,
+    scores: HashMap<Key, (u64, Score)>,
+    by_use: BTreeMap<u64, Key>,
+    asked: HashMap<Key, Asked>,
+}
+
+/// A call in flight, and the number of callers that wait for it.
+struct Asked {
+    answer: Answer,
+    waiting: usize,
+}
+
+impl Cached {
+    /// Caches up to `capacity` scores.
+    #[must_use]
+    pub fn new(reward: impl Reward, capacity: usize) -> Self {
+        let memory = Memory {
+            capacity,
+            uses: 0,
+            scores: HashMap::new(),
+            by_use: BTreeMap::new(),
+            asked: HashMap::new(),
+        };
+        Self { reward: SharedReward::new(reward), memory: Arc::new(Mutex::new(memory)) }
+    }
+
+    /// Returns the shared call of a sample. Any caller that waits for it drives it, and it ends when the last of them leaves.
+    fn ask(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
+        let (reward, sample) = (self.reward.clone(), sample.clone());
+        // The call gets a context of its own: it must not be cancelled when only the first caller leaves.
+        let asked = Context::new(Arc::clone(context.clock())).with_limits(context.limits.clone());
+        let (memory, told) = (Arc::clone(&self.memory), context.clone());
+        let answer = async move {
+            let score = reward.score(&sample, &asked).await;
+            asked.take_metrics().iter().for_each(|(name, value)| told.metric(name, *value));
+            if let Ok(score) = &score {
+                let kept = Score { executions: Vec::new(), ..score.clone() };
+                lock(&memory).keep(key, kept);
+            }
+            score
+        };
+        answer.boxed().shared()
+    }
+}
+
+impl Reward for Cached {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let key = key(sample);
+        let (answer, _waits) = {
+            let mut memory = lock(&self.memory);
+            if let Some(score) = memory.recall(&key) {
+                context.metric("cached", 1.0);
+                return Ok(score);
+            }
+            let asked = memory
+                .asked
+                .entry(key)
+                .or_insert_with(|| Asked { answer: self.ask(key, sample, context), waiting: 0 });
+            context.metric("cached", f64::from(asked.waiting > 0));
+            asked.waiting += 1;
+            (asked.answer.clone(), Waits { memory: &self.memory, key })
+        };
+        answer.await
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        self.reward.cost(sample)
+    }
+}
+
+/// A caller that waits for a call. Dropping the last one drops the call.
+struct Waits<'a> {
+    memory: &'a Mutex<Memory>,
+    key: Key,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let mut memory = lock(self.memory);
+        let Some(asked) = memory.asked.get_mut(&self.key) else { return };
+        asked.waiting -= 1;
+        // Drop the call only after the lock is released, since its destructor may take long.
+        let _gone = (asked.waiting == 0).then(|| memory.asked.remove(&self.key));
+        drop(memory);
+    }
+}
+
+impl Memory {
+    fn recall(&mut self, key: &Key) -> Option<Score> {
+        self.uses += 1;
+        let (used, score) = self.scores.get_mut(key)?;
+        self.by_use.remove(used);
+        *used = self.uses;
+        self.by_use.insert(self.uses, *key);
+        Some(score.clone())
+    }
+
+    fn keep(&mut self, key: Key, score: Score) {
+        self.uses += 1;
+        if let Some((used, _)) = self.scores.insert(key, (self.uses, score)) {
+            self.by_use.remove(&used);
+        }
+        self.by_use.insert(self.uses, key);
+        if self.scores.len() > self.capacity
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.scores.remove(&oldest);
+        }
+    }
+}
+
+fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns a digest of everything that a reward sees of a sample. Each text is preceded by its length, so that different samples cannot
+/// collide by moving text between fields.
+fn key(sample: &Sample) -> Key {
+    let mut digest = Sha256::new();
+    let texts = [
+        Some(&sample.data_source),
+        Some(&sample.messages),
+        Some(&sample.response),
+        sample.ground_truth.as_ref(),
+        sample.extra_info.as_ref(),
+    ];
+    for text in texts {
+        digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+        digest.update(text.map_or("", String::as_str));
+    }
+    digest.update(sample.response_length.to_le_bytes());
+    digest.update([sample.finish_reason as u8]);
+    sample.response_ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
+    digest.finalize().into()
+}

@@ -1,0 +1,140 @@
+//! Wrappers that bound a reward: timeout, retries, concurrency, budgets and a cache.
+
+mod cached;
+mod retry;
+mod timeout;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use cached::Cached;
+pub use retry::{Backoff, Retry};
+pub use timeout::Timeout;
+
+use rollpacker_stages::catalog::{CatalogError, Options, read, take};
+use rollpacker_stages::reward::{Budgets, Cost, Limited, Reward, SharedReward};
+
+/// Options that bound any reward, as written in a recipe. By default nothing is bounded.
+///
+/// The wrappers apply from the outside in: cache, retries, concurrency and budgets, timeout. Each attempt waits for its place and its
+/// budget; the timeout starts only after that wait.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Guard {
+    /// Maximum time of a call in seconds, from 1e-6 to 86400; no limit by default.
+    pub timeout_s: Option<f64>,
+    /// Maximum number of attempts for a sample, from 1 to 1000; 1 by default. A call is repeated after a
+    /// [retryable](rollpacker_stages::reward::ErrorKind::Retryable) error or a [timeout](rollpacker_stages::reward::ErrorKind::Timeout).
+    pub attempts: u32,
+    /// The wait before the second attempt in seconds, from 1e-6 to 86400; 1 by default. It doubles for each further attempt, up to a
+    /// minute, and is shortened by up to a half at random. The wait is at least as long as the server asks for; if that is ten minutes or
+    /// more, there is no further attempt.
+    pub backoff_s: f64,
+    /// Maximum number of concurrent calls; no limit by default.
+    pub concurrency: Option<usize>,
+    /// Maximum mean rate of requests per minute, from 1e-3 to 1e12; no limit by default. A burst of as many requests is possible.
+    pub requests_per_minute: Option<f64>,
+    /// Maximum mean rate of tokens per minute, [as estimated](rollpacker_stages::reward::Reward::cost), from 1e-3 to 1e12; no limit by default. A burst of as
+    /// many tokens is possible.
+    pub tokens_per_minute: Option<f64>,
+    /// Number of cached scores, by everything that a reward sees of a sample; 0, no cache, by default.
+    pub cache: usize,
+}
+
+/// The range of times in seconds: a microsecond to a day.
+const SECONDS: (f64, f64) = (1e-6, 86_400.0);
+
+/// The range of rates per minute. The lowest is one in about 16 hours, so that no call waits forever.
+const RATES: (f64, f64) = (1e-3, 1e12);
+
+/// The maximum number of attempts.
+const MOST_ATTEMPTS: f64 = 1000.0;
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self {
+            timeout_s: None,
+            attempts: 1,
+            backoff_s: 1.0,
+            concurrency: None,
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            cache: 0,
+        }
+    }
+}
+
+impl Guard {
+    /// The names of the guard's options. In a recipe, they are written together with the reward's own.
+    pub const KEYS: [&str; 7] = [
+        "timeout_s",
+        "attempts",
+        "backoff_s",
+        "concurrency",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "cache",
+    ];
+
+    /// Removes the guard's options from those of a reward and parses them.
+    ///
+    /// # Errors
+    /// If an option has the wrong type.
+    pub fn take(options: &mut Options) -> Result<Self, CatalogError> {
+        read(take(options, &Self::KEYS))
+    }
+
+    /// Wraps a reward.
+    ///
+    /// # Errors
+    /// If an option is out of range.
+    pub fn wrap(&self, reward: impl Reward) -> Result<SharedReward, CatalogError> {
+        let mut reward = SharedReward::new(reward);
+        if let Some(seconds) = self.timeout_s {
+            reward = SharedReward::new(Timeout::new(reward, duration("timeout_s", seconds)?));
+        }
+        if let Some(budgets) = self.budgets()? {
+            reward = SharedReward::new(Limited::new(reward, budgets));
+        }
+        within("attempts", f64::from(self.attempts), 1.0, MOST_ATTEMPTS)?;
+        let backoff = Backoff::from(duration("backoff_s", self.backoff_s)?);
+        if self.attempts > 1 {
+            reward = SharedReward::new(Retry::new(reward, self.attempts, backoff));
+        }
+        if self.cache > 0 {
+            reward = SharedReward::new(Cached::new(reward, self.cache));
+        }
+        Ok(reward)
+    }
+
+    fn budgets(&self) -> Result<Option<Budgets>, CatalogError> {
+        let rate = |key, rate: Option<f64>| {
+            rate.map(|rate| within(key, rate, RATES.0, RATES.1)).transpose()
+        };
+        if self.concurrency == Some(0) {
+            return Err(CatalogError::bound("concurrency", "a number above 0", 0));
+        }
+        let budgets = Budgets {
+            concurrency: self.concurrency,
+            requests_per_minute: rate("requests_per_minute", self.requests_per_minute)?,
+            tokens_per_minute: rate("tokens_per_minute", self.tokens_per_minute)?,
+        };
+        Ok((budgets != Budgets::default()).then_some(budgets))
+    }
+}
+
+fn duration(key: &str, seconds: f64) -> Result<Duration, CatalogError> {
+    within(key, seconds, SECONDS.0, SECONDS.1).map(Duration::from_secs_f64)
+}
+
+fn within(key: &str, value: f64, least: f64, most: f64) -> Result<f64, CatalogError> {
+    if value.is_nan() || value <= 0.0 {
+        return Err(CatalogError::bound(key, "a number above 0", value));
+    }
+    let wrong = || CatalogError::bound(key, &format!("a number from {least} to {most}"), value);
+    (least..=most).contains(&value).then_some(value).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests;

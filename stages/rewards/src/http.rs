@@ -1,0 +1,159 @@
+//! Rewards that a server computes.
+
+use std::time::Duration;
+
+use rollpacker_stages::catalog::CatalogError;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::endpoint::Endpoint;
+use super::field::{Field, Fields, fields, object};
+use super::{BatchReward, Batched, Call};
+use super::{Context, Reward, RewardError, Sample, Score, answer};
+
+/// A reward that a server computes. Samples are posted as JSON, and scores are returned as JSON.
+///
+/// Servers written for slime's `remote_rm` and OpenRLHF's `remote_rm_url` work without changes; [`HttpForm`] selects the format.
+pub struct HttpReward(Kind);
+
+enum Kind {
+    Single(Remote),
+    Batch(Batched<Remote>),
+}
+
+/// The form of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HttpForm {
+    /// One sample per request, by default with the fields `{prompt, response, label}` as in slime.
+    #[default]
+    Single,
+    /// Several samples per request, each field a list, by default `{query, prompts, labels}` as in OpenRLHF.
+    Batch,
+}
+
+/// Options of an [`HttpReward`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpOptions {
+    /// The URL to which samples are posted.
+    pub url: String,
+    /// The environment variable with the key that is sent as a bearer token; no key by default.
+    #[serde(default)]
+    pub api_key_env: Option<String>,
+    /// The form of a request.
+    #[serde(default)]
+    pub form: HttpForm,
+    /// The names and contents of the fields of a request; by default those of the form.
+    #[serde(default)]
+    pub fields: Option<Fields>,
+    /// The field of the answer that holds the score; by default the first of `rewards`, `reward`, `scores` and `score` that is present.
+    /// Other numbers of the answer become components and other texts labels.
+    #[serde(default)]
+    pub score: Option<String>,
+    /// Maximum number of samples per request of the form `batch`, from 1 to 1048576; 32 by default.
+    #[serde(default = "max_batch")]
+    pub max_batch: usize,
+    /// Maximum time in seconds that a request of the form `batch` waits for further samples, from 0 to 3600; 0.05 by default.
+    #[serde(default = "max_wait_s")]
+    pub max_wait_s: f64,
+}
+
+/// The maximum of `max_wait_s` in seconds.
+const LONGEST_WAIT: f64 = 3600.0;
+
+/// The maximum of `max_batch`.
+const LARGEST_BATCH: usize = 1 << 20;
+
+fn max_batch() -> usize {
+    32
+}
+
+fn max_wait_s() -> f64 {
+    0.05
+}
+
+impl HttpReward {
+    /// Creates a reward for a server.
+    ///
+    /// # Errors
+    /// If an option is out of range, the URL is invalid, or the key is missing.
+    pub fn new(options: HttpOptions) -> Result<Self, CatalogError> {
+        if !(0.0..=LONGEST_WAIT).contains(&options.max_wait_s) {
+            let expected = format!("from 0 to {LONGEST_WAIT} seconds");
+            return Err(CatalogError::bound("max_wait_s", &expected, options.max_wait_s));
+        }
+        let wait = Duration::from_secs_f64(options.max_wait_s);
+        if options.max_batch == 0 {
+            return Err(CatalogError::bound("max_batch", "at least 1", 0));
+        }
+        if options.max_batch > LARGEST_BATCH {
+            let expected = format!("at most {LARGEST_BATCH}");
+            return Err(CatalogError::bound("max_batch", &expected, options.max_batch));
+        }
+        let remote = Remote {
+            endpoint: Endpoint::new(&options.url, options.api_key_env.as_deref())?,
+            fields: options.fields.unwrap_or_else(|| options.form.fields()),
+            score: options.score,
+        };
+        Ok(Self(match options.form {
+            HttpForm::Single => Kind::Single(remote),
+            HttpForm::Batch => Kind::Batch(Batched::new(remote, options.max_batch, wait)),
+        }))
+    }
+}
+
+impl HttpForm {
+    fn fields(self) -> Fields {
+        use Field::{GroundTruth, Prompt, Query, Response};
+        match self {
+            Self::Single => {
+                fields([("prompt", Prompt), ("response", Response), ("label", GroundTruth)])
+            }
+            Self::Batch => fields([("query", Query), ("prompts", Prompt), ("labels", GroundTruth)]),
+        }
+    }
+}
+
+impl Reward for HttpReward {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        match &self.0 {
+            Kind::Single(remote) => remote.single(sample).await,
+            Kind::Batch(batched) => batched.score(sample, context).await,
+        }
+    }
+}
+
+/// A server with the fields to send and the field that holds the score.
+struct Remote {
+    endpoint: Endpoint,
+    fields: Fields,
+    score: Option<String>,
+}
+
+impl Remote {
+    async fn single(&self, sample: &Sample) -> Result<Score, RewardError> {
+        let answer = self.endpoint.post(&object(&self.fields, sample)?.into()).await?;
+        let mut scores = answer::scores(&answer, 1, self.score.as_deref())?;
+        scores.pop().expect("invariant: one score for one sample")
+    }
+
+    /// Returns the fields of all calls as lists.
+    fn lists(&self, calls: &[Call]) -> Result<Value, RewardError> {
+        let list = |field: &Field| -> Result<Value, RewardError> {
+            calls.iter().map(|call| field.of(&call.sample)).collect()
+        };
+        let lists = self.fields.iter().map(|(name, field)| Ok((name.clone(), list(field)?)));
+        Ok(Value::Object(lists.collect::<Result<Map<_, _>, _>>()?))
+    }
+}
+
+impl BatchReward for Remote {
+    async fn score(&self, calls: &[Call]) -> Result<Vec<Result<Score, RewardError>>, RewardError> {
+        let answer = self.endpoint.post(&self.lists(calls)?).await?;
+        answer::scores(&answer, calls.len(), self.score.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! The inference engine of a judge's model, as configured in recipes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollpacker_stages::catalog::{CatalogError, Options, read};
+use rollpacker_stages::fields::fields;
+use rollpacker_stages::reward::chat::{ChatEngine, SharedChat};
+
+use super::{ChatServer, ChatServerOptions};
+
+/// The option that names the engine.
+const ENGINE: &str = "engine";
+
+/// The engines of the judges of a registry: servers, and the models in process that the program provides. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Chats {
+    in_process: Arc<Mutex<Option<Arc<dyn ChatEngine>>>>,
+}
+
+impl Chats {
+    /// Sets the engine `torch`. Replaces an earlier one.
+    pub(crate) fn set_in_process(&self, engine: Arc<dyn ChatEngine>) {
+        *self.in_process.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine);
+    }
+
+    fn in_process(&self) -> Option<Arc<dyn ChatEngine>> {
+        self.in_process.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the model that the options select. `options` must no longer contain those of [`Judgement`](super::Judgement);
+    /// `longest_answer` is in tokens.
+    pub(super) fn make(
+        &self,
+        mut options: Options,
+        longest_answer: u32,
+    ) -> Result<SharedChat, CatalogError> {
+        let engine = options.remove(ENGINE).unwrap_or_else(|| "server".into());
+        match (engine.as_str(), self.in_process()) {
+            (Some("server"), in_process) => {
+                let others = in_process.map(|engine| engine.options()).unwrap_or_default();
+                refuse_those_of("torch", others, &options)?;
+                ChatServer::new(read(options)?).map(SharedChat::new)
+            }
+            (Some("torch"), Some(in_process)) => {
+                refuse_those_of("server", fields::<ChatServerOptions>(), &options)?;
+                in_process.open(options, longest_answer)
+            }
+            (Some("torch"), None) => {
+                let expected =
+                    "`server`, because this program was built without the feature `torch`";
+                Err(CatalogError::bound(ENGINE, expected, "torch"))
+            }
+            _ => {
+                let found = engine.as_str().map_or_else(|| engine.to_string(), str::to_owned);
+                Err(CatalogError::bound(ENGINE, "`server` or `torch`", found))
+            }
+        }
+    }
+}
+
+/// Rejects options that belong to the other engine.
+fn refuse_those_of(other: &str, keys: &[&str], options: &Options) -> Result<(), CatalogError> {
+    match options.iter().find(|(key, _)| keys.contains(&key.as_str())) {
+        Some((key, found)) => {
+            let expected = format!("`engine = \"{other}\"` as well");
+            Err(CatalogError::bound(key, &expected, found))
+        }
+        None => Ok(()),
+    }
+}

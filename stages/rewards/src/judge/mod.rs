@@ -1,0 +1,209 @@
+//! Rewards by a language model (LLM as a judge).
+
+mod engine;
+mod server;
+mod template;
+mod verdict;
+mod votes;
+
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+
+pub(super) use engine::Chats;
+pub use server::{ChatServer, ChatServerOptions};
+pub use template::{DEFAULT_PROMPT, DEFAULT_SYSTEM, Template};
+pub use verdict::{Scale, Unreadable, Verdict, VerdictForm};
+pub use votes::Votes;
+
+use rollpacker_stages::catalog::{CatalogError, Options, read, take};
+use rollpacker_stages::reward::chat::Message;
+use rollpacker_stages::reward::chat::{Chat, JudgeSampling, SharedChat};
+use rollpacker_stages::reward::{Context, Cost, Reward, RewardError, Sample, Score};
+
+/// A reward that a language model assigns.
+///
+/// The verdict is parsed from the model's answer, at the place that the [form](VerdictForm) prescribes and nowhere else. An answer without
+/// a verdict is sampled once more; a second one is an error, never a score of 0.
+pub struct Judge {
+    chat: SharedChat,
+    template: Template,
+    judgement: Judgement,
+}
+
+/// The prompts of a judge and the interpretation of its answers, independent of the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Judgement {
+    /// The user prompt, a [`Template`].
+    pub prompt: String,
+    /// The system prompt, a [`Template`]; empty for none.
+    pub system: String,
+    /// The form of the verdict.
+    pub verdict: VerdictForm,
+    /// Number of verdicts per response, from 1 to 1024; 1 by default. More than one requires a `temperature` above 0.
+    pub votes: u32,
+    /// The way to combine several verdicts.
+    pub combine: Votes,
+    /// `true` (default) if the judge only sees the part of a response after `</think>`.
+    pub after_think: bool,
+    /// The temperature of the judge's answers, from 0 to 2; 0 (default) is greedy.
+    pub temperature: f64,
+    /// Maximum length of an answer in tokens; 1024 by default.
+    pub max_tokens: u32,
+}
+
+impl Default for Judgement {
+    fn default() -> Self {
+        Self {
+            prompt: DEFAULT_PROMPT.to_owned(),
+            system: DEFAULT_SYSTEM.to_owned(),
+            verdict: VerdictForm::default(),
+            votes: 1,
+            combine: Votes::default(),
+            after_think: true,
+            temperature: 0.0,
+            max_tokens: 1024,
+        }
+    }
+}
+
+/// The maximum number of verdicts per response.
+const MOST_VOTES: u32 = 1024;
+
+impl Judgement {
+    const KEYS: [&str; 8] = [
+        "prompt",
+        "system",
+        "verdict",
+        "votes",
+        "combine",
+        "after_think",
+        "temperature",
+        "max_tokens",
+    ];
+
+    /// Removes the options of the judgement from those of a judge and parses them. The remaining options belong to the model.
+    ///
+    /// # Errors
+    /// If an option has the wrong type.
+    pub fn take(options: &mut Options) -> Result<Self, CatalogError> {
+        read(take(options, &Self::KEYS))
+    }
+
+    fn check(&self) -> Result<Template, CatalogError> {
+        let wrong =
+            |key: &str, reason: String| CatalogError::Option { key: key.to_owned(), reason };
+        if let Some(fault) = self.verdict.fault() {
+            return Err(wrong("verdict", fault));
+        }
+        if !(0.0..=2.0).contains(&self.temperature) {
+            let reason = format!("expected a number from 0 to 2, found {}", self.temperature);
+            return Err(wrong("temperature", reason));
+        }
+        if self.votes > MOST_VOTES {
+            let reason = format!("expected at most {MOST_VOTES}, found {}", self.votes);
+            return Err(wrong("votes", reason));
+        }
+        if self.votes == 0 || (self.votes > 1 && self.temperature == 0.0) {
+            let reason =
+                format!("expected 1, or more with a temperature above 0, found {}", self.votes);
+            return Err(wrong("votes", reason));
+        }
+        Template::new(&self.system, &self.prompt).map_err(|(key, reason)| wrong(key, reason))
+    }
+}
+
+impl Judge {
+    /// Creates a judge from a model.
+    ///
+    /// # Errors
+    /// If an option is out of range, or a template is not valid Jinja.
+    pub fn new(chat: impl Chat, judgement: Judgement) -> Result<Self, CatalogError> {
+        let template = judgement.check()?;
+        Ok(Self { chat: SharedChat::new(chat), template, judgement })
+    }
+
+    /// Creates a judge from the options in a recipe: those of [`Judgement`], `engine`, and those of the engine ([`ChatServerOptions`] or
+    /// those of a [`ChatEngine`](rollpacker_stages::reward::chat::ChatEngine)).
+    ///
+    /// # Errors
+    /// If an option is invalid, the key is missing, or the model cannot be loaded.
+    pub fn from_options(options: Options) -> Result<Self, CatalogError> {
+        Self::made_with(&Chats::default(), options)
+    }
+
+    /// Like [`from_options`](Self::from_options), with models that are shared with other judges.
+    pub(super) fn made_with(chats: &Chats, mut options: Options) -> Result<Self, CatalogError> {
+        let judgement = Judgement::take(&mut options)?;
+        judgement.check()?;
+        Self::new(chats.make(options, judgement.max_tokens)?, judgement)
+    }
+
+    fn messages(&self, sample: &Sample) -> Result<Vec<Message>, RewardError> {
+        let Judgement { verdict, after_think, .. } = &self.judgement;
+        let response = sample.response.as_str();
+        let spoken = response.rsplit_once("</think>").map_or(response, |(_, spoken)| spoken.trim());
+        let response = if *after_think { spoken } else { response };
+        self.template.render(sample, response, &verdict.instruction())
+    }
+
+    /// Returns the maximum cost of one question.
+    fn question(&self, messages: &[Message]) -> Cost {
+        let bytes = messages.iter().map(|message| message.content.len()).sum();
+        let tokens = Cost::tokens_of(bytes) + u64::from(self.judgement.max_tokens);
+        Cost { requests: 1, tokens }
+    }
+
+    /// Returns one verdict. `seed` distinguishes the verdicts of a response.
+    ///
+    /// If the first answer has no verdict, the question is asked once more with the seed `seed + votes`, which no other verdict of this
+    /// response uses. Its cost is spent first: [`Reward::cost`] covers one question per verdict.
+    async fn vote(
+        &self,
+        messages: &[Message],
+        seed: u32,
+        context: &Context,
+    ) -> Result<Verdict, RewardError> {
+        let Judgement { verdict, votes, temperature, max_tokens, .. } = &self.judgement;
+        let mut unreadable = None;
+        for seed in [seed, seed + votes] {
+            if unreadable.is_some() {
+                context.spend(self.question(messages)).await;
+            }
+            let sampling = JudgeSampling {
+                temperature: *temperature,
+                max_tokens: *max_tokens,
+                seed: u64::from(seed),
+            };
+            let answer = self.chat.complete(messages, &sampling).await?;
+            let read = verdict.read(&answer);
+            context.metric("judge_unreadable", f64::from(read.is_err()));
+            match read {
+                Ok(verdict) => return Ok(verdict),
+                Err(error) => unreadable = Some(error),
+            }
+        }
+        let unreadable = unreadable.map(|error| error.to_string()).unwrap_or_default();
+        Err(RewardError::fatal(format_args!(
+            "two answers without a readable verdict: {unreadable}"
+        )))
+    }
+}
+
+impl Reward for Judge {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let messages = self.messages(sample)?;
+        let votes = 0..self.judgement.votes;
+        let votes = votes.map(|seed| self.vote(&messages, seed, context));
+        let verdicts = try_join_all(votes).await?;
+        Ok(self.judgement.combine.score(&verdicts))
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        let question = self.messages(sample).map(|messages| self.question(&messages));
+        question.unwrap_or_default() * self.judgement.votes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Judges behind a server with OpenAI's chat completions API, such as vLLM, SGLang, llama.cpp or a vendor's.
+
+use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::reward::RewardError;
+use rollpacker_stages::reward::chat::Message;
+use rollpacker_stages::reward::chat::{Chat, JudgeSampling};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::endpoint::Endpoint;
+
+/// A model behind a server with OpenAI's chat completions API.
+pub struct ChatServer {
+    endpoint: Endpoint,
+    model: String,
+    extra_body: Map<String, Value>,
+}
+
+/// Options of a [`ChatServer`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatServerOptions {
+    /// The URL before `/chat/completions`, such as `http://127.0.0.1:8000/v1`. A query string is moved to the end of the full URL.
+    pub base_url: String,
+    /// The name of the model on the server.
+    pub model: String,
+    /// The environment variable with the key that is sent as a bearer token; no key by default.
+    #[serde(default)]
+    pub api_key_env: Option<String>,
+    /// Further entries of a request, such as `response_format` or `chat_template_kwargs`. They override the default entries; `null` removes
+    /// an entry.
+    #[serde(default)]
+    pub extra_body: Map<String, Value>,
+}
+
+impl ChatServer {
+    /// Creates a client for a model.
+    ///
+    /// # Errors
+    /// If the URL is invalid, or the key is missing.
+    pub fn new(options: ChatServerOptions) -> Result<Self, CatalogError> {
+        let (base, query) = match options.base_url.split_once('?') {
+            Some((base, query)) => (base, format!("?{query}")),
+            None => (options.base_url.as_str(), String::new()),
+        };
+        let url = format!("{}/chat/completions{query}", base.trim_end_matches('/'));
+        Ok(Self {
+            endpoint: Endpoint::new(&url, options.api_key_env.as_deref())?,
+            model: options.model,
+            extra_body: options.extra_body,
+        })
+    }
+
+    fn body(&self, messages: &[Message], sampling: &JudgeSampling) -> Value {
+        let JudgeSampling { temperature, max_tokens, seed } = sampling;
+        let mut body = json!({
+            "model": self.model,
+            "messages": messages,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "seed": seed,
+        });
+        if let Some(body) = body.as_object_mut() {
+            let extra = self.extra_body.iter();
+            body.extend(extra.map(|(key, value)| (key.clone(), value.clone())));
+            // A null in `extra_body` removes an entry, for servers that reject unknown entries.
+            body.retain(|_, value| !value.is_null());
+        }
+        body
+    }
+}
+
+impl Chat for ChatServer {
+    async fn complete(
+        &self,
+        messages: &[Message],
+        sampling: &JudgeSampling,
+    ) -> Result<String, RewardError> {
+        let answer = self.endpoint.post(&self.body(messages, sampling)).await?;
+        let choice = &answer["choices"][0];
+        if choice["finish_reason"] == "length" {
+            let most = sampling.max_tokens;
+            let reason = format_args!("the judge's answer was cut off after {most} tokens");
+            // A greedy answer would be truncated again.
+            return Err(match sampling.temperature {
+                0.0 => RewardError::fatal(reason),
+                _ => RewardError::retryable(reason),
+            });
+        }
+        let content = choice["message"]["content"].as_str();
+        content.map(str::to_owned).ok_or_else(|| {
+            let answer: String = answer.to_string().chars().take(500).collect();
+            let expected = "expected `choices[0].message.content`";
+            RewardError::fatal(format_args!("the judge's server: {expected}, found {answer}"))
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! The reward `f1`: answers that may be partly right.
+
+use std::collections::HashMap;
+
+use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
+
+use super::answer_in::{AnswerIn, targets};
+use super::normal_form::{SQUAD, words};
+
+/// The F1 score of the words of the answer against those of the ground truth, or the best of several, as in SQuAD and HotpotQA: words in
+/// lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` only match as a whole.
+///
+/// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Components: `precision`, `recall`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct F1 {
+    /// The position of the answer.
+    pub answer: AnswerIn,
+}
+
+/// The agreement of two sets of words.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Overlap {
+    f1: f64,
+    precision: f64,
+    recall: f64,
+}
+
+impl Reward for F1 {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        let targets = targets(sample)?;
+        let answer = self.answer.find(&sample.response);
+        let of = |target: &str| answer.map_or_else(Overlap::default, |said| overlap(said, target));
+        let best = targets
+            .iter()
+            .map(|target| of(target))
+            .max_by(|one, other| one.f1.total_cmp(&other.f1))
+            .unwrap_or_default();
+        Ok(Score::from(best.f1)
+            .component("precision", best.precision)
+            .component("recall", best.recall))
+    }
+}
+
+/// Answers that get no partial credit.
+const WHOLE: [&str; 3] = ["yes", "no", "noanswer"];
+
+fn overlap(said: &str, target: &str) -> Overlap {
+    let (said, target) = (SQUAD.of(said), SQUAD.of(target));
+    if said != target && [&said, &target].iter().any(|text| WHOLE.contains(&text.as_str())) {
+        return Overlap::default();
+    }
+    let mut wanted: HashMap<&str, usize> = HashMap::new();
+    words(&target).for_each(|word| *wanted.entry(word).or_default() += 1);
+    let same = words(&said).filter(|word| take(&mut wanted, word)).count() as f64;
+    if same == 0.0 {
+        return Overlap::default();
+    }
+    let precision = same / words(&said).count() as f64;
+    let recall = same / words(&target).count() as f64;
+    Overlap { f1: (2.0 * precision * recall) / (precision + recall), precision, recall }
+}
+
+fn take(wanted: &mut HashMap<&str, usize>, word: &str) -> bool {
+    wanted.get_mut(word).filter(|left| **left > 0).map(|left| *left -= 1).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    fn check(said: &str, target: &str, expected: [f64; 3]) {
+        let Overlap { f1, precision, recall } = overlap(said, target);
+        assert_eq!([f1, precision, recall], expected, "{said:?} against {target:?}");
+    }
+
+    #[test]
+    fn words_are_counted_as_often_as_both_have_them() {
+        check("the red, red car", "Red car", [0.8, 2.0 / 3.0, 1.0]);
+        check("red", "red red", [2.0 / 3.0, 1.0, 0.5]);
+        check("blue", "red", [0.0; 3]);
+        check("yes it is", "yes", [0.0; 3]);
+        check("Yes.", "yes", [1.0; 3]);
+        check("", "", [0.0; 3]);
+    }
+
+    #[test]
+    fn the_best_of_several_counts() {
+        let sample = Sample::of("any", "<answer>red car</answer>", Some(r#"["bus", "a red car"]"#));
+        let score = block_on(F1::default().score(&sample, &Context::detached())).expect("scored");
+        assert_eq!((score.value, score.components["recall"]), (1.0, 1.0));
+    }
+}

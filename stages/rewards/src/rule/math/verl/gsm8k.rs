@@ -1,0 +1,75 @@
+//! The rewards `gsm8k_strict` and `gsm8k_flexible`: a number after `####`, or the last number.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
+use serde::Deserialize;
+
+use super::{last_characters, regex};
+
+/// 1 if the number in a response equals the ground truth character for character, otherwise 0. Only the last 300 characters count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Gsm8k {
+    /// `true` if the last number counts, including its commas; `false` (default) if only the last number after `#### ` counts, without its
+    /// commas.
+    pub flexible: bool,
+}
+
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"-?[0-9.,]+"));
+static MARKED: LazyLock<Regex> = LazyLock::new(|| regex(r"#### (-?[0-9.,]+)"));
+
+impl Gsm8k {
+    /// Returns the score of a response: 1 or 0.
+    #[must_use]
+    pub fn grade(&self, response: &str, truth: &str) -> f64 {
+        let text = last_characters(response, 300);
+        let answer = if self.flexible { last_number(text) } else { marked(text) };
+        f64::from(answer.is_some_and(|answer| answer == truth))
+    }
+}
+
+fn marked(text: &str) -> Option<String> {
+    let last = MARKED.captures_iter(text).last()?;
+    last.get(1).map(|number| number.as_str().replace(',', ""))
+}
+
+/// Returns the last number that is more than a period, or else the first match.
+fn last_number(text: &str) -> Option<String> {
+    let numbers: Vec<&str> = NUMBER.find_iter(text).map(|found| found.as_str()).collect();
+    let last = numbers.iter().rev().find(|number| **number != ".").or(numbers.first());
+    last.map(|number| (*number).to_owned())
+}
+
+impl Reward for Gsm8k {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        Ok(self.grade(&sample.response, sample.truth()?).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strict_wants_the_mark() {
+        let grade = |response: &str, truth: &str| Gsm8k { flexible: false }.grade(response, truth);
+        assert_eq!(grade("#### 2,500", "2500"), 1.0);
+        assert_eq!(grade("#### 25.", "25"), 0.0);
+        assert_eq!(grade("####25", "25"), 0.0);
+        assert_eq!(grade("#### 1 #### 2", "1"), 0.0);
+        assert_eq!(grade(&format!("#### 6{}", "é".repeat(299)), "6"), 0.0);
+        assert_eq!(grade(&format!("#### 6{}", "é".repeat(294)), "6"), 1.0);
+    }
+
+    #[test]
+    fn flexible_takes_the_last_number() {
+        let grade = |response: &str, truth: &str| Gsm8k { flexible: true }.grade(response, truth);
+        assert_eq!(grade("3 and 5 .", "5"), 1.0);
+        assert_eq!(grade("2,500", "2500"), 0.0);
+        assert_eq!(grade("25.", "25"), 0.0);
+        assert_eq!(grade(".", "."), 1.0);
+        assert_eq!(grade("none", ""), 0.0);
+    }
+}

@@ -1,0 +1,102 @@
+//! The reward `regex`: a match with a regular expression.
+
+use regex::{Regex, RegexBuilder};
+use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
+use serde::Deserialize;
+
+use super::answer_in::AnswerIn;
+
+/// 1 if the answer of a response matches a regular expression, otherwise 0.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    regex: Regex,
+    answer: AnswerIn,
+}
+
+/// Options of a [`Pattern`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PatternOptions {
+    /// The expression, in the syntax of the crate `regex`: linear in time, without look-around.
+    pub pattern: String,
+    /// `true` if the whole text must match; `false` by default, when a part is enough.
+    #[serde(default)]
+    pub full: bool,
+    /// `true` to ignore the difference between upper and lower case; `false` by default.
+    #[serde(default)]
+    pub ignore_case: bool,
+    /// `true` (default) if `.` also matches line breaks.
+    #[serde(default = "yes")]
+    pub dot_all: bool,
+    /// The text to match: a position in the response; the whole response by default.
+    #[serde(default = "response")]
+    pub answer: AnswerIn,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn response() -> AnswerIn {
+    AnswerIn::Response
+}
+
+impl Pattern {
+    /// Compiles the expression.
+    ///
+    /// # Errors
+    /// If the expression is invalid.
+    pub fn new(options: PatternOptions) -> Result<Self, CatalogError> {
+        let PatternOptions { pattern, full, ignore_case, dot_all, answer } = options;
+        let pattern = if full { format!(r"\A(?:{pattern})\z") } else { pattern };
+        let compiled = RegexBuilder::new(&pattern)
+            .case_insensitive(ignore_case)
+            .dot_matches_new_line(dot_all)
+            .build();
+        let regex = compiled.map_err(|error| CatalogError::Option {
+            key: "pattern".to_owned(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self { regex, answer })
+    }
+}
+
+impl Reward for Pattern {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        let text = self.answer.find(&sample.response);
+        Ok(text.is_some_and(|text| self.regex.is_match(text)).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    fn check(options: &str, response: &str, expected: f64) {
+        let pattern = serde_json::from_str(options).expect("options");
+        let pattern = Pattern::new(pattern).expect("a pattern");
+        let sample = Sample::of("any", response, None);
+        let score = block_on(pattern.score(&sample, &Context::detached())).expect("scored");
+        assert_eq!(score.value, expected, "{options} on {response:?}");
+    }
+
+    #[test]
+    fn a_part_or_the_whole_matches() {
+        check(r#"{"pattern": "b.d"}"#, "a b\nd e", 1.0);
+        check(r#"{"pattern": "b.d", "dot_all": false}"#, "a b\nd e", 0.0);
+        check(r#"{"pattern": "b|c", "full": true}"#, "bc", 0.0);
+        check(r#"{"pattern": "b|c", "full": true}"#, "c", 1.0);
+        check(r#"{"pattern": "B", "ignore_case": true}"#, "b", 1.0);
+        check(r#"{"pattern": "b", "answer": "tag"}"#, "b <answer>c</answer>", 0.0);
+    }
+
+    #[test]
+    fn what_is_no_expression_is_refused() {
+        let options = serde_json::from_str(r#"{"pattern": "("}"#).expect("options");
+        let error = Pattern::new(options).expect_err("no expression").to_string();
+        assert!(error.starts_with("`pattern`: regex parse error"), "{error}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Rewards of a simulated cluster: they sample the score, and take the virtual time that scoring would take.
+//!
+//! A response is right with the pass rate of its prompt, and wrong if it was cut off. The outcome and the scoring time only depend on the
+//! seed and the response. Additional time comes from waiting for other responses, and the limits of test cases are those of the caller
+//! ([`Context::limits`]).
+
+mod queue;
+mod sandbox;
+
+pub use queue::Workers;
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
+use serde::{Deserialize, Serialize};
+
+use self::queue::Controller;
+use self::sandbox::SimulatedSandbox;
+use crate::cluster::Calibration;
+use crate::rollout::lengths::{Draw, LengthModel};
+use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::rollout::FinishReason;
+
+/// Options of the simulated rewards.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedRewardsConfig {
+    /// The seed of scores and times.
+    pub seed: u64,
+    /// Number of concurrent runs in the sandbox; at least 1.
+    pub slots: usize,
+    /// The assignment of runs to slots.
+    pub workers: Workers,
+    /// `true` if the dataset states the time of a correct run for each task, from which limits are set until one was observed.
+    pub reference_time: bool,
+    /// The placement of the judge.
+    pub judge: Judge,
+    /// `true` if all responses of a step are scored together after its rollout, `false` if each is scored as soon as it ends.
+    pub after_rollout: bool,
+    /// The interval at which the caller polls for scores; 0 reports each score immediately.
+    pub report_interval: Nanos,
+}
+
+/// The placement of a judge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judge {
+    /// On separate devices.
+    Dedicated,
+    /// On the devices of the rollout, which slows down its decoding.
+    #[default]
+    Colocated,
+}
+
+/// Returns rewards for the data sources `math`, `code` and `judge`. All other data sources are scored like `math`.
+#[must_use]
+pub fn simulated_router(
+    config: &SimulatedRewardsConfig,
+    calibration: &Calibration,
+    lengths: Arc<dyn LengthModel>,
+    clock: &VirtualClock,
+) -> Router {
+    let course = Course::new(config, calibration, lengths, clock);
+    let judge = match (config.after_rollout, config.judge) {
+        (true, _) => calibration.judge_batch,
+        (false, Judge::Dedicated) => calibration.judge_dedicated,
+        (false, Judge::Colocated) => calibration.judge_colocated,
+    };
+    let sandbox = SimulatedSandbox::new(config, calibration, course.clone());
+    Router::default()
+        .route("*", Steady { seconds: calibration.math, course: course.clone() })
+        .route("code", sandbox)
+        .route("judge", Steady { seconds: judge, course })
+}
+
+/// A reward with a constant scoring time: checking an answer, or querying a model. The calibration accounts for other load on the model's
+/// devices.
+struct Steady {
+    seconds: f64,
+    course: Course,
+}
+
+impl Reward for Steady {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        self.course.begin().await;
+        self.course.end(self.seconds).await;
+        Ok(self.course.outcome(sample).into())
+    }
+}
+
+/// The state that all simulated rewards of a run share.
+#[derive(Clone)]
+struct Course {
+    draw: Draw,
+    lengths: Arc<dyn LengthModel>,
+    clock: VirtualClock,
+    /// Dispatches the responses if they are scored after the rollout.
+    controller: Option<Arc<Controller>>,
+    /// The latency in seconds in addition to the scoring time.
+    latency: f64,
+    report_interval: u64,
+}
+
+/// The kinds of random draws, as keys for [`Draw::of`].
+#[derive(Clone, Copy)]
+enum What {
+    Score,
+    Hang,
+    Time,
+    TaskTime,
+    ReferenceTime,
+}
+
+impl Course {
+    fn new(
+        config: &SimulatedRewardsConfig,
+        calibration: &Calibration,
+        lengths: Arc<dyn LengthModel>,
+        clock: &VirtualClock,
+    ) -> Self {
+        let controller = || Arc::new(Controller::new(calibration.scoring_interval));
+        Self {
+            draw: Draw::new(config.seed),
+            lengths,
+            clock: clock.clone(),
+            controller: config.after_rollout.then(controller),
+            latency: if config.after_rollout { 0.0 } else { calibration.scoring_latency },
+            report_interval: config.report_interval.0.max(1),
+        }
+    }
+
+    /// Returns a draw for a response.
+    fn draw(&self, what: What, sample: &Sample) -> Draw {
+        self.draw.of(what as u64).of_sample(sample.id)
+    }
+
+    /// Returns a draw for a dataset row: the same for all responses to its prompt, in any epoch.
+    fn draw_of_row(&self, what: What, row: u64) -> Draw {
+        self.draw.of(what as u64).of(row)
+    }
+
+    /// Returns `true` if the response is right.
+    fn outcome(&self, sample: &Sample) -> bool {
+        let chance = self.lengths.prompt(sample.row).pass_rate;
+        let right = self.draw(What::Score, sample).uniform() < chance;
+        right && sample.finish_reason != FinishReason::Length
+    }
+
+    /// Waits until the response is dispatched.
+    async fn begin(&self) {
+        if let Some(controller) = &self.controller {
+            controller.pass(&self.clock).await;
+        }
+    }
+
+    /// Waits until the caller's first poll that finds a score which is ready `seconds` from now.
+    async fn end(&self, seconds: f64) {
+        let now = self.clock.now();
+        let end = now.0 + Nanos::from_secs_f64(seconds + self.latency).0;
+        let seen = end.div_ceil(self.report_interval) * self.report_interval;
+        self.clock.sleep(Nanos(seen).since(now)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

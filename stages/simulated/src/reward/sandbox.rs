@@ -1,0 +1,88 @@
+//! A sandbox that executes code in virtual time.
+
+use rollpacker_dataflow::clock::{Clock, Nanos};
+
+use super::queue::Slots;
+use super::{Course, SimulatedRewardsConfig, What};
+use crate::cluster::{Calibration, calibration};
+use crate::rollout::lengths::{correlated, normal_cdf};
+use rollpacker_stages::reward::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
+
+/// The index of the only test case.
+const CASE: usize = 0;
+
+/// A sandbox with the execution times of RollPacker's Fig. 8a and a number of slots, first come first served. A response has one test case.
+/// A run that reaches its time limit is wrong.
+pub(super) struct SimulatedSandbox {
+    slots: Slots,
+    /// The weight of the task, as opposed to the response, in the duration of a run; both are standard normal.
+    loading: f64,
+    reference_time: bool,
+    course: Course,
+}
+
+impl SimulatedSandbox {
+    pub(super) fn new(
+        config: &SimulatedRewardsConfig,
+        calibration: &Calibration,
+        course: Course,
+    ) -> Self {
+        let slots = Slots::new(config.slots, config.workers);
+        let loading = calibration.sandbox_correlation.sqrt();
+        Self { slots, loading, reference_time: config.reference_time, course }
+    }
+
+    /// Returns the duration of a run without a limit in seconds, or `None` if it never ends.
+    fn run(&self, sample: &Sample) -> Option<f64> {
+        let course = &self.course;
+        if course.draw(What::Hang, sample).uniform() < calibration::SANDBOX_HANGS {
+            return None;
+        }
+        let own = course.draw(What::Time, sample).normal();
+        Some(self.seconds(sample, own))
+    }
+
+    /// Returns the time that the dataset states: a run of the task's reference solution.
+    fn reference(&self, sample: &Sample) -> Option<Nanos> {
+        let own = || self.course.draw_of_row(What::ReferenceTime, sample.row).normal();
+        self.reference_time.then(|| Nanos::from_secs_f64(self.seconds(sample, own())))
+    }
+
+    /// Returns the duration in seconds of a run that ends. `own` is its deviation from other runs of the task, in standard deviations.
+    fn seconds(&self, sample: &Sample, own: f64) -> f64 {
+        seconds_at(correlated(self.loading, self.task(sample), own))
+    }
+
+    fn execute(&self, sample: &Sample, limits: &Limits) -> Execution {
+        let reference = self.reference(sample);
+        let allowed = limits.run_for(CASE, reference);
+        let ended = self.run(sample).map(Nanos::from_secs_f64).filter(|took| *took < allowed);
+        let correct = ended.is_some() && self.course.outcome(sample);
+        limits.execution(CASE, reference, ended.unwrap_or(allowed), correct)
+    }
+
+    /// Returns the deviation of the task from other tasks, in standard deviations.
+    fn task(&self, sample: &Sample) -> f64 {
+        self.course.draw_of_row(What::TaskTime, sample.row).normal()
+    }
+}
+
+impl Reward for SimulatedSandbox {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        self.course.begin().await;
+        let execution = self.execute(sample, &context.limits);
+        let now = self.course.clock.now();
+        let done = self.slots.give(now, execution.took);
+        self.course.end(done.since(now).as_secs_f64()).await;
+        Ok(Score { executions: vec![execution], ..Score::from(execution.is_right()) })
+    }
+}
+
+/// Returns the duration in seconds of a run that ends, at the quantile that `normal` has in a standard normal distribution.
+fn seconds_at(normal: f64) -> f64 {
+    let percent = 100.0 * (1.0 - calibration::SANDBOX_HANGS) * normal_cdf(normal);
+    let table = &calibration::SANDBOX_SECONDS;
+    let above = table.partition_point(|(p, _)| *p < percent).clamp(1, table.len() - 1);
+    let [(low, from), (high, to)] = [table[above - 1], table[above]];
+    from * (to / from).powf(((percent - low) / (high - low)).clamp(0.0, 1.0))
+}

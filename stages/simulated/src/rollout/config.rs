@@ -1,0 +1,133 @@
+//! The options of a simulated engine.
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+use rollpacker_stages::rollout::Placement;
+
+/// The options of a [`SimulatedEngine`](super::SimulatedEngine).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedEngineConfig {
+    /// The initial placement.
+    pub placement: Placement,
+    /// Maximum number of responses that an instance runs at once; at least 1, default 256. (verl: `rollout.max_num_seqs`)
+    #[serde(default = "max_running")]
+    pub max_running: u32,
+    /// The assignment of responses to instances; default `round_robin`.
+    #[serde(default)]
+    pub dispatch: Dispatch,
+    /// The time at which instances receive responses that are requested together; default `together`.
+    #[serde(default)]
+    pub hand_out: HandOut,
+    /// The time at which the caller receives responses that ended; default `streamed`.
+    #[serde(default)]
+    pub collect: Collect,
+    /// Interval at which the caller polls for responses that ended, in nanoseconds; default 10 ms. 0 reports each at once.
+    #[serde(default = "report_interval")]
+    pub report_interval: Nanos,
+    /// Factor on the decoding time; finite and more than 0, default 1. Values above 1 model other work on the devices, such as a colocated
+    /// judge.
+    #[serde(default = "slowdown")]
+    pub slowdown: f64,
+}
+
+/// The assignment of responses to instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dispatch {
+    /// Responses are assigned to the instances in turn.
+    #[default]
+    RoundRobin,
+    /// All responses of a prompt go to one instance, and adjacent prompts go together: the prompts that are launched together are divided
+    /// into as many parts as there are instances (veRL).
+    PromptChunks,
+}
+
+/// The time at which instances receive responses that are requested together. Sending each one takes time of the controller in either case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandOut {
+    /// All are received when the last one is sent: a batch is one call (veRL, and RollPacker according to its Fig. 11c).
+    #[default]
+    Together,
+    /// Each is received when it is sent, so the first ones run before the last one is sent.
+    Streamed,
+}
+
+/// The time at which the caller receives responses that ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collect {
+    /// Each when it ends.
+    #[default]
+    Streamed,
+    /// All when the last requested one has ended: a batch is one call (veRL).
+    Together,
+}
+
+impl SimulatedEngineConfig {
+    /// Returns the default options with this placement.
+    #[must_use]
+    pub fn new(placement: Placement) -> Self {
+        Self {
+            placement,
+            max_running: max_running(),
+            dispatch: Dispatch::default(),
+            hand_out: HandOut::default(),
+            collect: Collect::default(),
+            report_interval: report_interval(),
+            slowdown: slowdown(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), SimulatedEngineError> {
+        if self.max_running == 0 {
+            return Err(SimulatedEngineError::Option {
+                option: "max_running",
+                expected: "at least 1",
+                found: self.max_running.to_string(),
+            });
+        }
+        if !(self.slowdown > 0.0 && self.slowdown.is_finite()) {
+            return Err(SimulatedEngineError::Option {
+                option: "slowdown",
+                expected: "more than 0",
+                found: self.slowdown.to_string(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The reason why a simulated engine cannot start.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SimulatedEngineError {
+    /// An option is out of bounds.
+    #[error("simulated rollout option `{option}`: expected {expected}, found {found}")]
+    Option {
+        /// The name of the option.
+        option: &'static str,
+        /// The allowed values.
+        expected: &'static str,
+        /// The value that was found.
+        found: String,
+    },
+    /// The model does not fit into the devices.
+    #[error(transparent)]
+    Cost(#[from] crate::cluster::CostError),
+}
+
+/// The default of vLLM.
+fn max_running() -> u32 {
+    256
+}
+
+/// A typical polling interval of a router.
+fn report_interval() -> Nanos {
+    Nanos(10_000_000)
+}
+
+fn slowdown() -> f64 {
+    1.0
+}

@@ -1,0 +1,118 @@
+//! The controller of a job, which sends responses to instances.
+
+use super::config::{Dispatch, HandOut};
+use super::instance::NANOS;
+use super::lengths::{LengthModel, response_beyond};
+use super::requests::{Live, Requests, State};
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_stages::rollout::{Partial, Request};
+
+/// Assigns the responses that are requested at one time to instances.
+#[derive(Debug)]
+pub(super) struct Controller {
+    dispatch: Dispatch,
+    hand_out: HandOut,
+    /// Seconds that sending a response takes.
+    interval: f64,
+    asked: Vec<Request>,
+    /// Time at which the controller has sent everything that was requested before, in nanoseconds.
+    free: f64,
+    /// The instance after the last one that received a response.
+    next: usize,
+}
+
+impl Controller {
+    pub(super) fn new(dispatch: Dispatch, hand_out: HandOut, interval: f64) -> Self {
+        Self { dispatch, hand_out, interval, asked: Vec::new(), free: 0.0, next: 0 }
+    }
+
+    pub(super) fn ask(&mut self, request: Request) {
+        self.asked.push(request);
+    }
+
+    /// Delays all sending until `until`.
+    pub(super) fn hold(&mut self, until: f64) {
+        self.free = self.free.max(until);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Registers all requested responses. Returns the instance, arrival time and slot of each; the instance is `None` if `instances` is 0.
+    pub(super) fn assign(
+        &mut self,
+        now: f64,
+        instances: usize,
+        lengths: &dyn LengthModel,
+        requests: &mut Requests,
+    ) -> Vec<(Option<usize>, f64, usize)> {
+        let asked = std::mem::take(&mut self.asked);
+        let prompts = asked.len();
+        let responses: usize = asked.iter().map(|request| request.samples.len()).sum();
+        let begun = self.free.max(now);
+        let each = NANOS * self.interval;
+        self.free = begun + each * responses as f64;
+        let mut assigned = Vec::with_capacity(responses);
+        for (position, request) in asked.iter().enumerate() {
+            let chunk = position * instances / prompts;
+            for live in take_in(request, lengths) {
+                let slot = requests.insert(live);
+                let arrival = match self.hand_out {
+                    HandOut::Together => self.free,
+                    HandOut::Streamed => begun + each * (assigned.len() + 1) as f64,
+                };
+                assigned.push((self.instance(chunk, instances), arrival, slot));
+            }
+        }
+        if self.dispatch == Dispatch::PromptChunks && instances > 0 {
+            self.next = (self.next + prompts) % instances;
+        }
+        assigned
+    }
+
+    /// Returns the instance for the next response of a prompt in part `chunk` of the request.
+    fn instance(&mut self, chunk: usize, instances: usize) -> Option<usize> {
+        if instances == 0 {
+            return None;
+        }
+        match self.dispatch {
+            Dispatch::RoundRobin => {
+                let instance = self.next % instances;
+                self.next = instance + 1;
+                Some(instance)
+            }
+            Dispatch::PromptChunks => Some((self.next + chunk) % instances),
+        }
+    }
+}
+
+/// Creates the responses of a request.
+fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item = Live> {
+    let row = request.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
+    let prompt_length = lengths.prompt(row).prompt_length;
+    request.samples.clone().map(move |sample| {
+        let id = SampleId { step: request.step, prompt: request.prompt, sample };
+        let resumed = resumed(&request.resumed, sample);
+        let (launched, kept) = resumed
+            .map_or((request.step, 0), |resumed| (resumed.launched, resumed.response_length));
+        Live {
+            id,
+            prompt_length,
+            // The length must equal that of a response that was never stopped, so it is drawn by the step of the launch.
+            length: response_beyond(lengths, row, SampleId { step: launched, ..id }, kept),
+            tokens: kept,
+            since: 0,
+            turn: 0,
+            state: State::Waiting,
+            instance: 0,
+            preemptions: 0,
+            started: None,
+        }
+    })
+}
+
+/// Returns the partial response of a sample, if the request has one.
+fn resumed(resumed: &[Partial], sample: u32) -> Option<&Partial> {
+    resumed.binary_search_by_key(&sample, |partial| partial.sample).ok().map(|at| &resumed[at])
+}

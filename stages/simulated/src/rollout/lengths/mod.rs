@@ -1,0 +1,135 @@
+//! Length models, which determine the lengths of simulated responses.
+//!
+//! The traits of a prompt depend on a seed and its dataset row. The length of a response depends on these and on its [`SampleId`]. Neither
+//! depends on the other responses or on the order of the calls.
+
+mod empirical;
+mod likeness;
+mod pool;
+mod population;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod two_mode;
+
+pub use empirical::{Empirical, EmpiricalConfig, EmpiricalDomain};
+pub use likeness::Likeness;
+pub use population::{LogNormal, PassRate, PopulationConfig};
+pub(crate) use rollpacker_stages::draw::{Draw, correlated, normal_cdf};
+pub use trace::{ENOUGH, Recorded, Trace, TraceConfig, TraceRecord};
+pub use two_mode::{TwoMode, TwoModeConfig, TwoModeDomain};
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::step::SampleId;
+use serde::{Deserialize, Serialize};
+
+/// The traits of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptTraits {
+    /// The kind of task.
+    pub domain: Arc<str>,
+    /// Number of tokens of the prompt.
+    pub prompt_length: u32,
+    /// Probability that a response is correct.
+    pub pass_rate: f64,
+}
+
+/// A model of prompt traits and response lengths.
+///
+/// # Contract
+/// The same arguments give the same result. A response has at least one token and at most [`cap`](Self::cap) tokens.
+pub trait LengthModel: Send + Sync {
+    /// Returns the traits of the prompt in dataset row `row`.
+    fn prompt(&self, row: u64) -> PromptTraits;
+
+    /// Returns the tokens of the response `id` to the prompt in `row`, as the `draw`-th draw from its distribution, from 0.
+    fn response(&self, row: u64, id: SampleId, draw: u32) -> u32;
+
+    /// Returns the maximum length of a response; a response of this length was cut.
+    fn cap(&self) -> u32;
+}
+
+/// Maximum number of draws until a response is longer than the part that was kept. After that it is assumed to reach the cap.
+const DRAWS: u32 = 512;
+
+/// Returns the tokens of a response of which `kept` exist already, drawn from the part of its distribution that is longer.
+#[must_use]
+pub fn response_beyond(model: &dyn LengthModel, row: u64, id: SampleId, kept: u32) -> u32 {
+    let draws = if kept < model.cap() { 0..DRAWS } else { 0..0 };
+    let longer = draws.map(|draw| model.response(row, id, draw)).find(|length| *length > kept);
+    longer.unwrap_or(model.cap().max(kept.saturating_add(1)))
+}
+
+/// The reason why lengths cannot be drawn.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LengthModelError {
+    /// A number is out of bounds.
+    #[error("lengths: `{field}`: expected {expected}, found {found}")]
+    Field {
+        /// The name of the field, with its domain if it belongs to one.
+        field: String,
+        /// The allowed values.
+        expected: &'static str,
+        /// The value that was found.
+        found: String,
+    },
+    /// There is nothing to draw from.
+    #[error("lengths: `{0}` is empty")]
+    Empty(&'static str),
+}
+
+/// Returns an error for a field unless `holds`.
+fn check(
+    holds: bool,
+    field: impl FnOnce() -> String,
+    expected: &'static str,
+    found: impl std::fmt::Debug,
+) -> Result<(), LengthModelError> {
+    if holds {
+        return Ok(());
+    }
+    Err(LengthModelError::Field { field: field(), expected, found: format!("{found:?}") })
+}
+
+/// Maximum length of a response or prompt, in tokens.
+const LONGEST: f64 = 1e9;
+
+/// Maximum standard deviation of a logarithm. With a larger one, every draw would be the shortest or the longest length.
+const WIDEST: f64 = 10.0;
+
+/// A length model, as written in a recipe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "model", rename_all = "snake_case")]
+pub enum LengthsConfig {
+    /// Two log-normal modes.
+    TwoMode(TwoModeConfig),
+    /// A table of percentiles.
+    Empirical(EmpiricalConfig),
+}
+
+impl LengthsConfig {
+    /// Builds the model. It draws by `seed` and cuts responses at `cap` tokens.
+    ///
+    /// # Errors
+    /// Returns an error if a number is out of bounds.
+    pub fn build(
+        &self,
+        population: &PopulationConfig,
+        seed: u64,
+        cap: u32,
+    ) -> Result<Arc<dyn LengthModel>, LengthModelError> {
+        Ok(match self {
+            Self::TwoMode(config) => Arc::new(TwoMode::new(config, population, seed, cap)?),
+            Self::Empirical(config) => Arc::new(Empirical::new(config, population, seed, cap)?),
+        })
+    }
+}
+
+/// Minimum length of a drawn response, in tokens.
+const SHORTEST: u32 = 8;
+
+/// Converts a drawn length to a number of tokens.
+fn tokens(drawn: f64, cap: u32) -> u32 {
+    (drawn as u32).clamp(SHORTEST.min(cap), cap)
+}

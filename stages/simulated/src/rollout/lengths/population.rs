@@ -1,0 +1,162 @@
+//! The traits of simulated prompts other than the lengths of their responses.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{LONGEST, LengthModelError, WIDEST, check};
+use rollpacker_stages::draw::{Draw, correlated, normal_cdf, normal_quantile};
+
+/// A log-normal distribution of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogNormal {
+    /// Median, in tokens; at least 1.
+    pub median: f64,
+    /// Standard deviation of the logarithm; at least 0.
+    pub spread: f64,
+}
+
+/// The distribution of pass rates over prompts: `cdf(quantile(median) - spread * difficulty)` of the standard normal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassRate {
+    /// Pass rate of the median prompt, in (0, 1).
+    pub median: f64,
+    /// Spread of the pass rates between prompts; at least 0. With 0 all prompts have the same pass rate.
+    pub spread: f64,
+    /// Correlation of the difficulty of a prompt with the length of its responses, in [-1, 1].
+    pub length_correlation: f64,
+}
+
+/// The distributions of the traits of prompts other than the lengths of their responses.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PopulationConfig {
+    /// Number of tokens of a prompt.
+    pub prompt_length: LogNormal,
+    /// Share of correct responses.
+    pub pass_rate: PassRate,
+}
+
+impl Default for PopulationConfig {
+    fn default() -> Self {
+        Self {
+            prompt_length: LogNormal { median: 250.0, spread: 0.4 },
+            pass_rate: PassRate { median: 0.5, spread: 1.2, length_correlation: 0.5 },
+        }
+    }
+}
+
+/// Maximum length of a prompt, as a multiple of the median.
+const MOST_OF_MEDIAN: f64 = 8.0;
+
+/// Maximum absolute value of a standard normal draw.
+const FURTHEST: f64 = 8.3;
+
+impl PopulationConfig {
+    /// Returns the maximum length of a prompt, in tokens.
+    #[must_use]
+    pub fn longest_prompt(&self) -> u32 {
+        let LogNormal { median, spread } = self.prompt_length;
+        (median * (spread * FURTHEST).exp().min(MOST_OF_MEDIAN)) as u32
+    }
+
+    pub(super) fn check(&self) -> Result<(), LengthModelError> {
+        let Self { prompt_length: LogNormal { median, spread }, pass_rate } = self;
+        let name = |field: &str| {
+            let field = field.to_owned();
+            move || field
+        };
+        check(*median >= 1.0, name("prompt_length.median"), "at least 1", median)?;
+        check(*median <= LONGEST, name("prompt_length.median"), "at most 1e9", median)?;
+        check(*spread >= 0.0, name("prompt_length.spread"), "at least 0", spread)?;
+        check(*spread <= WIDEST, name("prompt_length.spread"), "at most 10", spread)?;
+        let PassRate { median, spread, length_correlation } = pass_rate;
+        check(*median > 0.0 && *median < 1.0, name("pass_rate.median"), "0 to 1", median)?;
+        check(*spread >= 0.0, name("pass_rate.spread"), "at least 0", spread)?;
+        check(*spread <= WIDEST, name("pass_rate.spread"), "at most 10", spread)?;
+        check(
+            length_correlation.abs() <= 1.0,
+            name("pass_rate.length_correlation"),
+            "-1 to 1",
+            length_correlation,
+        )
+    }
+}
+
+/// The quantities that are drawn for a prompt, one number each; keys for [`Draw::of`].
+#[derive(Clone, Copy)]
+pub(super) enum Latent {
+    Domain,
+    PromptLength,
+    Difficulty,
+    /// Length of the responses to a prompt relative to those to others.
+    Length,
+    Tail,
+    Hard,
+    Response,
+    /// Rank of a recorded length among equal ones.
+    Tie,
+}
+
+/// The prompts of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Population {
+    draw: Draw,
+    config: PopulationConfig,
+    /// Names of the domains, each with the cumulative share of prompts up to and including it.
+    domains: Vec<(Arc<str>, f64)>,
+}
+
+impl Population {
+    /// Creates the prompts of `domains`, each with its relative share.
+    pub(super) fn new<'a>(
+        config: PopulationConfig,
+        seed: u64,
+        domains: impl Iterator<Item = (&'a str, f64)>,
+    ) -> Result<Self, LengthModelError> {
+        config.check()?;
+        let mut sum = 0.0;
+        let mut up_to = Vec::new();
+        for (name, share) in domains {
+            check(share > 0.0, || format!("{name}.share"), "more than 0", share)?;
+            sum += share;
+            up_to.push((Arc::from(name), sum));
+        }
+        up_to.iter_mut().for_each(|(_, share)| *share /= sum);
+        if up_to.is_empty() {
+            return Err(LengthModelError::Empty("domains"));
+        }
+        Ok(Self { draw: Draw::new(seed), config, domains: up_to })
+    }
+
+    /// Returns the draw of a quantity for the prompt in `row`.
+    pub(super) fn draw(&self, row: u64, latent: Latent) -> Draw {
+        self.draw.of(row).of(latent as u64)
+    }
+
+    /// Returns the domain of the prompt in `row`.
+    pub(super) fn domain(&self, row: u64) -> usize {
+        let at = self.draw(row, Latent::Domain).uniform();
+        self.domains.partition_point(|(_, up_to)| *up_to < at).min(self.domains.len() - 1)
+    }
+
+    pub(super) fn domain_name(&self, domain: usize) -> Arc<str> {
+        self.domains[domain].0.clone()
+    }
+
+    pub(super) fn prompt_length(&self, row: u64) -> u32 {
+        let LogNormal { median, spread } = self.config.prompt_length;
+        let drawn = median * (spread * self.draw(row, Latent::PromptLength).normal()).exp();
+        drawn.clamp(16.0_f64.min(median), MOST_OF_MEDIAN * median) as u32
+    }
+
+    /// Returns the pass rate of the prompt in `row`, whose responses are `length` standard deviations longer than average.
+    pub(super) fn pass_rate(&self, row: u64, length: f64) -> f64 {
+        let PassRate { median, spread, length_correlation } = self.config.pass_rate;
+        let own = self.draw(row, Latent::Difficulty).normal();
+        let difficulty = correlated(length_correlation, length, own);
+        normal_cdf(normal_quantile(median) - spread * difficulty)
+    }
+}

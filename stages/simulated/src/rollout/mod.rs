@@ -1,0 +1,418 @@
+//! A rollout engine of a simulated cluster.
+//!
+//! The engine behaves like an engine with continuous batching. It admits responses first come first served while its KV cache has room,
+//! stops for their prefill, decodes them together, preempts the newest when the cache is full, and recomputes responses that were preempted
+//! or moved. It counts tokens instead of sampling them. The length of a response comes from a [`LengthModel`], time from a
+//! [`VirtualClock`], and the duration of each operation from [`Cost`].
+//!
+//! The prompt of a simulated request is a single id: the dataset row, which determines all other traits of the prompt.
+
+mod config;
+mod dispatch;
+mod instance;
+pub mod lengths;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+pub use config::{Collect, Dispatch, HandOut, SimulatedEngineConfig, SimulatedEngineError};
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Alarm, Clock, Nanos, VirtualClock};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+
+use self::dispatch::Controller;
+use self::instance::{End, Instance, NANOS, Shape};
+use self::lengths::LengthModel;
+use self::requests::Requests;
+use crate::cluster::Cost;
+use rollpacker_stages::rollout::{
+    FinishReason, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
+};
+
+/// A [`RolloutEngine`] that uses only virtual time.
+///
+/// Beyond the contract:
+/// - Loading weights pauses each instance for the transfer and set-up, after the current iteration. An instance that is not in use loads
+///   them when it is used again.
+/// - A change of tensor parallelism restarts all instances, and their responses are computed again. With fewer instances, the responses of
+///   released instances go to the least loaded ones; with more, the new instances take over waiting responses.
+/// - Responses that end within a report interval are reported together at its end. Responses that are
+///   [collected together](Collect::Together) are reported when the last of all has ended.
+pub struct SimulatedEngine {
+    clock: VirtualClock,
+    alarm: Alarm,
+    /// The time to which the alarm is set.
+    rings: Option<Nanos>,
+    config: SimulatedEngineConfig,
+    lengths: Arc<dyn LengthModel>,
+    shape: Shape,
+    /// All instances; the first `in_use` are in use.
+    instances: Vec<Site>,
+    in_use: usize,
+    loaded: Option<PolicyVersion>,
+    /// Time at which the transfer of these weights ends.
+    loaded_at: Nanos,
+    controller: Controller,
+    requests: Requests,
+    /// Responses without an instance, with their arrival times.
+    homeless: Vec<(f64, usize)>,
+    /// Due times of the instances. An entry counts only if it equals the due time of the instance; others are outdated.
+    due: BinaryHeap<Reverse<(Nanos, usize)>>,
+    /// Responses that ended by themselves and are not reported, by the time of their end.
+    ended: BinaryHeap<Reverse<(Nanos, SampleId, usize)>>,
+    reports: VecDeque<RolloutEvent>,
+    ends: Vec<End>,
+    failed: bool,
+}
+
+/// An instance and the engine's data about it.
+#[derive(Debug, Default)]
+struct Site {
+    instance: Instance,
+    /// The version of its weights.
+    version: Option<PolicyVersion>,
+    due: Option<Nanos>,
+}
+
+impl SimulatedEngine {
+    /// Creates an engine of a model whose responses have the lengths of `lengths`.
+    ///
+    /// # Errors
+    /// Returns an error if an option is out of bounds or the model does not fit.
+    pub fn new(
+        config: SimulatedEngineConfig,
+        cost: Cost,
+        lengths: Arc<dyn LengthModel>,
+        clock: VirtualClock,
+    ) -> Result<Self, SimulatedEngineError> {
+        config.check()?;
+        let Placement { instances, tensor_parallel } = config.placement;
+        let interval = cost.calibration().dispatch_interval;
+        let shape = Shape::new(cost, tensor_parallel, config.max_running, config.slowdown)?;
+        Ok(Self {
+            alarm: clock.alarm(|| {}),
+            clock,
+            rings: None,
+            config,
+            lengths,
+            shape,
+            instances: (0..instances).map(|_| Site::default()).collect(),
+            in_use: instances as usize,
+            loaded: None,
+            loaded_at: Nanos(0),
+            controller: Controller::new(config.dispatch, config.hand_out, interval),
+            requests: Requests::default(),
+            homeless: Vec::new(),
+            due: BinaryHeap::new(),
+            ended: BinaryHeap::new(),
+            reports: VecDeque::new(),
+            ends: Vec::new(),
+            failed: false,
+        })
+    }
+
+    /// Returns the current time in nanoseconds.
+    fn now(&self) -> f64 {
+        self.clock.now().0 as f64
+    }
+
+    /// Returns the end of the report interval that contains `at`.
+    fn report_time(&self, at: Nanos) -> Nanos {
+        let interval = self.config.report_interval.0.max(1);
+        Nanos(at.0.div_ceil(interval) * interval)
+    }
+
+    /// Sends requested responses to the instances.
+    fn dispatch(&mut self) {
+        if self.controller.is_empty() {
+            return;
+        }
+        let now = self.now();
+        let assigned = self.controller.assign(now, self.in_use, &*self.lengths, &mut self.requests);
+        for (instance, arrival, slot) in assigned {
+            match instance {
+                Some(instance) => self.enqueue(instance, arrival, slot),
+                None => self.homeless.push((arrival, slot)),
+            }
+        }
+    }
+
+    fn enqueue(&mut self, instance: usize, arrival: f64, slot: usize) {
+        self.requests.get_mut(slot).instance = instance as u32;
+        self.instances[instance].instance.enqueue(slot, arrival, &mut self.requests);
+        self.note_due(instance);
+    }
+
+    /// Calls `work` with an instance, then records the responses that ended in it and its due time.
+    fn with<R>(
+        &mut self,
+        instance: usize,
+        work: impl FnOnce(&mut Instance, &Shape, &mut Requests, &mut Vec<End>) -> R,
+    ) -> R {
+        let site = &mut self.instances[instance];
+        let result = work(&mut site.instance, &self.shape, &mut self.requests, &mut self.ends);
+        for End { slot, at } in self.ends.drain(..) {
+            let ended = (Nanos(at.ceil() as u64), self.requests.get(slot).id, slot);
+            self.ended.push(Reverse(ended));
+        }
+        self.note_due(instance);
+        result
+    }
+
+    fn note_due(&mut self, instance: usize) {
+        let site = &mut self.instances[instance];
+        let due = site.instance.due(&self.shape, &self.requests).map(|at| Nanos(at.ceil() as u64));
+        if due != site.due {
+            site.due = due;
+            self.due.extend(due.map(|due| Reverse((due, instance))));
+        }
+    }
+
+    /// Returns the next due time, and its instance.
+    fn next_due(&mut self) -> Option<(Nanos, usize)> {
+        while let Some(&Reverse((at, instance))) = self.due.peek() {
+            if self.instances[instance].due == Some(at) {
+                return Some((at, instance));
+            }
+            self.due.pop();
+        }
+        None
+    }
+
+    /// Simulates everything that can be reported by now, and reports it.
+    ///
+    /// Events are reported only at multiples of the report interval, so the horizon is the last such multiple. Instances are advanced to it
+    /// in the order of their due times. Outdated entries of `due` are skipped by `next_due`, so the heap needs no removals.
+    fn catch_up(&mut self) {
+        let interval = self.config.report_interval.0.max(1);
+        let horizon = Nanos(self.clock.now().0 / interval * interval);
+        while let Some((at, instance)) = self.next_due()
+            && at <= horizon
+        {
+            self.due.pop();
+            self.instances[instance].due = None;
+            self.with(instance, |site, shape, requests, ended| {
+                site.advance(horizon.0 as f64, shape, requests, ended);
+            });
+        }
+        while let Some((at, slot)) = self.next_report()
+            && at <= horizon
+        {
+            self.ended.pop();
+            self.report(slot, at, None);
+        }
+    }
+
+    /// Returns the next response to report and the time of its end.
+    fn next_report(&self) -> Option<(Nanos, usize)> {
+        let waits = self.config.collect == Collect::Together && !self.requests.have_ended();
+        let Reverse((at, _, slot)) = self.ended.peek().filter(|_| !waits)?;
+        Some((*at, *slot))
+    }
+
+    /// Reports a response that has ended. Without a `reason`, it ended by itself.
+    fn report(&mut self, slot: usize, at: Nanos, reason: Option<FinishReason>) {
+        let whole = if self.requests.get(slot).tokens < self.lengths.cap() {
+            FinishReason::Stop
+        } else {
+            FinishReason::Length
+        };
+        let completion = self.requests.remove(slot, at, reason.unwrap_or(whole));
+        self.reports.push_back(RolloutEvent::Completed(completion));
+    }
+
+    /// Sets the alarm to the next time at which there may be something to report.
+    fn set_alarm(&mut self) {
+        let due = self.next_due().map(|(at, _)| at);
+        let ended = self.next_report().map(|(at, _)| at);
+        let next = due.into_iter().chain(ended).min().map(|at| self.report_time(at));
+        self.ring_at(next);
+    }
+
+    fn ring_at(&mut self, at: Option<Nanos>) {
+        if at == self.rings {
+            return;
+        }
+        self.rings = at;
+        match at {
+            Some(at) => self.alarm.set(at),
+            None => self.alarm.clear(),
+        }
+    }
+
+    /// Returns the seconds until an instance samples with new weights.
+    fn loading(&self) -> f64 {
+        self.shape.cost.weight_sync() + self.shape.cost.rollout_overhead()
+    }
+
+    /// Starts to use the instances `from..to`, which must be idle.
+    fn take_up(&mut self, from: usize, to: usize, pause: f64) {
+        let loading = self.loading();
+        let now = self.now();
+        let sites = self.instances.len().max(to);
+        self.instances.resize_with(sites, Site::default);
+        for site in &mut self.instances[from..to] {
+            let stale = site.version != self.loaded;
+            site.version = self.loaded;
+            let loading = if stale { loading } else { 0.0 };
+            site.instance.hold(now + NANOS * (pause + loading));
+        }
+        self.in_use = to;
+    }
+
+    /// Stops using the instances from `from` on, and returns their responses.
+    fn evict(&mut self, from: usize) -> Vec<(f64, usize)> {
+        let now = self.now();
+        let evicted = (from..self.in_use).flat_map(|instance| {
+            self.with(instance, |site, shape, requests, ended| {
+                site.evict(now, shape, requests, ended)
+            })
+        });
+        let evicted = evicted.collect();
+        self.in_use = from;
+        evicted
+    }
+
+    /// Assigns responses to the least loaded instances in use.
+    fn distribute(&mut self, slots: Vec<(f64, usize)>) {
+        if self.in_use == 0 {
+            self.homeless.extend(slots);
+            return;
+        }
+        let load = |(at, site): (usize, &Site)| Reverse((site.instance.load(), at));
+        let mut loads: BinaryHeap<_> =
+            self.instances[..self.in_use].iter().enumerate().map(load).collect();
+        for (arrival, slot) in slots {
+            let mut least = loads.peek_mut().expect("invariant: an instance is in use");
+            let Reverse((load, instance)) = *least;
+            *least = Reverse((load + 1, instance));
+            drop(least);
+            self.enqueue(instance, arrival, slot);
+        }
+    }
+
+    /// Restarts all instances with a different tensor parallelism.
+    fn reshape(&mut self, placement: Placement) -> Result<(), SimulatedEngineError> {
+        let Placement { instances, tensor_parallel } = placement;
+        let cost = self.shape.cost.clone();
+        let SimulatedEngineConfig { max_running, slowdown, .. } = self.config;
+        let shape = Shape::new(cost, tensor_parallel, max_running, slowdown)?;
+        let evicted = self.evict(0);
+        self.shape = shape;
+        self.instances.clear();
+        self.due.clear();
+        let restart = self.shape.cost.reconfiguration();
+        self.take_up(0, instances as usize, restart);
+        self.settle_in(evicted);
+        Ok(())
+    }
+
+    /// Changes the number of instances, with the same tensor parallelism.
+    fn resize(&mut self, instances: usize) {
+        if instances < self.in_use {
+            let evicted = self.evict(instances);
+            self.settle_in(evicted);
+        } else if instances > self.in_use {
+            let waiting = |site: &mut Site| site.instance.give_waiting(&self.requests);
+            let waiting = self.instances[..self.in_use].iter_mut().flat_map(waiting).collect();
+            self.take_up(self.in_use, instances, 0.0);
+            self.settle_in(waiting);
+        }
+    }
+
+    /// Distributes responses, after those that had no instance.
+    fn settle_in(&mut self, slots: Vec<(f64, usize)>) {
+        let mut all = std::mem::take(&mut self.homeless);
+        all.extend(slots);
+        self.distribute(all);
+    }
+
+    fn fail(&mut self, reason: String) {
+        self.failed = true;
+        self.reports.clear();
+        self.reports.push_back(RolloutEvent::Failed(RolloutError::Engine { instance: 0, reason }));
+    }
+}
+
+impl RolloutEngine for SimulatedEngine {
+    fn load(&mut self, policy: &Policy) {
+        self.dispatch();
+        if self.loaded.replace(policy.version) == Some(policy.version) {
+            return;
+        }
+        let transfer = Nanos::from_secs_f64(self.shape.cost.weight_sync());
+        self.loaded_at = Nanos(self.clock.now().0 + transfer.0);
+        let (now, pause) = (self.now(), self.loading());
+        self.controller.hold(now + NANOS * pause);
+        for instance in 0..self.in_use {
+            self.instances[instance].version = self.loaded;
+            self.with(instance, |site, shape, requests, ended| {
+                site.pause(now, pause, shape, requests, ended);
+            });
+        }
+    }
+
+    fn generate(&mut self, request: Request) {
+        if !self.failed {
+            self.controller.ask(request);
+            self.ring_at(Some(self.clock.now()));
+        }
+    }
+
+    fn abort(&mut self, id: SampleId) {
+        self.dispatch();
+        let Some(slot) = self.requests.open(id) else { return };
+        let now = self.now();
+        let home = self.requests.get(slot).instance as usize;
+        let dropped = match self.homeless.iter().position(|(_, homeless)| *homeless == slot) {
+            Some(at) => {
+                self.homeless.remove(at);
+                let tokens = self.requests.get(slot).tokens;
+                self.requests.end(slot, tokens);
+                true
+            }
+            None => self.with(home, |site, shape, requests, ended| {
+                site.abort(now, slot, shape, requests, ended)
+            }),
+        };
+        if dropped {
+            self.report(slot, self.clock.now(), Some(FinishReason::Abort));
+            self.ring_at(Some(self.clock.now()));
+        }
+    }
+
+    fn place(&mut self, placement: Placement) {
+        self.dispatch();
+        if placement.tensor_parallel == self.shape.tensor_parallel {
+            self.resize(placement.instances as usize);
+        } else if let Err(error) = self.reshape(placement) {
+            self.fail(error.to_string());
+        }
+        self.ring_at(Some(self.clock.now()));
+    }
+
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        (self.loaded == Some(version)).then_some(self.loaded_at)
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        if self.reports.is_empty() && !self.failed {
+            self.dispatch();
+            self.catch_up();
+            if self.reports.is_empty() {
+                self.set_alarm();
+            }
+        }
+        self.reports.pop_front()
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.alarm = self.clock.alarm(move || waker());
+        let rings = self.rings.take();
+        self.ring_at(rings);
+    }
+}

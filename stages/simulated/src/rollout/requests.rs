@@ -1,0 +1,142 @@
+//! The outstanding responses of a simulated engine.
+
+use std::collections::HashMap;
+
+use rollpacker_dataflow::step::SampleId;
+use slab::Slab;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_stages::rollout::{Completion, FinishReason};
+
+/// All outstanding responses, independent of their instance.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    live: Slab<Live>,
+    /// The responses that have not ended, by id.
+    open: HashMap<SampleId, usize>,
+    turns: u64,
+}
+
+/// An outstanding response.
+#[derive(Clone, Debug)]
+pub(super) struct Live {
+    pub(super) id: SampleId,
+    /// Number of tokens of the prompt.
+    pub(super) prompt_length: u32,
+    /// Final number of tokens.
+    pub(super) length: u32,
+    /// Number of tokens at iteration `since`.
+    pub(super) tokens: u32,
+    /// Iteration of its instance at which it started to run; valid only while it runs.
+    pub(super) since: u64,
+    /// The turn of the only valid [`Ticket`] of the response.
+    pub(super) turn: u64,
+    pub(super) state: State,
+    pub(super) instance: u32,
+    pub(super) preemptions: u32,
+    /// Time of its first admission, in nanoseconds.
+    pub(super) started: Option<f64>,
+}
+
+/// The state of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting,
+    Running,
+    Ended,
+}
+
+/// A reference to a response in the queue or heap of an instance. It becomes void when the state of the response changes, so that queues
+/// need not be searched when a response leaves from the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket {
+    pub(super) slot: usize,
+    pub(super) turn: u64,
+}
+
+impl Live {
+    /// Returns the number of tokens of prompt and response when its instance is at `iteration`.
+    pub(super) fn context(&self, iteration: u64) -> u64 {
+        u64::from(self.prompt_length) + u64::from(self.tokens_at(iteration))
+    }
+
+    /// Returns the number of tokens of the response when its instance is at `iteration`.
+    pub(super) fn tokens_at(&self, iteration: u64) -> u32 {
+        match self.state {
+            State::Running => self.tokens + (iteration - self.since) as u32,
+            State::Waiting | State::Ended => self.tokens,
+        }
+    }
+}
+
+impl Requests {
+    /// Adds a response and returns its slot.
+    pub(super) fn insert(&mut self, live: Live) -> usize {
+        let id = live.id;
+        let slot = self.live.insert(live);
+        let before = self.open.insert(id, slot);
+        debug_assert!(before.is_none(), "{id} was asked for twice");
+        slot
+    }
+
+    pub(super) fn open(&self, id: SampleId) -> Option<usize> {
+        self.open.get(&id).copied()
+    }
+
+    /// Returns `true` if all responses have ended.
+    pub(super) fn have_ended(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub(super) fn get(&self, slot: usize) -> &Live {
+        &self.live[slot]
+    }
+
+    pub(super) fn get_mut(&mut self, slot: usize) -> &mut Live {
+        &mut self.live[slot]
+    }
+
+    /// Changes the state of a response. All its earlier tickets become void.
+    pub(super) fn turn(&mut self, slot: usize, state: State) -> Ticket {
+        self.turns += 1;
+        let live = &mut self.live[slot];
+        live.state = state;
+        live.turn = self.turns;
+        Ticket { slot, turn: self.turns }
+    }
+
+    /// Returns the response of a ticket, unless the ticket is void.
+    pub(super) fn find(&self, ticket: Ticket) -> Option<&Live> {
+        self.live.get(ticket.slot).filter(|live| live.turn == ticket.turn)
+    }
+
+    /// Marks a response as ended with `tokens` tokens. It stays until it is [removed](Self::remove).
+    pub(super) fn end(&mut self, slot: usize, tokens: u32) {
+        self.turn(slot, State::Ended);
+        self.live[slot].tokens = tokens;
+        self.open.remove(&self.live[slot].id);
+    }
+
+    /// Removes an ended response and returns its completion.
+    pub(super) fn remove(
+        &mut self,
+        slot: usize,
+        finished: Nanos,
+        finish_reason: FinishReason,
+    ) -> Completion {
+        let live = self.live.remove(slot);
+        Completion {
+            id: live.id,
+            response_length: live.tokens,
+            response_ids: Vec::new(),
+            logprobs: Vec::new(),
+            token_versions: Vec::new(),
+            text: String::new(),
+            finish_reason,
+            started: live.started.map_or(finished, |started| Nanos(started as u64)),
+            finished,
+            preemptions: live.preemptions,
+            instance: live.instance,
+        }
+    }
+}

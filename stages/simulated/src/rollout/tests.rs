@@ -1,0 +1,435 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rollpacker_dataflow::step::{PromptId, Step};
+
+use super::lengths::PromptTraits;
+use super::*;
+use crate::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker_stages::rollout::Completion;
+
+/// A length model from a function and a fixed prompt length.
+struct Rule {
+    length: fn(u64, SampleId) -> u32,
+    prompt_length: u32,
+}
+
+const CAP: u32 = 8192;
+
+impl LengthModel for Rule {
+    fn prompt(&self, _row: u64) -> PromptTraits {
+        PromptTraits { domain: "math".into(), prompt_length: self.prompt_length, pass_rate: 0.5 }
+    }
+
+    fn response(&self, row: u64, id: SampleId, draw: u32) -> u32 {
+        ((self.length)(row, id) + draw).clamp(1, CAP)
+    }
+
+    fn cap(&self) -> u32 {
+        CAP
+    }
+}
+
+/// Returns scattered lengths between 1 and 2000.
+fn scattered(row: u64, id: SampleId) -> u32 {
+    let mixed = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(id.sample) + 7) << 20;
+    (mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as u32 % 2000 + 1
+}
+
+fn cost(dispatch_interval: f64) -> Cost {
+    let calibration = Calibration {
+        dispatch_interval,
+        rollout_overhead: 2.0,
+        reconfiguration: 10.0,
+        ..Calibration::default()
+    };
+    let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
+    Cost::new(Hardware::built_in("H800").expect("built in"), model, calibration)
+}
+
+struct Bench {
+    clock: VirtualClock,
+    engine: SimulatedEngine,
+    ended: BTreeMap<SampleId, Completion>,
+}
+
+fn config(instances: u32, interval: u64) -> SimulatedEngineConfig {
+    SimulatedEngineConfig {
+        report_interval: Nanos(interval),
+        ..SimulatedEngineConfig::new(Placement { instances, tensor_parallel: 1 })
+    }
+}
+
+impl Bench {
+    fn new(config: SimulatedEngineConfig, rule: Rule) -> Self {
+        let clock = VirtualClock::default();
+        let engine = SimulatedEngine::new(config, cost(0.0), Arc::new(rule), clock.clone())
+            .expect("7B fits");
+        Self { clock, engine, ended: BTreeMap::new() }
+    }
+
+    fn generate(&mut self, prompt: u64, samples: u32) {
+        self.resume(prompt, samples, Vec::new());
+    }
+
+    fn resume(
+        &mut self,
+        prompt: u64,
+        samples: u32,
+        resumed: Vec<rollpacker_stages::rollout::Partial>,
+    ) {
+        let (step, prompt_ids) = (Step(0), [prompt as i32].into());
+        let prompt = PromptId(prompt);
+        self.engine.generate(Request { step, prompt, samples: 0..samples, prompt_ids, resumed });
+    }
+
+    fn poll(&mut self) {
+        while let Some(event) = self.engine.poll() {
+            let RolloutEvent::Completed(completion) = event else { panic!("{event:?}") };
+            let id = completion.id;
+            assert!(completion.finished <= self.clock.now());
+            assert!(completion.started <= completion.finished, "{completion:?}");
+            assert_eq!(self.ended.insert(id, completion), None, "{id} was reported twice");
+        }
+    }
+
+    fn run(&mut self) {
+        self.poll();
+        while self.clock.advance() {
+            self.poll();
+        }
+    }
+
+    /// Runs until `until`, in seconds, as long as there are alarms.
+    fn run_until(&mut self, until: f64) {
+        self.poll();
+        let alarm = self.clock.alarm(|| {});
+        alarm.set(Nanos::from_secs_f64(until));
+        while self.clock.now() < Nanos::from_secs_f64(until) && self.clock.advance() {
+            self.poll();
+        }
+    }
+
+    fn length(&self, prompt: u64, sample: u32) -> u32 {
+        self.ended[&id(prompt, sample)].response_length
+    }
+}
+
+fn id(prompt: u64, sample: u32) -> SampleId {
+    SampleId { step: Step(0), prompt: PromptId(prompt), sample }
+}
+
+/// Simulates an instance one iteration at a time. Returns the end of each response in seconds, and its preemptions.
+fn oracle(shape: &Shape, prompt_length: u64, lengths: &[u32]) -> Vec<(f64, u32)> {
+    let mut waiting: VecDeque<usize> = (0..lengths.len()).collect();
+    let mut running: Vec<usize> = Vec::new();
+    let mut tokens = vec![0_u32; lengths.len()];
+    let mut outcome = vec![(0.0, 0); lengths.len()];
+    let mut now = 0.0;
+    while !waiting.is_empty() || !running.is_empty() {
+        let context = |slot: usize, tokens: &[u32]| prompt_length + u64::from(tokens[slot]);
+        let held = |running: &[usize], tokens: &[u32]| -> u64 {
+            running.iter().map(|slot| context(*slot, tokens)).sum()
+        };
+        while let Some(&first) = waiting.front() {
+            let need = context(first, &tokens);
+            if !shape.admits(need, running.len() as u32, held(&running, &tokens)) {
+                break;
+            }
+            running.push(first);
+            waiting.pop_front();
+            now += shape.cost.prefill(shape.tensor_parallel, need as f64);
+        }
+        let fits = |running: &[usize], tokens: &[u32]| {
+            held(running, tokens) + running.len() as u64 <= shape.capacity
+        };
+        if running.len() > 1 && !fits(&running, &tokens) {
+            let newest = running.pop().expect("more than one runs");
+            waiting.push_front(newest);
+            outcome[newest].1 += 1;
+            continue;
+        }
+        now += shape.decode.iteration(running.len() as u32, held(&running, &tokens));
+        running.iter().for_each(|slot| tokens[*slot] += 1);
+        running.iter().filter(|slot| tokens[**slot] == lengths[**slot]).for_each(|slot| {
+            outcome[*slot].0 = now;
+        });
+        running.retain(|slot| tokens[*slot] < lengths[*slot]);
+    }
+    outcome
+}
+
+/// Compares an instance with a KV cache of `capacity` tokens with the oracle.
+fn against_the_oracle(capacity: u64, max_running: u32, prompt_length: u32, responses: u32) -> u32 {
+    let rule = Rule { length: scattered, prompt_length };
+    let mut bench = Bench::new(SimulatedEngineConfig { max_running, ..config(1, 0) }, rule);
+    bench.engine.shape.capacity = capacity;
+    let lengths: Vec<_> = (0..responses).map(|sample| scattered(5, id(5, sample))).collect();
+    let expected = oracle(&bench.engine.shape, u64::from(prompt_length), &lengths);
+    bench.generate(5, responses);
+    bench.run();
+    for (sample, (seconds, preemptions)) in (0..).zip(&expected) {
+        let found = &bench.ended[&id(5, sample)];
+        let off = (found.finished.as_secs_f64() - seconds).abs();
+        assert!(off <= 1e-7 + 1e-9 * seconds, "{sample}: {} {seconds}", found.finished);
+        assert_eq!(found.preemptions, *preemptions, "{sample}");
+        assert_eq!(found.response_length, lengths[sample as usize]);
+    }
+    expected.iter().map(|(_, preemptions)| preemptions).sum()
+}
+
+#[test]
+fn events_are_those_of_stepping_iteration_by_iteration() {
+    assert_eq!(against_the_oracle(780_000, 256, 250, 100), 0);
+    assert_eq!(against_the_oracle(780_000, 8, 250, 60), 0, "8 at once");
+    assert!(against_the_oracle(20_000, 256, 250, 100) > 5, "responses are preempted");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn events_are_those_of_the_oracle_whatever_fits(
+        capacity in 3000_u64..60_000, max_running in 1_u32..40, prompt_length in 1_u32..900, responses in 1_u32..60
+    ) {
+        against_the_oracle(capacity, max_running, prompt_length, responses);
+    }
+}
+
+#[test]
+fn an_instance_starts_after_the_weights_and_reports_on_the_grid() {
+    let mut bench =
+        Bench::new(config(2, 10_000_000), Rule { length: scattered, prompt_length: 250 });
+    bench.engine.load(&Policy { version: PolicyVersion(0), location: String::new(), digest: 0 });
+    bench.generate(1, 4);
+    bench.poll();
+    let mut reported = BTreeMap::new();
+    while bench.clock.advance() {
+        let before = bench.ended.len();
+        bench.poll();
+        reported.insert(bench.clock.now().0, bench.ended.len() - before);
+    }
+    assert!(reported.keys().all(|at| at % 10_000_000 == 0), "{reported:?}");
+    assert_eq!(reported.values().sum::<usize>(), 4);
+    let transfer = 0.75e-9 * 7.62e9;
+    let loaded = bench.engine.loaded_at(PolicyVersion(0)).expect("loaded");
+    assert!((loaded.as_secs_f64() - transfer).abs() < 1e-6, "{loaded}");
+    assert_eq!(bench.engine.loaded_at(PolicyVersion(1)), None);
+    let load = 2.0 + transfer;
+    let first = bench.ended.values().map(|c| c.started).min().expect("some");
+    assert!((first.as_secs_f64() - load).abs() < 1e-6, "{first}");
+}
+
+#[test]
+fn an_aborted_response_keeps_the_tokens_that_were_there() {
+    let mut bench = Bench::new(config(1, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
+    bench.generate(1, 2);
+    bench.run_until(2.0);
+    bench.engine.abort(id(1, 1));
+    bench.poll();
+    let found = bench.length(1, 1);
+    let shape = &bench.engine.shape;
+    let prefills = 2.0 * shape.cost.prefill(1, 250.0);
+    assert_eq!(u64::from(found), shape.decode.within(2.0 - prefills, 2, 500));
+    assert_eq!(bench.ended[&id(1, 1)].finish_reason, FinishReason::Abort);
+    bench.engine.abort(id(1, 1));
+    bench.run();
+    assert_eq!(bench.length(1, 0), 1000);
+}
+
+#[test]
+fn a_resumed_response_goes_on_from_its_tokens() {
+    let kept = |sample, response_length| rollpacker_stages::rollout::Partial {
+        sample,
+        response_length,
+        ..Default::default()
+    };
+    let time = |resumed: Vec<rollpacker_stages::rollout::Partial>| {
+        let mut bench = Bench::new(config(1, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
+        bench.resume(1, 1, resumed);
+        bench.run();
+        (bench.length(1, 0), bench.clock.now().as_secs_f64())
+    };
+    let (length, whole) = time(Vec::new());
+    assert_eq!(length, 1000);
+    let (length, rest) = time(vec![kept(0, 900)]);
+    assert_eq!(length, 1000);
+    assert!(rest < 0.2 * whole, "{rest} of {whole}");
+    assert_eq!(time(vec![kept(0, 1005)]).0, 1006, "drawn again until it is longer");
+    assert_eq!(time(vec![kept(0, CAP)]).0, CAP + 1, "nothing is longer than the cap");
+}
+
+#[test]
+fn fewer_instances_take_over_what_the_others_had() {
+    let mut bench = Bench::new(config(4, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
+    bench.generate(1, 8);
+    bench.run_until(1.0);
+    bench.engine.place(Placement { instances: 1, tensor_parallel: 1 });
+    bench.run();
+    assert_eq!(bench.ended.len(), 8);
+    assert!(bench.ended.values().all(|c| c.instance == 0 && c.response_length == 1000));
+    assert!(bench.ended.values().all(|c| c.preemptions == 0), "moving is no preemption");
+    let on_four = {
+        let mut bench = Bench::new(config(4, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
+        bench.generate(1, 8);
+        bench.run();
+        bench.clock.now()
+    };
+    assert!(bench.clock.now() > on_four);
+}
+
+#[test]
+fn more_instances_take_over_what_waits_once_they_have_the_weights() {
+    let few = SimulatedEngineConfig { max_running: 2, ..config(1, 0) };
+    let mut bench = Bench::new(few, Rule { length: |_, _| 1000, prompt_length: 250 });
+    let version = PolicyVersion(0);
+    bench.engine.load(&Policy { version, location: String::new(), digest: 0 });
+    bench.generate(1, 8);
+    bench.run_until(3.0);
+    bench.engine.place(Placement { instances: 4, tensor_parallel: 1 });
+    bench.run();
+    let instances: BTreeMap<_, _> = bench.ended.values().map(|c| (c.instance, c.started)).collect();
+    assert_eq!(instances.len(), 4);
+    let load = bench.engine.loading();
+    let new = instances.iter().filter(|(instance, _)| **instance > 0);
+    assert!(new.clone().all(|(_, started)| started.as_secs_f64() >= 3.0 + load), "{instances:?}");
+    assert_eq!(bench.ended.len(), 8);
+}
+
+#[test]
+fn without_instances_responses_wait_and_another_tensor_parallelism_restarts() {
+    let mut bench = Bench::new(config(2, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
+    bench.generate(1, 4);
+    bench.run_until(1.0);
+    bench.engine.place(Placement { instances: 0, tensor_parallel: 1 });
+    bench.run_until(100.0);
+    assert_eq!(bench.ended.len(), 0);
+    bench.engine.abort(id(1, 3));
+    bench.poll();
+    assert!(bench.length(1, 3) > 0);
+    bench.engine.place(Placement { instances: 1, tensor_parallel: 4 });
+    bench.run();
+    assert_eq!(bench.ended.len(), 4);
+    let end = bench.clock.now().as_secs_f64();
+    assert!(end > 110.0 && end < 118.0, "{end}: a restart of 10 s and the rest");
+}
+
+#[test]
+fn a_model_that_does_not_fit_ends_the_engine() {
+    let mut bench = Bench::new(config(2, 0), Rule { length: scattered, prompt_length: 250 });
+    bench.engine.place(Placement { instances: 1, tensor_parallel: 9 });
+    let Some(RolloutEvent::Failed(error)) = bench.engine.poll() else { panic!("it goes on") };
+    assert_eq!(
+        error.to_string(),
+        "rollout engine instance 0 failed: tensor_parallel: expected 1 to 8, the devices of a server, found 9"
+    );
+    assert_eq!(bench.engine.poll(), None);
+}
+
+#[test]
+fn chunks_keep_prompts_together_and_round_robin_spreads_them() {
+    let instances = |dispatch| {
+        let rule = Rule { length: scattered, prompt_length: 250 };
+        let mut bench = Bench::new(SimulatedEngineConfig { dispatch, ..config(2, 0) }, rule);
+        (0..4).for_each(|prompt| bench.generate(prompt, 2));
+        bench.run();
+        bench.ended.values().map(|completion| completion.instance).collect::<Vec<_>>()
+    };
+    assert_eq!(instances(Dispatch::PromptChunks), [0, 0, 0, 0, 1, 1, 1, 1]);
+    assert_eq!(instances(Dispatch::RoundRobin), [0, 1, 0, 1, 0, 1, 0, 1]);
+}
+
+#[test]
+fn what_is_collected_together_is_reported_when_the_last_has_ended_and_is_the_same() {
+    let ended = |collect| {
+        let rule = Rule { length: scattered, prompt_length: 100 };
+        let mut bench =
+            Bench::new(SimulatedEngineConfig { collect, ..config(2, 10_000_000) }, rule);
+        (0..4).for_each(|prompt| bench.generate(prompt, 8));
+        bench.poll();
+        let mut reports = Vec::new();
+        while bench.clock.advance() {
+            let before = bench.ended.len();
+            bench.poll();
+            reports.extend((bench.ended.len() > before).then(|| bench.clock.now()));
+        }
+        (bench.ended, reports)
+    };
+    let (each, reports) = ended(Collect::Streamed);
+    let (together, report) = ended(Collect::Together);
+    assert_eq!(together, each);
+    assert!(reports.len() > 20, "{reports:?}");
+    assert_eq!(report[..], reports[reports.len() - 1..]);
+}
+
+/// A command of a caller.
+#[derive(Clone, Copy, Debug)]
+enum Command {
+    Generate(u32),
+    Abort(usize),
+    Place(u32, u32),
+    Load,
+    Pass(u32),
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        4 => (1_u32..12).prop_map(Command::Generate),
+        4 => any::<prop::sample::Index>().prop_map(|at| Command::Abort(at.index(200))),
+        1 => (0_u32..5, 0_u32..2).prop_map(|(n, tp)| Command::Place(n, 1 << tp)),
+        1 => Just(Command::Load),
+        6 => (1_u32..3000).prop_map(Command::Pass),
+    ]
+}
+
+/// Runs `commands` to completion on an engine with a small KV cache.
+fn obey(commands: &[Command], interval: u64) -> (usize, BTreeMap<SampleId, Completion>, Nanos) {
+    let rule = Rule { length: scattered, prompt_length: 100 };
+    let mut bench = Bench::new(config(3, interval), rule);
+    bench.engine.shape.capacity = 6000;
+    let mut asked = Vec::new();
+    for (at, command) in commands.iter().enumerate() {
+        match *command {
+            Command::Generate(samples) => {
+                bench.generate(at as u64, samples);
+                asked.extend((0..samples).map(|sample| id(at as u64, sample)));
+            }
+            Command::Abort(which) if which < asked.len() => bench.engine.abort(asked[which]),
+            Command::Abort(_) => {}
+            Command::Place(instances, tensor_parallel) => {
+                bench.engine.place(Placement { instances, tensor_parallel });
+            }
+            Command::Load => {
+                let version = PolicyVersion(at as u64);
+                bench.engine.load(&Policy { version, location: String::new(), digest: 0 });
+            }
+            Command::Pass(milliseconds) => {
+                let until = bench.clock.now().as_secs_f64() + f64::from(milliseconds) * 1e-3;
+                bench.run_until(until);
+            }
+        }
+    }
+    bench.engine.place(Placement { instances: 2, tensor_parallel: 1 });
+    bench.run();
+    (asked.len(), bench.ended, bench.clock.now())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn each_response_is_reported_once_and_a_run_repeats_itself(
+        commands in prop::collection::vec(command(), 1..60), interval in prop_oneof![Just(0_u64), Just(10_000_000)]
+    ) {
+        let (asked, ended, end) = obey(&commands, interval);
+        prop_assert_eq!(ended.len(), asked);
+        for completion in ended.values() {
+            let length = scattered(completion.id.prompt.0, completion.id);
+            if completion.finish_reason.is_whole() {
+                prop_assert_eq!(completion.response_length, length);
+            } else {
+                prop_assert!(completion.response_length < length);
+            }
+        }
+        let (_, again, end_again) = obey(&commands, interval);
+        prop_assert_eq!((ended, end), (again, end_again));
+    }
+}

@@ -1,0 +1,117 @@
+//! The torch trainer on a step with long-tailed lengths: 128 responses in groups of 8 with log-normal lengths (median 40, sigma 1, at most
+//! 256), prompts of 32 tokens, and a model of 3.3 million parameters. Counted in tokens, prompts included.
+//!
+//! `cargo bench -p rollpacker-torch --bench train`
+
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, LogNormal};
+use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_model::{Family, ModelConfig, Rope};
+use rollpacker_stages::train::config::TrainerConfig;
+use rollpacker_stages::train::{Sequence, Trainer};
+use rollpacker_torch::model::{Decoder, WeightStore};
+use rollpacker_torch::train::TorchTrainer;
+
+const PROMPT: usize = 32;
+const GROUP: usize = 8;
+
+fn main() {
+    divan::main();
+}
+
+fn model() -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen2,
+        vocab_size: 512,
+        hidden_size: 256,
+        intermediate_size: 768,
+        layers: 4,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 64,
+        rms_norm_eps: 1e-6,
+        rope: Rope::Default { theta: 1e4 },
+        tie_word_embeddings: true,
+        attention_bias: true,
+        max_position_embeddings: 512,
+        initializer_range: 0.02,
+        eos_token_ids: vec![1],
+        bos_token_id: None,
+        pad_token_id: None,
+    }
+}
+
+fn lengths() -> Vec<usize> {
+    let tail = LogNormal::new(40f64.ln(), 1.0).expect("invariant: the deviation is finite");
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    tail.sample_iter(&mut random).take(128).map(|length| (length as usize).clamp(1, 256)).collect()
+}
+
+/// A whole step whose groups arrive one by one.
+#[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
+fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
+    measure(bencher, TrainerConfig { threads, micro_batch_tokens, ..TrainerConfig::default() });
+}
+
+/// The same step with an update that does not depend on the order of arrival.
+#[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
+fn deterministic_step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
+    let deterministic = true;
+    let config =
+        TrainerConfig { threads, micro_batch_tokens, deterministic, ..TrainerConfig::default() };
+    measure(bencher, config);
+}
+
+fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig) {
+    let mut trainer = trainer(config);
+    let (ids, numbers, lengths) = (vec![7i32; 512], vec![-0.5f32; 512], lengths());
+    let sequence = |(at, &length): (usize, &usize)| Sequence {
+        prompt: PromptId((at / GROUP) as u64),
+        sample: (at % GROUP) as u32,
+        prompt_ids: &ids[..PROMPT],
+        response_length: u32::try_from(length).expect("short"),
+        response_ids: &ids[..length],
+        logprobs: &numbers[..length],
+        advantages: &numbers[..length],
+        weight: 1.0,
+        ..Sequence::default()
+    };
+    let sequences: Vec<_> = lengths.iter().enumerate().map(sequence).collect();
+    let tokens: usize = lengths.iter().map(|length| PROMPT + length).sum();
+    bencher.counter(ItemsCount::new(tokens)).bench_local(|| {
+        for group in sequences.chunks(GROUP) {
+            trainer.accumulate(Step(0), group).expect("finite losses");
+        }
+        trainer.update(Step(0)).expect("a finite gradient")
+    });
+}
+
+/// The work that a replica adds to each step besides the transfer: exporting its gradient and importing the sum. Counted in parameters.
+#[divan::bench(args = [false, true], sample_count = 20)]
+fn partial(bencher: Bencher<'_, '_>, deterministic: bool) {
+    let mut trainer = trainer(TrainerConfig { deterministic, ..TrainerConfig::default() });
+    let parameters = trainer.decoder().parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
+    let prompt = [7];
+    let one = Sequence {
+        prompt_ids: &prompt,
+        response_length: 1,
+        response_ids: &prompt,
+        logprobs: &[-0.5],
+        advantages: &[0.5],
+        ..Sequence::default()
+    };
+    bencher.counter(ItemsCount::new::<usize>(parameters)).bench_local(|| {
+        trainer.accumulate(Step(0), &[one]).expect("a finite loss");
+        let partial = trainer.take_partial(Step(0)).expect("memory for the gradient");
+        trainer.put_sum(Step(0), partial).expect("the same model");
+        trainer.update(Step(0)).expect("a finite gradient")
+    });
+}
+
+fn trainer(config: TrainerConfig) -> TorchTrainer {
+    let decoder = Decoder::init(model(), 0, tch::Device::Cpu).expect("memory for a small model");
+    TorchTrainer::new(decoder, config, WeightStore::new(1)).expect("memory for a small model")
+}

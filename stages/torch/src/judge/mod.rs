@@ -1,0 +1,243 @@
+//! A judge's model in process, on the generator of the torch engine.
+//!
+//! Questions wait in one queue. By default, a thread of the judge's own answers them, up to `max_running` at once. If the judge is
+//! colocated and an engine [hosts](crate::rollout::TorchEngine::host) it, the engine's instances answer them instead, together with
+//! the actor's responses ([`guests`](crate::rollout::guests)). The thread takes over whenever no instance hosts the judge: before the
+//! engine starts, while all instances are released, after the engine has ended, and without an engine, as in `score`. An answer that such a
+//! change interrupts continues elsewhere from the tokens that it has.
+//!
+//! An answer depends only on messages, seed and options: its random numbers are keyed by the seed and the prompt, and its logits do not
+//! depend on the other sequences of a batch, apart from the reassociation that [the engine](crate::rollout) documents.
+
+mod answering;
+mod bytes;
+mod models;
+mod options;
+mod questions;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rollpacker_model::{ChatTemplate, Encoded, ModelConfig, ModelError, PromptEncoder, Tokenizer};
+use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::reward::RewardError;
+use rollpacker_stages::reward::chat::Message;
+use rollpacker_stages::reward::chat::{Chat, JudgeSampling};
+use rollpacker_stages::rollout::sampling::{RandomStream, Sampling};
+use rollpacker_stages::rollout::{FinishReason, Waker};
+use sha2::{Digest, Sha256};
+
+use self::answering::Answering;
+pub use self::bytes::{Bytes, NotBytes};
+pub use self::models::Models;
+pub use self::options::TorchChatOptions;
+use self::questions::{Answer, Questions};
+use self::weights::Weights;
+use crate::model::DeviceChoice;
+use crate::model::device::set_threads_of_this_thread;
+use crate::rollout::generator::Capacity;
+use crate::rollout::guests::{Guest, Guests, Tenant};
+
+/// A chat model in process. Clones share the model; dropping the last one ends its thread.
+#[derive(Clone)]
+pub struct TorchChat(Arc<Model>);
+
+struct Model {
+    folder: PathBuf,
+    encoder: PromptEncoder,
+    capacity: Capacity,
+    vocab_size: i32,
+    share: usize,
+    weights: Mutex<Weights>,
+    questions: Arc<Questions>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TorchChat {
+    /// Loads a model and starts its thread.
+    ///
+    /// # Errors
+    /// If an option is out of range, the folder cannot be read, or the device has too little memory.
+    pub fn open(options: &TorchChatOptions) -> Result<Self, CatalogError> {
+        options.check()?;
+        let folder = &options.model_path;
+        let device = options.device.parse::<DeviceChoice>().and_then(DeviceChoice::resolve);
+        let device = device.map_err(refuse)?;
+        let config = ModelConfig::from_folder(folder).map_err(refuse)?;
+        let encoder = PromptEncoder {
+            tokenizer: Arc::new(Tokenizer::from_folder(folder).map_err(refuse)?),
+            template: ChatTemplate::from_folder(folder).map_err(refuse)?,
+        };
+        let capacity = options.capacity(&config);
+        let weights = Weights::load(options, capacity, device).map_err(refuse)?;
+        let mut model = Model {
+            folder: folder.clone(),
+            encoder,
+            capacity,
+            vocab_size: i32::try_from(config.vocab_size).unwrap_or(i32::MAX),
+            share: options.share(),
+            weights: Mutex::new(weights),
+            questions: Arc::default(),
+            thread: None,
+        };
+        model.start(options.threads)?;
+        Ok(Self(Arc::new(model)))
+    }
+
+    /// Lets any engine that hosts `guests` run this model.
+    pub fn colocate(&self, guests: &Guests) {
+        let model: Arc<dyn Guest> = Arc::clone(&self.0) as _;
+        guests.invite(Arc::downgrade(&model));
+    }
+
+    /// Returns the maximum number of tokens of a prompt and its answer together.
+    #[must_use]
+    pub fn token_limit(&self) -> usize {
+        self.0.capacity.token_limit
+    }
+}
+
+impl Chat for TorchChat {
+    async fn complete(
+        &self,
+        messages: &[Message],
+        sampling: &JudgeSampling,
+    ) -> Result<String, RewardError> {
+        let model = &*self.0;
+        let prompt = model.encode(messages, sampling)?;
+        let stream = RandomStream::keyed(key(&prompt, sampling.seed));
+        let sampling = Sampling {
+            temperature: sampling.temperature,
+            ..Sampling::unrestricted(sampling.max_tokens)
+        };
+        let asked = model.questions.ask(prompt.into(), sampling, stream);
+        let answer = match asked {
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err("its thread has ended".into())),
+            Err(reason) => Err(reason),
+        };
+        model.read(answer.map_err(|reason| model.fault(reason))?)
+    }
+}
+
+impl Model {
+    fn start(&mut self, threads: usize) -> Result<(), CatalogError> {
+        let refuse = |error: String| CatalogError::Start(format!("the judge: {error}"));
+        let answering = self.answering(None).map_err(|error| refuse(error.to_string()))?;
+        let work = move || {
+            set_threads_of_this_thread(threads);
+            answering.serve();
+        };
+        let thread = std::thread::Builder::new().name("judge".to_owned()).spawn(work);
+        self.thread = Some(thread.map_err(|error| refuse(error.to_string()))?);
+        Ok(())
+    }
+
+    fn answering(&self, host: Option<Waker>) -> Result<Answering, tch::TchError> {
+        let network = self.weights.lock().unwrap_or_else(PoisonError::into_inner).network();
+        Answering::new(network, self.capacity, Arc::clone(&self.questions), host)
+    }
+
+    /// Returns the token ids of the prompt, after checking that it fits together with the longest answer.
+    fn encode(
+        &self,
+        messages: &[Message],
+        sampling: &JudgeSampling,
+    ) -> Result<Vec<i32>, RewardError> {
+        let limit = self.capacity.token_limit;
+        let encoded = self.encoder.encode_within(messages, limit);
+        let (prompt, tokens) = match encoded.map_err(|error| self.fault(error))? {
+            Encoded::Ids(ids) => {
+                let tokens = ids.len();
+                (ids, tokens)
+            }
+            Encoded::TooLong(least) => (Vec::new(), least),
+        };
+        let JudgeSampling { temperature, max_tokens, .. } = *sampling;
+        if max_tokens == 0 || !(temperature >= 0.0 && temperature.is_finite()) {
+            let expected = "expected max_tokens above 0 and a temperature of at least 0";
+            let reason = format!("{expected}, found {max_tokens} and {temperature}");
+            return Err(self.fault(reason));
+        }
+        if tokens == 0 || tokens.saturating_add(max_tokens as usize) > limit {
+            let room = limit.saturating_sub(max_tokens as usize);
+            let beside = format!("of {limit} tokens with an answer of {max_tokens}");
+            return Err(self.fault(format_args!(
+                "the prompt has {tokens} tokens, expected 1 to {room} to fit a context {beside}"
+            )));
+        }
+        match prompt.iter().find(|id| !(0..self.vocab_size).contains(*id)) {
+            Some(id) => Err(self.fault(format_args!(
+                "token {id} of the tokenizer is outside of the model's vocabulary of {} tokens",
+                self.vocab_size
+            ))),
+            None => Ok(prompt),
+        }
+    }
+
+    fn read(&self, answer: Answer) -> Result<String, RewardError> {
+        let Answer { ids, reason } = answer;
+        if reason != FinishReason::Stop {
+            let most = ids.len();
+            // A retry would be cut off again: the same question has the same answer.
+            let reason = format_args!("the judge's answer was cut off after {most} tokens");
+            return Err(RewardError::fatal(reason));
+        }
+        self.encoder.tokenizer.decode(&ids, true).map_err(|error| self.fault(error))
+    }
+
+    fn fault(&self, reason: impl std::fmt::Display) -> RewardError {
+        RewardError::fatal(format_args!("the judge `{}`: {reason}", self.folder.display()))
+    }
+}
+
+impl Guest for Model {
+    fn tenant(&self, wake: Waker) -> Option<Box<dyn Tenant>> {
+        let can_be_shared =
+            self.weights.lock().unwrap_or_else(PoisonError::into_inner).can_be_shared();
+        if !can_be_shared && self.questions.is_hosted() {
+            return None;
+        }
+        match self.answering(Some(wake)) {
+            Ok(answering) => Some(Box::new(answering)),
+            Err(error) => {
+                self.questions.fail(&error.to_string());
+                None
+            }
+        }
+    }
+
+    fn share(&self) -> usize {
+        self.share
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.questions.close();
+        if let Some(thread) = self.thread.take() {
+            let _panic = thread.join();
+        }
+    }
+}
+
+/// Converts an error of opening a model to an error of the option that caused it.
+fn refuse(error: ModelError) -> CatalogError {
+    let key = match error {
+        ModelError::Device { .. } => "device",
+        ModelError::MemoryBudget { .. } => "memory_budget",
+        _ => "model_path",
+    };
+    CatalogError::Option { key: key.to_owned(), reason: error.to_string() }
+}
+
+/// Returns the key of an answer's random numbers, which differs for every prompt and seed.
+fn key(prompt: &[i32], seed: u64) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    digest.update(seed.to_le_bytes());
+    prompt.iter().for_each(|id| digest.update(id.to_le_bytes()));
+    digest.finalize().into()
+}

@@ -1,0 +1,71 @@
+//! The in-process judge models that a registry has made.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rollpacker_stages::catalog::{CatalogError, Options, read};
+use rollpacker_stages::fields::fields;
+use rollpacker_stages::reward::chat::{ChatEngine, SharedChat};
+
+use super::{Model, TorchChat, TorchChatOptions};
+use crate::rollout::guests::Guests;
+
+/// The in-process models that judges share: one for each folder, even if several rewards use it.
+#[derive(Clone, Default)]
+pub struct Models {
+    open: Arc<Mutex<BTreeMap<PathBuf, Opened>>>,
+    guests: Guests,
+}
+
+/// A model with the options that it was opened with.
+type Opened = (TorchChatOptions, Weak<Model>);
+
+impl Models {
+    /// Returns the models that wait for an engine to host them.
+    #[must_use]
+    pub fn guests(&self) -> Guests {
+        self.guests.clone()
+    }
+
+    /// Returns the model of a folder. Opens it, unless it is open already.
+    ///
+    /// # Errors
+    /// As [`TorchChat::open`], or if another reward uses the same folder with different options.
+    pub(super) fn open_model(&self, options: TorchChatOptions) -> Result<TorchChat, CatalogError> {
+        options.check()?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = options.model_path.canonicalize();
+        let folder = folder.unwrap_or_else(|_| options.model_path.clone());
+        let known = open.get(&folder).and_then(|(known, model)| Some((known, model.upgrade()?)));
+        if let Some((known, model)) = known {
+            options.agree_with(known)?;
+            return Ok(TorchChat(model));
+        }
+        let chat = TorchChat::open(&options)?;
+        if options.colocated {
+            chat.colocate(&self.guests);
+        }
+        open.insert(folder, (options, Arc::downgrade(&chat.0)));
+        Ok(chat)
+    }
+}
+
+impl ChatEngine for Models {
+    fn options(&self) -> &'static [&'static str] {
+        fields::<TorchChatOptions>()
+    }
+
+    fn open(&self, options: Options, max_tokens: u32) -> Result<SharedChat, CatalogError> {
+        let chat = self.open_model(read(options)?)?;
+        let limit = chat.token_limit();
+        if max_tokens == 0 || max_tokens as usize >= limit {
+            let expected = format!(
+                "1 to {}, less than the context of {limit} (the smaller of the model's and `kv_cache_tokens`)",
+                limit.saturating_sub(1)
+            );
+            return Err(CatalogError::bound("max_tokens", &expected, max_tokens));
+        }
+        Ok(SharedChat::new(chat))
+    }
+}

@@ -1,0 +1,120 @@
+//! The options of a judge in process.
+
+use std::path::PathBuf;
+
+use rollpacker_model::ModelConfig;
+use rollpacker_stages::catalog::{CatalogError, Options};
+use serde::{Deserialize, Serialize};
+
+use super::bytes::Bytes;
+use crate::rollout::generator::Capacity;
+
+/// The maximum number of threads of torch operations.
+const MOST_THREADS: usize = 1024;
+/// The maximum number of concurrent answers.
+const MOST_RUNNING: usize = 1 << 31;
+/// The maximum number of tokens of a cache or an iteration.
+const MOST_TOKENS: usize = 1 << 40;
+
+/// The options of a judge in process (`engine = "torch"`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TorchChatOptions {
+    /// A folder in Hugging Face format with the model, its tokenizer and chat template.
+    pub model_path: PathBuf,
+    /// The device: `auto` (default), `cpu`, `cuda` or `cuda:INDEX`.
+    pub device: String,
+    /// Number of threads for the model's torch operations, which run on a thread of their own; 1 by default.
+    pub threads: usize,
+    /// Memory for the weights and the answers in flight. Layers that do not fit are read from the files in every forward pass, while the
+    /// layers before them compute. Without a budget, the whole model is held in memory.
+    pub memory_budget: Option<Bytes>,
+    /// Maximum number of answers that are generated concurrently; 8 by default.
+    pub max_running: usize,
+    /// Maximum number of tokens that the answers in flight may hold in the KV cache together, including prompts; 16384 by default. If they
+    /// exceed it, answers are preempted and recomputed.
+    pub kv_cache_tokens: usize,
+    /// `true` if the model runs on the actor's engine instances, if there are any; `false` by default.
+    pub colocated: bool,
+    /// Maximum number of tokens that the model processes on an instance during one iteration of the actor; 256 by default. Requires
+    /// `colocated`.
+    pub guest_tokens: Option<usize>,
+}
+
+impl Default for TorchChatOptions {
+    fn default() -> Self {
+        Self {
+            model_path: PathBuf::new(),
+            device: "auto".to_owned(),
+            threads: 1,
+            memory_budget: None,
+            max_running: 8,
+            kv_cache_tokens: 16_384,
+            colocated: false,
+            guest_tokens: None,
+        }
+    }
+}
+
+impl TorchChatOptions {
+    /// Checks that the options are in range.
+    pub(super) fn check(&self) -> Result<(), CatalogError> {
+        if self.model_path.as_os_str().is_empty() {
+            let expected = "a folder in Hugging Face format";
+            return Err(CatalogError::bound("model_path", expected, "nothing"));
+        }
+        let bounds = [
+            ("threads", Some(self.threads), MOST_THREADS),
+            ("max_running", Some(self.max_running), MOST_RUNNING),
+            ("kv_cache_tokens", Some(self.kv_cache_tokens), MOST_TOKENS),
+            ("guest_tokens", self.guest_tokens, MOST_TOKENS),
+        ];
+        for (key, value, most) in bounds {
+            if let Some(found) = value.filter(|value| !(1..=most).contains(value)) {
+                let expected = if found == 0 { "at least 1" } else { &format!("at most {most}") };
+                return Err(CatalogError::bound(key, expected, found));
+            }
+        }
+        match self.guest_tokens {
+            Some(found) if !self.colocated => {
+                Err(CatalogError::bound("guest_tokens", "`colocated = true` as well", found))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that the options agree with `other`, with which the same folder is already in use.
+    pub(super) fn agree_with(&self, other: &Self) -> Result<(), CatalogError> {
+        let table = |options: &Self| match serde_json::to_value(options) {
+            Ok(serde_json::Value::Object(table)) => table,
+            _ => Options::new(),
+        };
+        let (own, theirs) = (table(self), table(other));
+        let differs = |(key, value): &(&String, &serde_json::Value)| {
+            *key != "model_path" && theirs.get(key.as_str()) != Some(*value)
+        };
+        match own.iter().find(differs) {
+            None => Ok(()),
+            Some((key, found)) => {
+                let theirs = theirs.get(key).cloned().unwrap_or_default();
+                let expected =
+                    format!("{theirs}, the value that another judge of the same model uses");
+                Err(CatalogError::bound(key, &expected, found))
+            }
+        }
+    }
+
+    pub(super) fn capacity(&self, model: &ModelConfig) -> Capacity {
+        let positions = usize::try_from(model.max_position_embeddings).unwrap_or(0);
+        Capacity {
+            max_running: self.max_running,
+            kv_cache_tokens: self.kv_cache_tokens,
+            token_limit: positions.min(self.kv_cache_tokens),
+        }
+    }
+
+    /// Returns the maximum number of tokens during an iteration of the actor.
+    pub(super) fn share(&self) -> usize {
+        self.guest_tokens.unwrap_or(256)
+    }
+}

@@ -1,0 +1,193 @@
+//! The queue of questions to a judge.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use rollpacker_dataflow::step::{PromptId, SampleId};
+use rollpacker_stages::rollout::sampling::{RandomStream, Sampling};
+use rollpacker_stages::rollout::{FinishReason, Waker};
+use tokio::sync::oneshot;
+
+use crate::rollout::sequence::Sequence;
+
+/// An answer to a question.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The tokens.
+    pub(super) ids: Vec<i32>,
+    /// The reason why the answer ended.
+    pub(super) reason: FinishReason,
+}
+
+/// The answer, or the reason why the judge has failed.
+pub(super) type Reply = Result<Answer, Arc<str>>;
+
+/// A question, with the part of its answer so far.
+pub(super) struct Question {
+    pub(super) sequence: Sequence,
+    /// Closed when the answer is no longer needed.
+    pub(super) reply: oneshot::Sender<Reply>,
+}
+
+/// The questions that wait to be answered, in order.
+///
+/// They are answered by the engine instances that are [registered](Self::enter) as hosts, or by the judge's own thread while there are
+/// none. Once the judge has failed, every question is answered with the failure.
+#[derive(Default)]
+pub(super) struct Questions {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Question>,
+    /// The instances that answer questions, each with its waker.
+    hosts: BTreeMap<u64, Waker>,
+    asked: u64,
+    entered: u64,
+    failure: Option<Arc<str>>,
+    closed: bool,
+}
+
+/// The next action of the judge's own thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Answer questions.
+    Answer,
+    /// Return all questions to the queue, because an instance answers them.
+    GiveBack,
+    /// End the thread.
+    End,
+}
+
+impl Questions {
+    /// Appends a question. Returns the channel on which its answer arrives.
+    pub(super) fn ask(
+        &self,
+        prompt_ids: Arc<[i32]>,
+        sampling: Sampling,
+        stream: RandomStream,
+    ) -> Result<oneshot::Receiver<Reply>, Arc<str>> {
+        let mut state = self.lock();
+        if let Some(failure) = &state.failure {
+            return Err(Arc::clone(failure));
+        }
+        let id = SampleId { prompt: PromptId(state.asked), ..SampleId::default() };
+        state.asked += 1;
+        let (reply, answer) = oneshot::channel();
+        let sequence = Sequence::new(id, prompt_ids, sampling, stream);
+        state.waiting.push_back(Question { sequence, reply });
+        self.wake(state);
+        Ok(answer)
+    }
+
+    /// Puts questions back at the front of the queue, in the order in which they were asked.
+    pub(super) fn give_back(&self, mut questions: Vec<Question>) {
+        let mut state = self.lock();
+        if let Some(failure) = state.failure.clone() {
+            return refuse(questions, &failure);
+        }
+        questions.sort_by_key(|question| question.sequence.id);
+        questions.into_iter().rev().for_each(|question| state.waiting.push_front(question));
+        self.wake(state);
+    }
+
+    /// Returns the number of tokens of the next question, if there is one.
+    pub(super) fn next(&self) -> Option<usize> {
+        self.lock().next().map(|question| question.sequence.tokens())
+    }
+
+    /// Takes the next question if `fits` returns `true` for its number of tokens.
+    pub(super) fn take_if(&self, fits: impl FnOnce(usize) -> bool) -> Option<Question> {
+        let mut state = self.lock();
+        if fits(state.next()?.sequence.tokens()) { state.waiting.pop_front() } else { None }
+    }
+
+    /// Registers an instance as a host. `waker` is called when there is a question. Returns the id for [`leave`](Self::leave).
+    pub(super) fn enter(&self, waker: Waker) -> u64 {
+        let mut state = self.lock();
+        state.entered += 1;
+        let host = state.entered;
+        state.hosts.insert(host, waker);
+        self.wake(state);
+        host
+    }
+
+    /// Unregisters an instance.
+    pub(super) fn leave(&self, host: u64) {
+        let mut state = self.lock();
+        state.hosts.remove(&host);
+        self.wake(state);
+    }
+
+    /// Returns `true` if an instance is registered.
+    pub(super) fn is_hosted(&self) -> bool {
+        !self.lock().hosts.is_empty()
+    }
+
+    /// Returns the failure of the judge, if it has failed.
+    pub(super) fn failure(&self) -> Option<Arc<str>> {
+        self.lock().failure.clone()
+    }
+
+    /// Ends the judge with a failure and answers all waiting questions with it. Returns the failure; if there was one before, that one is
+    /// kept.
+    pub(super) fn fail(&self, reason: &str) -> Arc<str> {
+        let mut state = self.lock();
+        let reason = Arc::clone(state.failure.get_or_insert_with(|| reason.into()));
+        refuse(std::mem::take(&mut state.waiting), &reason);
+        self.wake(state);
+        reason
+    }
+
+    /// Ends the judge's own thread.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        self.wake(state);
+    }
+
+    /// Blocks the judge's own thread until it has to act. `idle` means that it has no question in progress.
+    pub(super) fn turn(&self, idle: bool) -> Turn {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return Turn::End;
+            }
+            match (state.hosts.is_empty(), idle) {
+                (true, false) => return Turn::Answer,
+                (true, true) if state.next().is_some() => return Turn::Answer,
+                (false, false) => return Turn::GiveBack,
+                _ => {}
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the thread and all hosts. The lock is released before, because a waker may lock the queue again.
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let hosts: Vec<Waker> = state.hosts.values().cloned().collect();
+        drop(state);
+        self.changed.notify_all();
+        hosts.iter().for_each(|wake| wake());
+    }
+}
+
+impl State {
+    /// Returns the next question whose answer is still needed, and removes those before it.
+    fn next(&mut self) -> Option<&Question> {
+        while self.waiting.pop_front_if(|question| question.reply.is_closed()).is_some() {}
+        self.waiting.front()
+    }
+}
+
+fn refuse(questions: impl IntoIterator<Item = Question>, failure: &Arc<str>) {
+    for question in questions {
+        let _unwanted = question.reply.send(Err(Arc::clone(failure)));
+    }
+}

@@ -1,0 +1,249 @@
+//! Tests of the judge as a guest of the actor's engine.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_stages::rollout::Placement;
+
+use super::*;
+use crate::rollout::guests::{GuestUse, Guests, Lodger};
+
+/// An engine that samples from a babbler of its own, and the events of its waker.
+struct Actor {
+    engine: TorchEngine,
+    woken: Receiver<()>,
+}
+
+impl Actor {
+    fn start(instances: u32) -> Self {
+        let config = TorchEngineConfig {
+            instances,
+            threads_per_instance: 1,
+            max_running: 16,
+            kv_cache_tokens: 4000,
+            sampling: Sampling { min_new_tokens: 60, ..Sampling::unrestricted(120) },
+            seed: 3,
+            replay: None,
+            deterministic: false,
+        };
+        let folder = babbler();
+        let decoder = |_| Decoder::load(folder.path(), Device::Cpu);
+        let clock = Arc::new(WallClock::start());
+        let text = Arc::new(|_: &[i32]| String::new());
+        let mut engine =
+            TorchEngine::start(config, decoder, WeightStore::new(1), text, clock).unwrap();
+        let (wake, woken) = channel();
+        engine.wake_by(Arc::new(move || _ = wake.send(())));
+        Self { engine, woken }
+    }
+
+    fn ask(&mut self, prompts: u64) {
+        for prompt in 0..prompts {
+            let prompt_ids = (3..9 + prompt as i32).collect();
+            let (step, prompt, resumed) = (Step(1), PromptId(prompt), Vec::new());
+            self.engine.generate(Request { step, prompt, samples: 0..4, prompt_ids, resumed });
+        }
+    }
+
+    fn collect(&mut self, responses: usize) -> BTreeMap<SampleId, Vec<i32>> {
+        let mut all = BTreeMap::new();
+        while all.len() < responses {
+            match self.engine.poll() {
+                Some(RolloutEvent::Completed(completion)) => {
+                    all.insert(completion.id, completion.response_ids);
+                }
+                Some(RolloutEvent::Failed(error)) => panic!("{error}"),
+                None => self.woken.recv_timeout(Duration::from_secs(120)).expect("woken"),
+            }
+        }
+        all
+    }
+
+    fn place(&mut self, instances: u32) {
+        self.engine.place(Placement { instances, tensor_parallel: 1 });
+    }
+
+    /// Blocks until guests have processed `tokens` tokens.
+    fn until_hosted(&self, tokens: u64) {
+        let took = || self.engine.statistics().iter().map(|one| one.guest_tokens).sum::<u64>();
+        while took() < tokens {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn guest(text: &str, max_running: usize) -> (TorchChat, Guests, Folder) {
+    let folder = speaker(text);
+    let options = TorchChatOptions { max_running, colocated: true, ..options(&folder) };
+    let models = Models::default();
+    let chat = models.open_model(options).unwrap();
+    (chat, models.guests(), folder)
+}
+
+/// Starts asking questions on a runtime with two threads. Returns a function that waits for the answers.
+fn asked(chat: &TorchChat, questions: usize) -> impl FnOnce() -> Vec<String> + use<> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let answers: Vec<_> = (0..questions)
+        .map(|question| {
+            let chat = chat.clone();
+            let ask =
+                async move { chat.complete(&[message(&format!("{question}?"))], &GREEDY).await };
+            runtime.spawn(ask)
+        })
+        .collect();
+    move || answers.into_iter().map(|answer| runtime.block_on(answer).unwrap().unwrap()).collect()
+}
+
+/// Returns the number of tokens processed for a number of questions: the prompts without the last token of each, and the answers with their
+/// end tokens.
+fn tokens_of(questions: u64) -> u64 {
+    let one = |question: u64| question.to_string().len() + "?\n\n".len() + CHAIN.len() + 1;
+    (0..questions).map(|question| one(question) as u64).sum()
+}
+
+#[test]
+fn the_actors_tokens_are_the_same_with_guests() {
+    let mut without = Actor::start(2);
+    without.ask(6);
+    let expected = without.collect(24);
+
+    let (chat, guests, _folder) = guest(CHAIN, 4);
+    let mut with = Actor::start(2);
+    with.engine.host(&guests);
+    let mut hosting = with.engine.hosting();
+    let answers = asked(&chat, 12);
+    with.until_hosted(1);
+    with.ask(6);
+    assert_eq!(with.collect(24), expected);
+    assert_eq!(answers(), vec![CHAIN; 12]);
+    drop(with);
+    let used = hosting.take();
+    assert_eq!(used.tokens, tokens_of(12), "nothing is generated twice");
+    assert!(used.actor_ns > 0, "{used:?}");
+    assert_eq!(hosting.take(), GuestUse::default(), "each is told once");
+}
+
+#[test]
+fn beside_the_actor_a_guest_takes_its_share_and_no_more() {
+    let (questions, new) = answering(&speaker(CHAIN), 4);
+    let _no_grad = tch::no_grad_guard();
+    let mut replies = [30, 4, 50, 9, 5].map(|tokens| ask(&questions, tokens));
+    let mut lodger = Lodger::new(Box::new(new()), 7);
+    let mut took = 0;
+    for iteration in 1..400 {
+        took += lodger.beside_actor();
+        assert!(took <= 7 * iteration, "{took} tokens in {iteration} iterations");
+    }
+    assert!(lodger.is_idle());
+    assert_eq!(took, 30 + 4 + 50 + 9 + 5 + 5 * CHAIN.len());
+    assert!(replies.iter_mut().all(|reply| answer(reply).is_some()));
+}
+
+#[test]
+fn two_instances_share_the_judge() {
+    let (chat, guests, _folder) = guest(CHAIN, 1);
+    let mut actor = Actor::start(2);
+    actor.engine.host(&guests);
+    let answers = asked(&chat, 48);
+    assert_eq!(answers(), vec![CHAIN; 48]);
+    let tokens: Vec<u64> =
+        actor.engine.statistics().iter().map(|instance| instance.guest_tokens).collect();
+    assert!(tokens.iter().all(|tokens| *tokens > 0), "{tokens:?}");
+    let mut hosting = actor.engine.hosting();
+    drop(actor);
+    assert_eq!(hosting.take().tokens, tokens_of(48), "nothing is generated twice");
+}
+
+#[test]
+fn a_model_larger_than_its_budget_is_a_guest_of_one_instance() {
+    let folder = speaker(CHAIN);
+    let options = TorchChatOptions { colocated: true, ..streamed(&folder) };
+    let models = Models::default();
+    let chat = models.open_model(options).unwrap();
+    let mut actor = Actor::start(2);
+    actor.engine.host(&models.guests());
+    assert_eq!(asked(&chat, 12)(), vec![CHAIN; 12]);
+    let mut hosting = actor.engine.hosting();
+    actor.place(0);
+    assert_eq!(asked(&chat, 3)(), vec![CHAIN; 3]);
+    assert_eq!(actor.engine.statistics()[1].guest_tokens, 0);
+    drop(actor);
+    assert!(hosting.take().tokens >= 12 * CHAIN.len() as u64);
+}
+
+#[test]
+fn guests_of_instances_that_are_given_up_are_answered() {
+    let (chat, guests, _folder) = guest(CHAIN, 2);
+    let mut actor = Actor::start(2);
+    actor.engine.host(&guests);
+    let answers = asked(&chat, 40);
+    actor.until_hosted(40);
+    actor.place(1);
+    actor.until_hosted(400);
+    actor.place(0);
+    assert_eq!(answers(), vec![CHAIN; 40], "by its own thread in the end");
+    while chat.0.questions.is_hosted() {
+        std::thread::yield_now();
+    }
+    let before = actor.engine.statistics();
+    assert_eq!(asked(&chat, 2)(), vec![CHAIN; 2]);
+    assert_eq!(actor.engine.statistics(), before, "no instance is placed");
+    actor.place(2);
+    let answers = asked(&chat, 8);
+    assert_eq!(answers(), vec![CHAIN; 8]);
+    assert_ne!(actor.engine.statistics(), before, "instances answer again");
+}
+
+#[test]
+fn guests_of_an_engine_that_is_dropped_are_answered() {
+    let (chat, guests, _folder) = guest(CHAIN, 2);
+    let early = asked(&chat, 3);
+    assert_eq!(early(), vec![CHAIN; 3], "before there is an engine");
+    let mut actor = Actor::start(2);
+    actor.engine.host(&guests);
+    actor.ask(6);
+    let answers = asked(&chat, 40);
+    actor.until_hosted(20);
+    drop(actor);
+    assert_eq!(answers(), vec![CHAIN; 40]);
+}
+
+#[test]
+fn guests_of_an_engine_that_fails_are_answered() {
+    let (chat, guests, _folder) = guest(CHAIN, 2);
+    let mut actor = Actor::start(1);
+    actor.engine.host(&guests);
+    let answers = asked(&chat, 20);
+    actor.until_hosted(20);
+    let outside = Request {
+        step: Step(1),
+        prompt: PromptId(0),
+        samples: 0..1,
+        prompt_ids: [9999, 1].into(),
+        resumed: Vec::new(),
+    };
+    actor.engine.generate(outside);
+    loop {
+        match actor.engine.poll() {
+            Some(RolloutEvent::Failed(_)) => break,
+            other => assert_eq!(other, None),
+        }
+        actor.woken.recv_timeout(Duration::from_secs(120)).expect("woken");
+    }
+    assert_eq!(answers(), vec![CHAIN; 20]);
+}
+
+#[test]
+fn a_judge_that_is_dropped_leaves_the_engine() {
+    let (chat, guests, _folder) = guest(CHAIN, 2);
+    let mut actor = Actor::start(1);
+    actor.engine.host(&guests);
+    assert_eq!(asked(&chat, 2)(), vec![CHAIN; 2]);
+    assert!(!guests.is_empty());
+    drop(chat);
+    assert!(guests.is_empty());
+    actor.ask(1);
+    assert_eq!(actor.collect(4).len(), 4);
+}

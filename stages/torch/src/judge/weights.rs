@@ -1,0 +1,92 @@
+//! The location of a judge's weights.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollpacker_model::{ModelConfig, ModelError};
+use tch::{Device, TchError, Tensor};
+
+use super::TorchChatOptions;
+use crate::model::Decoder;
+use crate::model::network::{Attend, Network};
+use crate::model::streamed::{MemoryBudget, StreamedDecoder};
+use crate::rollout::generator::Capacity;
+
+/// A judge's weights. They are in memory once, even if several threads run the model.
+pub(super) enum Weights {
+    /// All weights are resident. Every user has handles of the same tensors.
+    Resident(Decoder),
+    /// Some layers are read from the files in every pass, so that passes run one at a time.
+    Streamed(Single),
+}
+
+impl Weights {
+    /// Loads the weights. A memory budget also has to cover the KV cache of `capacity`.
+    pub(super) fn load(
+        options: &TorchChatOptions,
+        capacity: Capacity,
+        device: Device,
+    ) -> Result<Self, ModelError> {
+        let folder = &options.model_path;
+        let Some(bytes) = options.memory_budget else {
+            return Decoder::load(folder, device).map(Self::Resident);
+        };
+        let budget = MemoryBudget::of_bytes(bytes.0);
+        let decoder = StreamedDecoder::open(folder, device, budget, capacity.demand())?;
+        Ok(Self::Streamed(Single::new(decoder)))
+    }
+
+    /// Returns a network to run on one thread.
+    pub(super) fn network(&self) -> Box<dyn Network> {
+        match self {
+            Self::Resident(decoder) => Box::new(decoder.share()),
+            Self::Streamed(single) => Box::new(single.clone()),
+        }
+    }
+
+    /// Returns `true` if several instances may run the model at once.
+    pub(super) fn can_be_shared(&self) -> bool {
+        matches!(self, Self::Resident(_))
+    }
+}
+
+/// A network that exists once: concurrent passes wait for each other.
+#[derive(Clone)]
+pub(super) struct Single {
+    config: ModelConfig,
+    device: Device,
+    network: Arc<Mutex<StreamedDecoder>>,
+}
+
+impl Single {
+    fn new(network: StreamedDecoder) -> Self {
+        let (config, device) = (network.config().clone(), network.device());
+        Self { config, device, network: Arc::new(Mutex::new(network)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StreamedDecoder> {
+        self.network.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Network for Single {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn forward(
+        &mut self,
+        ids: &Tensor,
+        positions: &Tensor,
+        attend: &mut Attend<'_>,
+    ) -> Result<Tensor, TchError> {
+        self.lock().forward(ids, positions, attend)
+    }
+
+    fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError> {
+        self.lock().logits(hidden)
+    }
+}

@@ -1,0 +1,175 @@
+//! The parts of a decoder before its first layer and after its last.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::ModelConfig;
+use super::layer::{Norm, Rotation};
+
+/// Embedding, final norm and output head of a decoder, and the frequencies of its rotary embedding.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    /// `[vocab, hidden]`
+    embedding: Tensor,
+    norm: Norm,
+    /// `[vocab, hidden]`; absent if tied to the embedding.
+    head: Option<Tensor>,
+    /// The id whose lookups contribute no gradient to the embedding, or -1; PyTorch's `padding_idx`.
+    padding: i64,
+    /// `[head_dim]`, radians per position, negative in the first half.
+    frequencies: Tensor,
+}
+
+impl Ends {
+    /// Allocates the parameters without initializing them.
+    pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
+        let matrix =
+            || Tensor::f_empty([config.vocab_size, config.hidden_size], (Kind::Float, device));
+        Ok(Self {
+            embedding: matrix()?,
+            norm: Norm::allocate(config.hidden_size, config.rms_norm_eps, device)?,
+            head: if config.tie_word_embeddings { None } else { Some(matrix()?) },
+            padding: config.pad_token_id.map_or(-1, i64::from),
+            frequencies: signed_frequencies(config)?.f_to_device(device)?,
+        })
+    }
+
+    /// Returns another handle to the same memory.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            embedding: self.embedding.shallow_clone(),
+            norm: self.norm.share(),
+            head: self.head.as_ref().map(Tensor::shallow_clone),
+            padding: self.padding,
+            frequencies: self.frequencies.shallow_clone(),
+        }
+    }
+
+    /// Returns the parameters before the layers, by name.
+    pub(crate) fn before(&self) -> [(&'static str, &Tensor); 1] {
+        [("model.embed_tokens.weight", &self.embedding)]
+    }
+
+    /// Returns the parameters after the layers, by name.
+    pub(crate) fn after(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+        let head = self.head.as_ref().map(|head| ("lm_head.weight", head));
+        std::iter::once(("model.norm.weight", self.norm.weight())).chain(head)
+    }
+
+    /// Maps ids `[n]` and positions `[n]` to the inputs of the layers: embeddings `[n, hidden]` and the rotation of each token.
+    ///
+    /// As in transformers, the lookup of the padding token has no gradient. A tied head still trains that row.
+    pub(crate) fn enter(
+        &self,
+        ids: &Tensor,
+        positions: &Tensor,
+    ) -> Result<(Tensor, Rotation), TchError> {
+        let rotation = Rotation::new(&self.frequencies, positions)?;
+        Ok((Tensor::f_embedding(&self.embedding, ids, self.padding, false, false)?, rotation))
+    }
+
+    /// Applies the final norm to the output of the layers. Input and output are `[n, hidden]`.
+    pub(crate) fn leave(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        self.norm.forward(x)
+    }
+
+    /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
+    pub(crate) fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
+        hidden.f_linear::<&Tensor>(self.head.as_ref().unwrap_or(&self.embedding), None)
+    }
+}
+
+/// Returns the frequencies twice, negated in the first half. The sign does not change the cosine, and negates the sine.
+fn signed_frequencies(config: &ModelConfig) -> Result<Tensor, TchError> {
+    let frequencies = config.rope.frequencies(config.head_dim);
+    let signed: Vec<f32> = frequencies
+        .iter()
+        .map(|f| -f)
+        .chain(frequencies.iter().copied())
+        .map(|f| f as f32)
+        .collect();
+    Tensor::f_from_slice(&signed)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_model::{Family, Rope};
+
+    use super::super::Decoder;
+    use super::*;
+
+    const PADDING: i64 = 2;
+
+    fn decoder(family: Family, tied: bool, pad_token_id: Option<i32>) -> Decoder {
+        let config = ModelConfig {
+            family,
+            vocab_size: 6,
+            hidden_size: 8,
+            intermediate_size: 16,
+            layers: 1,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 4,
+            rms_norm_eps: 1e-6,
+            rope: Rope::Default { theta: 10_000.0 },
+            tie_word_embeddings: tied,
+            attention_bias: family == Family::Qwen2,
+            max_position_embeddings: 16,
+            initializer_range: 0.5,
+            eos_token_ids: vec![1],
+            bos_token_id: None,
+            pad_token_id,
+        };
+        let mut decoder = Decoder::init(config, 7, Device::Cpu).unwrap();
+        decoder.set_requires_grad(true);
+        decoder
+    }
+
+    /// Returns the gradient of the log-probabilities of a text with respect to a parameter. The text has the padding token as input and as
+    /// target.
+    fn gradient(decoder: &Decoder, name: &str) -> Tensor {
+        let ids = Tensor::from_slice(&[0i64, PADDING, 3, PADDING, 4]);
+        let hidden = decoder.forward_packed(&ids, &[5]).unwrap().narrow(0, 0, 4);
+        let logprobs = decoder.logits(&hidden).unwrap().log_softmax(-1, Kind::Float);
+        logprobs.gather(-1, &ids.narrow(0, 1, 4).unsqueeze(-1), false).sum(Kind::Float).backward();
+        let found = decoder.parameters().iter().find(|(found, _)| found == name);
+        found.unwrap().1.grad().copy()
+    }
+
+    fn norm_of_row(gradient: &Tensor, row: i64) -> f64 {
+        gradient.get(row).norm().double_value(&[])
+    }
+
+    const EMBEDDING: &str = "model.embed_tokens.weight";
+
+    #[test]
+    fn the_lookup_of_the_padding_token_is_not_trained() {
+        for family in [Family::Qwen2, Family::Qwen3, Family::Llama] {
+            let padded = gradient(&decoder(family, false, Some(PADDING as i32)), EMBEDDING);
+            let unpadded = gradient(&decoder(family, false, None), EMBEDDING);
+            assert_eq!(norm_of_row(&padded, PADDING), 0.0, "{family:?}");
+            assert!(norm_of_row(&unpadded, PADDING) > 0.0, "{family:?}");
+            let others = |gradient: &Tensor| {
+                gradient.index_select(0, &Tensor::from_slice(&[0i64, 1, 3, 4, 5]))
+            };
+            assert!(others(&padded).allclose(&others(&unpadded), 1e-6, 1e-7, false), "{family:?}");
+        }
+    }
+
+    #[test]
+    fn a_tied_head_trains_the_row_of_the_padding_token() {
+        let tied = decoder(Family::Llama, true, Some(PADDING as i32));
+        let untied = decoder(Family::Llama, false, Some(PADDING as i32));
+        let weights = untied.parameters().iter().map(|(name, tensor)| (name, tensor));
+        for (name, untied) in weights.filter(|(name, _)| *name != "lm_head.weight") {
+            let own = &tied.parameters().iter().find(|(own, _)| own == name).unwrap().1;
+            tch::no_grad(|| untied.shallow_clone().copy_(own));
+        }
+        let head =
+            &untied.parameters().iter().find(|(name, _)| name == "lm_head.weight").unwrap().1;
+        tch::no_grad(|| head.shallow_clone().copy_(&tied.parameters()[0].1));
+        let by_head = gradient(&untied, "lm_head.weight");
+        assert!(norm_of_row(&by_head, PADDING) > 0.0);
+        let found = gradient(&tied, EMBEDDING).get(PADDING);
+        assert!(found.allclose(&by_head.get(PADDING), 1e-5, 1e-6, false));
+    }
+}

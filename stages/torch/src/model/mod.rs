@@ -1,0 +1,20 @@
+//! The network of a language model and its weights.
+//!
+//! A model that loads computes the same results as in transformers. [`rollpacker_model`] reads the other files of its folder.
+
+mod checkpoint;
+pub mod decoder;
+pub mod device;
+mod ends;
+mod layer;
+pub(crate) mod network;
+mod packed;
+pub mod streamed;
+pub mod weights;
+
+use rollpacker_model::{ModelConfig, ModelError, json, layout, tensor_file};
+
+pub use decoder::Decoder;
+pub use device::DeviceChoice;
+pub use streamed::StreamedDecoder;
+pub use weights::{WeightStore, Weights};

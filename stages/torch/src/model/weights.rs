@@ -1,0 +1,220 @@
+//! Published weights, and the store from which engines load them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_stages::rollout::Policy;
+use tch::{Device, Kind, Tensor};
+
+use super::{Decoder, ModelError};
+
+/// The parameters of a model by their Hugging Face names, without gradients.
+#[derive(Debug)]
+pub struct Weights {
+    tensors: Vec<(String, Tensor)>,
+    digest: u64,
+}
+
+impl Weights {
+    /// Creates weights from tensors. The tensors are shared, not copied, so other handles to them must not be written through.
+    ///
+    /// # Errors
+    /// Returns an error if the values cannot be copied to the CPU for the digest.
+    pub fn new(tensors: Vec<(String, Tensor)>) -> Result<Self, ModelError> {
+        let mut digest = Digest(0);
+        for (name, tensor) in &tensors {
+            digest.bytes(name.as_bytes());
+            tensor.size().iter().for_each(|&size| digest.word(size as u64));
+            digest.bytes(&bytes(tensor)?);
+        }
+        Ok(Self { tensors, digest: digest.finish() })
+    }
+
+    /// Returns the tensors, in the order of the network.
+    pub fn tensors(&self) -> &[(String, Tensor)] {
+        &self.tensors
+    }
+
+    /// Returns a digest of names, shapes and values. Equal weights have equal digests on every machine and device.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Returns another handle to the same tensors.
+    pub(crate) fn share(&self) -> Self {
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
+            .collect();
+        Self { tensors, digest: self.digest }
+    }
+}
+
+/// Returns the values of a float32 tensor, little-endian and row-major.
+pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
+    let tensor =
+        tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
+}
+
+/// A multiplicative hash over 8-byte words; not cryptographic.
+struct Digest(u64);
+
+impl Digest {
+    fn word(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.word(u64::from_le_bytes(last));
+    }
+
+    /// Mixes the high bits, which depend on most of the input after a multiplication, into the low ones.
+    fn finish(self) -> u64 {
+        let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        mixed ^ (mixed >> 32)
+    }
+}
+
+/// Weights that are published within this process: a trainer publishes them and engines on other threads apply them.
+///
+/// A clone is a handle to the same store. The store holds the newest `keep` versions. With staleness `k` an engine may request a version
+/// that is `k + 1` updates old, so `keep` must be at least `k + 2`. An engine takes a handle to the weights when it receives the request to
+/// load them, so an instance that loads them later still has them.
+#[derive(Clone, Debug)]
+pub struct WeightStore {
+    keep: usize,
+    held: Arc<Mutex<VecDeque<(PolicyVersion, Weights)>>>,
+}
+
+impl WeightStore {
+    /// Creates a store that holds the newest `keep` versions; at least one.
+    #[must_use]
+    pub fn new(keep: usize) -> Self {
+        Self { keep: keep.max(1), held: Arc::default() }
+    }
+
+    /// Publishes `weights` as `version`, replacing an equal version, and drops the oldest versions beyond the limit.
+    #[must_use]
+    pub fn publish(&self, version: PolicyVersion, weights: Weights) -> Policy {
+        let digest = weights.digest();
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|&(other, _)| other != version);
+        held.push_back((version, weights));
+        let surplus = held.len().saturating_sub(self.keep);
+        held.drain(..surplus);
+        Policy { version, location: format!("memory:{version}"), digest }
+    }
+
+    /// Copies the weights of `policy` into `decoder`.
+    ///
+    /// # Errors
+    /// Returns an error if the store does not hold that version, or the decoder is of another model.
+    pub fn apply(&self, policy: &Policy, decoder: &mut Decoder) -> Result<(), ModelError> {
+        // The copy runs outside the lock, so that several engines can load weights at once.
+        let weights = self.find(policy)?;
+        decoder.copy_from(&weights)
+    }
+
+    /// Returns the versions that a run needs to resume after the newest update, oldest first.
+    ///
+    /// These are all versions except the one that engines stop using with that update.
+    pub(crate) fn needed(&self) -> Vec<(PolicyVersion, Weights)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = self.keep.saturating_sub(1).max(1);
+        let newest = held.iter().skip(held.len().saturating_sub(needed));
+        newest.map(|(version, weights)| (*version, weights.share())).collect()
+    }
+
+    /// Returns a handle to the weights of `policy`. It stays valid after the store drops the version.
+    ///
+    /// # Errors
+    /// Returns an error if the store does not hold that version.
+    pub(crate) fn find(&self, policy: &Policy) -> Result<Weights, ModelError> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = held.iter().find(|&&(version, _)| version == policy.version);
+        found.map(|(_, weights)| weights.share()).ok_or_else(|| ModelError::NotPublished {
+            version: policy.version,
+            location: policy.location.clone(),
+            held: held
+                .iter()
+                .map(|(version, _)| version.to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(values: &[f32]) -> Weights {
+        Weights::new(vec![("w".to_owned(), Tensor::from_slice(values))]).unwrap()
+    }
+
+    fn check_held(store: &WeightStore, version: u64, held: bool) {
+        let policy = Policy {
+            version: PolicyVersion(version),
+            location: format!("memory:v{version}"),
+            digest: 0,
+        };
+        assert_eq!(store.find(&policy).is_ok(), held, "v{version}");
+    }
+
+    #[test]
+    fn the_newest_versions_are_kept() {
+        let store = WeightStore::new(2);
+        for version in 0..4 {
+            let policy = store.clone().publish(PolicyVersion(version), weights(&[version as f32]));
+            assert_eq!(policy.location, format!("memory:v{version}"));
+        }
+        for version in 0..5 {
+            check_held(&store, version, version == 2 || version == 3);
+        }
+        let gone =
+            Policy { version: PolicyVersion(1), location: "memory:v1".to_owned(), digest: 0 };
+        let error = store.find(&gone).unwrap_err().to_string();
+        assert_eq!(error, "policy v1 is not at `memory:v1`: the store holds v2, v3");
+    }
+
+    #[test]
+    fn a_version_published_again_takes_the_place_of_the_first() {
+        let store = WeightStore::new(2);
+        let first = store.publish(PolicyVersion(0), weights(&[0.0]));
+        let again = store.publish(PolicyVersion(0), weights(&[1.0]));
+        assert_ne!(first.digest, again.digest);
+        assert_eq!(store.find(&first).unwrap().digest(), again.digest);
+    }
+
+    #[test]
+    fn the_digest_sees_names_shapes_and_values() {
+        let digest = |name: &str, tensor: Tensor| {
+            Weights::new(vec![(name.to_owned(), tensor)]).unwrap().digest()
+        };
+        let values = || Tensor::from_slice(&[1_f32, 2.0, 3.0, 4.0]);
+        let all = [
+            digest("w", values()),
+            digest("v", values()),
+            digest("w", values().view([2, 2])),
+            digest("w", Tensor::from_slice(&[1_f32, 2.0, 4.0, 3.0])),
+            digest("w", Tensor::from_slice(&[1_f32, 2.0, 3.0])),
+        ];
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
+        assert_eq!(all[0], digest("w", values()));
+        assert_eq!(
+            digest("w", values().view([2, 2])),
+            digest("w", values().view([2, 2]).transpose(0, 1).transpose(0, 1))
+        );
+    }
+}

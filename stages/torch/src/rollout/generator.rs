@@ -1,0 +1,430 @@
+//! The token generator: a network, its KV cache and its running batch.
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
+use tch::{TchError, Tensor};
+
+use super::FinishReason;
+use super::kv_cache::{Extent, KvCache};
+use super::passes::{EXTENT, Passes, Rows, Slots};
+use super::sampler::{Sampled, Sampler};
+use super::scheduler::{Copy, Prefix, Scheduler};
+use super::sequence::{Draw, Sequence};
+use crate::model::network::Network;
+use crate::model::streamed::Demand;
+
+/// Maximum number of tokens of one prefill pass, unless a single prefix is longer; bounds the memory of a pass.
+const PREFILL_TOKENS: usize = 4096;
+
+/// Continuous batching over a network: sequences are added and are returned when they end.
+///
+/// The generator has no commands, events or clock; a rollout instance and a judge each wrap one. An iteration consists of
+/// [`take_up`](Self::take_up), [`decode`](Self::decode) and [`take_in`](Self::take_in), in this order.
+pub(crate) struct Generator<N> {
+    network: N,
+    /// The version of the network's weights.
+    version: PolicyVersion,
+    cache: KvCache,
+    sampler: Sampler,
+    scheduler: Scheduler,
+    /// Set in deterministic mode, in which tokens must not depend on the other sequences in the batch.
+    passes: Option<Passes>,
+}
+
+/// The capacity of a generator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// Maximum number of sequences that run at once.
+    pub(crate) max_running: usize,
+    /// Maximum number of tokens that the running sequences hold in the KV cache together.
+    pub(crate) kv_cache_tokens: usize,
+    /// Maximum number of tokens of a sequence.
+    pub(crate) token_limit: usize,
+}
+
+impl Capacity {
+    /// Returns the memory that a network needs in addition to its weights: the largest cache together with the copy that it grew from,
+    /// prompts that are prefilled together, and sequences that are sampled together.
+    pub(crate) fn demand(&self) -> Demand {
+        let Self { max_running, kv_cache_tokens, token_limit } = *self;
+        let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
+        let cached = 2 * max_running.saturating_mul(token_limit);
+        Demand { cached: cached as u64, pass: pass as u64, rows: max_running as u64 }
+    }
+}
+
+/// The work that admitting sequences required.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TakenUp {
+    /// Number of preempted sequences, which must be computed again.
+    pub(crate) preempted: usize,
+    /// Number of tokens run through the network.
+    pub(crate) prefilled: usize,
+}
+
+/// A sequence that has ended by itself.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) sequence: Sequence,
+    pub(crate) reason: FinishReason,
+}
+
+/// The error that stops a generator.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GeneratorError {
+    #[error("{}", .0.to_string().lines().next().unwrap_or_default())]
+    Torch(#[from] TchError),
+    #[error("the log-probability of a token of {0} is not finite")]
+    NotFinite(SampleId),
+}
+
+impl<N: Network> Generator<N> {
+    /// Creates a generator without sequences, whose network has the weights of version 0.
+    pub(crate) fn new(network: N, capacity: Capacity) -> Result<Self, TchError> {
+        let Capacity { max_running, kv_cache_tokens, token_limit } = capacity;
+        let limit = Extent { slots: max_running as i64, capacity: token_limit as i64 };
+        let (model, device) = (network.config(), network.device());
+        Ok(Self {
+            cache: KvCache::new(model, limit, device)?,
+            sampler: Sampler::new(model.vocab_size, &model.eos_token_ids, device)?,
+            scheduler: Scheduler::new(max_running, kv_cache_tokens),
+            version: PolicyVersion(0),
+            passes: None,
+            network,
+        })
+    }
+
+    /// Creates a generator that computes bit-identical tokens independent of the rest of the batch. `passes` must be invariant on this
+    /// machine.
+    pub(crate) fn invariant(
+        network: N,
+        capacity: Capacity,
+        passes: Passes,
+    ) -> Result<Self, TchError> {
+        let token_limit = capacity.token_limit.next_multiple_of(EXTENT);
+        let generator = Self::new(network, Capacity { token_limit, ..capacity })?;
+        Ok(Self { passes: Some(passes), ..generator })
+    }
+
+    pub(crate) fn network(&self) -> &N {
+        &self.network
+    }
+
+    /// Returns the network, to load other weights into. Call [`loaded`](Self::loaded) afterwards.
+    pub(crate) fn network_mut(&mut self) -> &mut N {
+        &mut self.network
+    }
+
+    /// Sets the version of the weights from the next iteration on. The cache is kept.
+    pub(crate) fn loaded(&mut self, version: PolicyVersion) {
+        self.version = version;
+    }
+
+    /// Adds a sequence at the end of the queue.
+    pub(crate) fn push(&mut self, sequence: Sequence) {
+        self.scheduler.push(sequence);
+    }
+
+    /// Returns the floor: every sequence ends later than this tick.
+    pub(super) fn floor(&self) -> Tick {
+        self.scheduler.floor()
+    }
+
+    /// Returns `true` if no sequence runs or waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.scheduler.is_idle()
+    }
+
+    /// Returns the running sequences.
+    pub(crate) fn running(&self) -> impl ExactSizeIterator<Item = &Sequence> {
+        self.scheduler.running()
+    }
+
+    /// Returns the number of tokens of the waiting sequences.
+    pub(crate) fn in_line(&self) -> usize {
+        self.scheduler.in_line()
+    }
+
+    /// Returns `true` if a sequence of `tokens` tokens would be admitted in the next iteration, after all waiting sequences.
+    pub(crate) fn has_room_for(&self, tokens: usize) -> bool {
+        self.scheduler.has_room_for(tokens)
+    }
+
+    /// Preempts sequences that exceed the KV budget, admits waiting sequences that fit and have at most `most` tokens together, and
+    /// prefills what the cache lacks.
+    pub(crate) fn take_up(&mut self, now: Nanos, most: usize) -> Result<TakenUp, GeneratorError> {
+        let mut copies = Vec::new();
+        let preempted = self.scheduler.preempt(&mut copies);
+        self.scheduler.admit(now, most, &mut copies);
+        let longest = self.running().map(Sequence::tokens).max().unwrap_or(0);
+        let slots = self.running().len();
+        self.reserve(slots, longest)?;
+        self.carry_out(&copies)?;
+        let (prefixes, copies) = self.scheduler.prefixes(self.version);
+        let prefilled = match self.passes {
+            Some(passes) => prefixes
+                .iter()
+                .map(|prefix| self.prefill_in(passes, prefix))
+                .sum::<Result<_, _>>()?,
+            None => {
+                packs(&prefixes).into_iter().map(|pack| self.prefill(pack)).sum::<Result<_, _>>()?
+            }
+        };
+        self.carry_out(&copies)?;
+        self.scheduler.cached(self.version);
+        Ok(TakenUp { preempted, prefilled })
+    }
+
+    /// Samples the next token of every running sequence.
+    pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
+        let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
+        let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
+        let draws: Vec<Draw> = self.scheduler.running_mut().map(Sequence::draw).collect();
+        if let Some(passes) = self.passes {
+            return self.decode_in(passes, &lengths, &tokens, &draws);
+        }
+        let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
+        let ids: Vec<i64> = tokens.into_iter().map(i64::from).collect();
+        let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
+        let plan = self.cache.plan(&lengths)?;
+        let Self { network, cache, .. } = self;
+        let hidden = network
+            .forward(&ids, &positions, &mut |layer, q, k, v| cache.decode(layer, &plan, q, k, v))?;
+        Ok(self.sampler.sample(&network.logits(&hidden)?, &draws)?)
+    }
+
+    /// Does the same as [`decode`](Self::decode), in passes. Padding rows repeat the draw of the pass's last row; their tokens are dropped.
+    fn decode_in(
+        &mut self,
+        passes: Passes,
+        lengths: &[usize],
+        tokens: &[i32],
+        draws: &[Draw],
+    ) -> Result<Sampled, GeneratorError> {
+        let positions: Vec<usize> = lengths.iter().map(|length| length - 1).collect();
+        let rows = Rows { tokens, positions: &positions, slots: Slots::From(0) };
+        let Self { network, cache, sampler, .. } = self;
+        let mut sampled = Sampled::default();
+        passes.run(network, cache, &rows, |network, hidden, part| {
+            let rows = part.len();
+            let mut draws = draws[part].to_vec();
+            draws.resize(passes.padded(rows), draws[rows - 1]);
+            sampled.extend(sampler.sample(&network.logits(&hidden)?, &draws)?, rows);
+            Ok(())
+        })?;
+        Ok(sampled)
+    }
+
+    /// Appends the sampled tokens to the running sequences. Returns the sequences that end with them, ordered by id.
+    pub(crate) fn take_in(&mut self, sampled: Sampled) -> Result<Vec<Ended>, GeneratorError> {
+        let eos = &self.network.config().eos_token_ids;
+        let mut ended = Vec::new();
+        let tokens = sampled.tokens.into_iter().zip(sampled.logprobs);
+        for (slot, (sequence, (token, logprob))) in
+            self.scheduler.running_mut().zip(tokens).enumerate()
+        {
+            if !logprob.is_finite() {
+                return Err(GeneratorError::NotFinite(sequence.id));
+            }
+            let end = sequence.push(token as i32, logprob, self.version, eos);
+            ended.extend(end.map(|reason| (slot, reason)));
+        }
+        self.scheduler.grown();
+        self.retire(&ended)
+    }
+
+    /// Removes a sequence, running or waiting.
+    pub(crate) fn remove(&mut self, id: SampleId) -> Result<Option<Sequence>, GeneratorError> {
+        let mut copies = Vec::new();
+        let removed = self.scheduler.remove(id, &mut copies);
+        self.carry_out(&copies)?;
+        Ok(removed)
+    }
+
+    /// Removes all sequences, the running ones first. Also returns how many of them lose cached tokens.
+    pub(crate) fn give_up(&mut self) -> (Vec<Sequence>, usize) {
+        self.scheduler.clear()
+    }
+
+    /// Frees the memory of the cache. No sequence may be running.
+    pub(crate) fn free(&mut self) -> Result<(), GeneratorError> {
+        Ok(self.cache.clear()?)
+    }
+
+    /// Makes room in the cache for `slots` sequences of up to `capacity` tokens.
+    pub(crate) fn reserve(&mut self, slots: usize, capacity: usize) -> Result<(), GeneratorError> {
+        let capacity = match self.passes {
+            Some(_) => capacity.next_multiple_of(EXTENT),
+            None => capacity,
+        };
+        Ok(self.cache.reserve(slots, capacity)?)
+    }
+
+    fn carry_out(&mut self, copies: &[Copy]) -> Result<(), TchError> {
+        copies.iter().try_for_each(|copy| self.cache.copy(*copy))
+    }
+
+    /// Computes prefixes in one forward pass. Returns the number of tokens that were run through the network.
+    fn prefill(&mut self, prefixes: &[Prefix]) -> Result<usize, TchError> {
+        let ids: Vec<i64> =
+            prefixes.iter().flat_map(|prefix| &prefix.tokens).copied().map(i64::from).collect();
+        let positions: Vec<i64> =
+            prefixes.iter().flat_map(|prefix| 0..prefix.tokens.len() as i64).collect();
+        let tokens = ids.len();
+        let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
+        let Self { network, cache, .. } = self;
+        let _hidden = network.forward(&ids, &positions, &mut |layer, q, k, v| {
+            cache.prefill(layer, prefixes, q, k, v)
+        })?;
+        Ok(tokens)
+    }
+
+    /// Does the same as [`prefill`](Self::prefill) for one prefix, in passes. The other slots copy the result.
+    fn prefill_in(&mut self, passes: Passes, prefix: &Prefix) -> Result<usize, TchError> {
+        let Prefix { tokens, slots } = prefix;
+        let positions: Vec<usize> = (0..tokens.len()).collect();
+        let rows = Rows { tokens, positions: &positions, slots: Slots::In(slots[0]) };
+        let Self { network, cache, .. } = self;
+        passes.run(network, cache, &rows, |_, _hidden, _| Ok(()))?;
+        for to in &slots[1..] {
+            self.cache.copy(Copy { from: slots[0], to: *to, positions: tokens.len() })?;
+        }
+        Ok(tokens.len())
+    }
+
+    /// Removes the sequences of the given slots, which must be in ascending order.
+    fn retire(&mut self, ended: &[(usize, FinishReason)]) -> Result<Vec<Ended>, GeneratorError> {
+        let mut copies = Vec::new();
+        let mut sequences = Vec::new();
+        // In descending order, because removing a slot moves only later ones.
+        for (slot, reason) in ended.iter().rev() {
+            let sequence = self.scheduler.retire(*slot, &mut copies);
+            sequences.push(Ended { sequence, reason: *reason });
+        }
+        self.carry_out(&copies)?;
+        sequences.sort_by_key(|ended| ended.sequence.id);
+        Ok(sequences)
+    }
+
+    fn tensor(&self, numbers: &[i64]) -> Result<Tensor, TchError> {
+        Tensor::f_from_slice(numbers)?.f_to_device(self.network.device())
+    }
+}
+
+/// Splits prefixes into runs of at most [`PREFILL_TOKENS`] tokens, or a single longer prefix.
+fn packs(prefixes: &[Prefix]) -> Vec<&[Prefix]> {
+    let mut packs = Vec::new();
+    let (mut start, mut tokens) = (0, 0);
+    for (at, prefix) in prefixes.iter().enumerate() {
+        tokens += prefix.tokens.len();
+        if tokens > PREFILL_TOKENS && at > start {
+            packs.push(&prefixes[start..at]);
+            (start, tokens) = (at, prefix.tokens.len());
+        }
+    }
+    packs.extend((start < prefixes.len()).then(|| &prefixes[start..]));
+    packs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use rollpacker_dataflow::step::PromptId;
+    use rollpacker_model::ModelConfig;
+    use tch::Device;
+
+    use super::super::sampling::{RandomStream, Sampling};
+    use super::*;
+    use crate::model::Decoder;
+
+    #[test]
+    fn packs_hold_every_prefix_once_and_no_more_than_fits() {
+        let prefix = |length: usize| Prefix { tokens: vec![1; length], slots: vec![0] };
+        let lengths = |lengths: &[usize]| {
+            let prefixes: Vec<Prefix> = lengths.iter().map(|length| prefix(*length)).collect();
+            packs(&prefixes).iter().map(|pack| pack.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&[]), [] as [usize; 0]);
+        assert_eq!(lengths(&[2000, 2000, 96, 1]), [3, 1]);
+        assert_eq!(lengths(&[5000, 1, 5000]), [1, 1, 1]);
+    }
+
+    fn generator() -> Generator<Decoder> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/qwen2_tied");
+        let config = ModelConfig::from_folder(folder.as_ref()).unwrap();
+        let decoder = Decoder::init(config, 3, Device::Cpu).unwrap();
+        let capacity = Capacity { max_running: 8, kv_cache_tokens: 1000, token_limit: 100 };
+        Generator::new(decoder, capacity).unwrap()
+    }
+
+    fn sequence(prompt: u64, sampling: Sampling) -> Sequence {
+        let id = SampleId { prompt: PromptId(prompt), ..SampleId::default() };
+        let prompt_ids: Arc<[i32]> = (0..5 + prompt as i32).map(|at| 11 * at % 250).collect();
+        Sequence::new(id, prompt_ids, sampling, RandomStream::new(1, id))
+    }
+
+    /// Returns the tokens of every sequence by its prompt, and its finish reason.
+    fn run(sequences: Vec<Sequence>) -> BTreeMap<u64, (Vec<i32>, FinishReason)> {
+        let _no_grad = tch::no_grad_guard();
+        let mut generator = generator();
+        sequences.into_iter().for_each(|sequence| generator.push(sequence));
+        let mut all = BTreeMap::new();
+        while !generator.is_idle() {
+            generator.take_up(Nanos(0), usize::MAX).unwrap();
+            let sampled = generator.decode().unwrap();
+            all.extend(generator.take_in(sampled).unwrap().into_iter().map(|ended| {
+                let tokens = ended.sequence.response_ids().to_vec();
+                (ended.sequence.id.prompt.0, (tokens, ended.reason))
+            }));
+        }
+        all
+    }
+
+    #[test]
+    fn in_a_mixed_batch_each_is_sampled_as_if_alone() {
+        let cold = Sampling { temperature: 0.3, ..Sampling::unrestricted(20) };
+        let of = |prompt: u64| match prompt % 5 {
+            0 => Sampling::greedy(30),
+            1 => Sampling::unrestricted(9),
+            2 => Sampling { top_k: 5, ..Sampling::unrestricted(20) },
+            3 => Sampling { top_p: 0.5, min_new_tokens: 12, ..Sampling::unrestricted(12) },
+            _ => cold,
+        };
+        let mixed = run((0..10).map(|prompt| sequence(prompt, of(prompt))).collect());
+        assert_eq!(mixed.len(), 10);
+        assert!(mixed[&1].0.len() <= 9 && mixed[&3].0.len() == 12);
+        for (prompt, found) in &mixed {
+            assert_eq!(run(vec![sequence(*prompt, of(*prompt))])[prompt], *found, "{prompt}");
+        }
+        let other = run(vec![sequence(2, cold)]);
+        assert_ne!(other[&2], mixed[&2], "the options matter");
+    }
+
+    #[test]
+    fn what_is_removed_frees_its_slot() {
+        let _no_grad = tch::no_grad_guard();
+        let mut generator = generator();
+        let endless = Sampling { min_new_tokens: 50, ..Sampling::unrestricted(50) };
+        (0..9).for_each(|prompt| generator.push(sequence(prompt, endless)));
+        generator.take_up(Nanos(0), usize::MAX).unwrap();
+        assert_eq!((generator.running().len(), generator.in_line()), (8, 13));
+        assert!(!generator.has_room_for(1));
+        let removed = generator.remove(sequence(3, endless).id).unwrap();
+        assert_eq!(removed.map(|sequence| sequence.id.prompt), Some(PromptId(3)));
+        generator.take_up(Nanos(0), usize::MAX).unwrap();
+        assert_eq!((generator.running().len(), generator.in_line()), (8, 0));
+    }
+
+    #[test]
+    fn what_is_taken_up_is_no_longer_than_it_may_be() {
+        let _no_grad = tch::no_grad_guard();
+        let mut generator = generator();
+        // The sequences have 5, 6 and 7 tokens. The last token of each is decoded, not prefilled.
+        (0..3).for_each(|prompt| generator.push(sequence(prompt, Sampling::greedy(9))));
+        assert_eq!(generator.take_up(Nanos(0), 4).unwrap(), TakenUp::default());
+        assert_eq!(generator.take_up(Nanos(0), 11).unwrap().prefilled, 4 + 5);
+        assert_eq!(generator.in_line(), 7);
+    }
+}

@@ -1,0 +1,212 @@
+//! Tests whether this machine computes bit-identical tokens independent of the rest of the batch.
+//!
+//! The kernel of a matrix product and its order of summation depend on the machine and its libraries. Therefore invariance is measured, not
+//! assumed, with the network that will run and in the shapes that it will use. One sequence is computed in passes of every size, and its
+//! last tokens are computed alone and together with others.
+
+use tch::{Kind, TchError, Tensor};
+
+use super::kv_cache::{Extent, KvCache};
+use super::passes::{EXTENT, Passes, Rows, Slots};
+use super::scheduler::Copy;
+use crate::model::network::Network;
+
+/// Ways to split rows into passes, the fastest first. The first allows any number of rows; the second has a single size, for machines whose
+/// kernels depend on the number of rows.
+const WAYS: [Passes; 2] =
+    [Passes { unit: 8, most: 64, slack: EXTENT }, Passes { unit: 16, most: 16, slack: 0 }];
+
+/// Number of tokens of the test sequence: some attend to one extent of the cache, some to two.
+const TOKENS: usize = EXTENT + ALONE;
+
+/// Number of tokens that are computed alone.
+const ALONE: usize = 8;
+
+/// The reason why generation cannot be deterministic on this machine.
+#[derive(Debug, thiserror::Error)]
+pub enum Variance {
+    /// The logits of a token are not bit-identical.
+    #[error(
+        "the kernels of this machine compute the logits of a token differently {company}; deterministic generation needs them equal"
+    )]
+    Company {
+        /// The circumstances of the two computations.
+        company: String,
+    },
+    /// The network cannot be run.
+    #[error("cannot test the kernels of this machine: {}", .0.to_string().lines().next().unwrap_or_default())]
+    Torch(#[from] TchError),
+}
+
+/// Returns the fastest way of splitting passes for which `network` computes the same bits on this thread, independent of the rest of the
+/// batch.
+///
+/// # Errors
+/// Returns an error if there is none, or the network cannot be run.
+pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
+    let _no_grad = tch::no_grad_guard();
+    let mut refused = None;
+    for passes in WAYS {
+        match Trial::new(network, passes)?.run() {
+            Err(Variance::Company { company }) => {
+                tracing::debug!(?passes, company, "these passes are not invariant");
+                refused = Some(Variance::Company { company });
+            }
+            other => return other.map(|()| passes),
+        }
+    }
+    Err(refused.expect("invariant: there are ways"))
+}
+
+/// A test sequence and its reference logits.
+struct Trial<'a, N> {
+    network: &'a mut N,
+    cache: KvCache,
+    passes: Passes,
+    tokens: Vec<i32>,
+    /// `[TOKENS, vocab]`
+    logits: Tensor,
+}
+
+/// Number of slots of a trial.
+const SLOTS: usize = 4;
+
+impl<'a, N: Network> Trial<'a, N> {
+    fn new(network: &'a mut N, passes: Passes) -> Result<Self, TchError> {
+        let capacity = TOKENS.next_multiple_of(EXTENT);
+        let extent = Extent { slots: SLOTS as i64, capacity: capacity as i64 };
+        let mut cache = KvCache::new(network.config(), extent, network.device())?;
+        cache.reserve(SLOTS, capacity)?;
+        let vocab = network.config().vocab_size;
+        let tokens = (0..TOKENS as i64).map(|at| ((at * 7919 + 13) % vocab) as i32).collect();
+        let logits = Tensor::f_empty([0], (Kind::Float, network.device()))?;
+        Ok(Self { network, cache, passes, tokens, logits })
+    }
+
+    fn run(mut self) -> Result<(), Variance> {
+        let Passes { unit, most, .. } = self.passes;
+        self.logits = self.prefix(0, most)?;
+        for size in (unit..=most).step_by(unit) {
+            let found = self.prefix(1, size)?;
+            self.compare(&found, 0..TOKENS, &format!("in passes of {size} and of {most} rows"))?;
+        }
+        // All slots get copies of the prefix. Each row then writes its own position again.
+        (1..SLOTS).try_for_each(|to| self.cache.copy(Copy { from: 0, to, positions: TOKENS }))?;
+        for position in TOKENS - ALONE..TOKENS {
+            let found = self.rows(&[position])?;
+            self.compare(&found, [position], "alone and beside others of its sequence")?;
+        }
+        let positions = [TOKENS - 1, EXTENT, EXTENT / 2, 3];
+        let found = self.rows(&positions)?;
+        self.compare(&found, positions, "beside other sequences")
+    }
+
+    /// Computes the logits of the sequence in passes of `size`, into one slot.
+    fn prefix(&mut self, slot: usize, size: usize) -> Result<Tensor, TchError> {
+        let positions: Vec<usize> = (0..TOKENS).collect();
+        let tokens = self.tokens.clone();
+        let passes = Passes { most: size, ..self.passes };
+        self.compute(
+            passes,
+            &Rows { tokens: &tokens, positions: &positions, slots: Slots::In(slot) },
+        )
+    }
+
+    /// Computes the logits of the tokens at `positions`, each in its own slot.
+    fn rows(&mut self, positions: &[usize]) -> Result<Tensor, TchError> {
+        let tokens: Vec<i32> = positions.iter().map(|position| self.tokens[*position]).collect();
+        self.compute(self.passes, &Rows { tokens: &tokens, positions, slots: Slots::From(0) })
+    }
+
+    fn compute(&mut self, passes: Passes, rows: &Rows<'_>) -> Result<Tensor, TchError> {
+        let mut all = Vec::new();
+        passes.run(self.network, &mut self.cache, rows, |network, hidden, part| {
+            all.push(network.logits(&hidden)?.f_narrow(0, 0, part.len() as i64)?);
+            Ok(())
+        })?;
+        Tensor::f_cat(&all, 0)
+    }
+
+    /// Compares bits, so that zeros of different sign differ and identical NaNs are equal.
+    fn compare(
+        &self,
+        found: &Tensor,
+        positions: impl IntoIterator<Item = usize>,
+        company: &str,
+    ) -> Result<(), Variance> {
+        let positions: Vec<i64> = positions.into_iter().map(|position| position as i64).collect();
+        let positions = Tensor::f_from_slice(&positions)?.f_to_device(self.network.device())?;
+        let expected = self.logits.f_index_select(0, &positions)?;
+        let bits = |tensor: &Tensor| tensor.f_view_dtype(Kind::Int);
+        if bits(found)?.f_equal(&bits(&expected)?)? {
+            return Ok(());
+        }
+        Err(Variance::Company { company: company.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_model::ModelConfig;
+    use tch::Device;
+
+    use super::*;
+    use crate::model::Decoder;
+    use crate::model::network::Attend;
+
+    /// A decoder on a machine with inexact kernels: the error of each logit depends on the row's place and on the rows of its pass.
+    struct Machine {
+        decoder: Decoder,
+        error: fn(place: i64, rows: i64) -> f32,
+    }
+
+    impl Network for Machine {
+        fn config(&self) -> &ModelConfig {
+            self.decoder.config()
+        }
+
+        fn device(&self) -> Device {
+            Device::Cpu
+        }
+
+        fn forward(
+            &mut self,
+            ids: &Tensor,
+            positions: &Tensor,
+            attend: &mut Attend<'_>,
+        ) -> Result<Tensor, TchError> {
+            self.decoder.forward(ids, positions, attend)
+        }
+
+        fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError> {
+            let rows = hidden.size2()?.0;
+            let errors: Vec<f32> = (0..rows).map(|place| (self.error)(place, rows)).collect();
+            self.decoder.logits(hidden)?.f_add(&Tensor::f_from_slice(&errors)?.f_unsqueeze(1)?)
+        }
+    }
+
+    fn passes_where(error: fn(i64, i64) -> f32) -> Result<Passes, String> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
+        let decoder = Decoder::load(folder.as_ref(), Device::Cpu).unwrap();
+        passes(&mut Machine { decoder, error }).map_err(|variance| variance.to_string())
+    }
+
+    #[test]
+    fn kernels_that_round_alike_may_take_any_number_of_rows() {
+        tch::set_num_threads(1);
+        assert_eq!(passes_where(|_, _| 0.0), Ok(WAYS[0]));
+    }
+
+    #[test]
+    fn kernels_that_are_chosen_by_the_number_of_rows_get_one_number() {
+        tch::set_num_threads(1);
+        assert_eq!(passes_where(|_, rows| rows as f32), Ok(WAYS[1]));
+    }
+
+    #[test]
+    fn kernels_that_round_by_place_are_refused() {
+        tch::set_num_threads(1);
+        let refusal = passes_where(|place, _| if place == 7 { 1.0 } else { 0.0 }).unwrap_err();
+        assert!(refusal.contains("differently alone and beside others"), "{refusal}");
+    }
+}

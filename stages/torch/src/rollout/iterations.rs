@@ -1,0 +1,147 @@
+//! Decode iterations of live instances, aggregated into rows that can be compared with a profile.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollpacker_dataflow::clock::Nanos;
+
+use rollpacker_stages::rollout::profile::{Phase, Row};
+
+/// The key of similar iterations: same number of running instances, same batch size, and contexts within one power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    instances: u32,
+    batch_size: u32,
+    /// Base-2 logarithm of the mean tokens per sequence, rounded down.
+    context: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    iterations: u64,
+    /// Tokens of all sequences, summed over iterations.
+    tokens: u64,
+    time: Nanos,
+}
+
+/// The iterations of an instance since the last call of [`take`]. Its thread updates them once per iteration; they are taken once per step.
+#[derive(Debug, Default)]
+pub(super) struct Iterations(Mutex<BTreeMap<Kind, Tally>>);
+
+impl Iterations {
+    /// Counts an iteration of `batch_size` sequences with `tokens` tokens together, while `instances` instances ran.
+    pub(super) fn count(&self, instances: u32, batch_size: u32, tokens: u64, time: Nanos) {
+        let context = tokens.checked_div(batch_size.into()).and_then(u64::checked_ilog2);
+        let Some(context) = context else { return };
+        let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = Kind { instances, batch_size, context };
+        tallies.entry(kind).or_default().add(Tally { iterations: 1, tokens, time });
+    }
+
+    fn take(&self) -> BTreeMap<Kind, Tally> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.iterations += other.iterations;
+        self.tokens += other.tokens;
+        self.time.0 += other.time.0;
+    }
+
+    fn row(self, kind: Kind) -> Row {
+        let Kind { instances, batch_size, .. } = kind;
+        let sequences = self.iterations * u64::from(batch_size);
+        let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Row {
+            phase: Phase::Decode,
+            instances,
+            tensor_parallel: 1,
+            batch_size,
+            tokens: count(self.tokens / sequences),
+            seconds: self.time.as_secs_f64() / self.iterations as f64,
+            repeats: count(self.iterations),
+        }
+    }
+}
+
+/// Returns the iterations of `instances` since the last call: one row for each group of similar iterations, with their mean seconds.
+pub(super) fn take<'a>(instances: impl Iterator<Item = &'a Iterations>) -> Vec<Row> {
+    let mut sums: BTreeMap<Kind, Tally> = BTreeMap::new();
+    for (kind, tally) in instances.flat_map(Iterations::take) {
+        sums.entry(kind).or_default().add(tally);
+    }
+    sums.into_iter().map(|(kind, tally)| tally.row(kind)).collect()
+}
+
+/// The busy flag of an instance, and the number of busy instances.
+#[derive(Debug)]
+pub(super) struct Busy {
+    among: Arc<AtomicU32>,
+    busy: bool,
+}
+
+impl Busy {
+    /// Adds an instance, not busy, to those that `among` counts.
+    pub(super) fn new(among: &Arc<AtomicU32>) -> Self {
+        Self { among: Arc::clone(among), busy: false }
+    }
+
+    pub(super) fn set(&mut self, busy: bool) {
+        match (self.busy, busy) {
+            (false, true) => self.among.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.among.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.busy = busy;
+    }
+
+    /// Returns the number of busy instances.
+    pub(super) fn count(&self) -> u32 {
+        self.among.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_alike_is_one_row_over_all_instances() {
+        let [one, two] = [Iterations::default(), Iterations::default()];
+        one.count(2, 4, 4 * 70, Nanos(1_000));
+        two.count(2, 4, 4 * 90, Nanos(3_000));
+        two.count(2, 4, 4 * 200, Nanos(9_000));
+        two.count(1, 4, 4 * 70, Nanos(500));
+        two.count(1, 0, 0, Nanos(500));
+        let rows = take([&one, &two].into_iter());
+        let nanos = |row: &Row| (row.seconds * 1e9).round();
+        let brief: Vec<_> =
+            rows.iter().map(|row| (row.instances, row.tokens, nanos(row), row.repeats)).collect();
+        assert_eq!(brief, [(1, 70, 500.0, 1), (2, 80, 2000.0, 2), (2, 200, 9000.0, 1)]);
+        assert!(rows.iter().all(|row| (row.phase, row.batch_size) == (Phase::Decode, 4)));
+        assert_eq!(take([&one, &two].into_iter()), [], "each is taken once");
+    }
+
+    #[test]
+    fn an_instance_is_busy_once_and_not_when_it_is_gone() {
+        let among = Arc::default();
+        let (mut one, mut two) = (Busy::new(&among), Busy::new(&among));
+        one.set(true);
+        one.set(true);
+        two.set(true);
+        assert_eq!(two.count(), 2);
+        two.set(false);
+        assert_eq!(two.count(), 1);
+        drop(one);
+        assert_eq!(two.count(), 0);
+    }
+}

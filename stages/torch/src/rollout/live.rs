@@ -1,0 +1,30 @@
+//! The decode iterations of a running torch engine.
+
+use std::sync::Arc;
+
+use rollpacker_stages::rollout::profile::Row;
+
+use super::counters::Counters;
+use super::iterations;
+
+/// The decode iterations of a torch engine while it works. It can be read from any thread at any time.
+///
+/// Iterations that also prefilled a prompt are excluded. Other work of the machine, including the engine's processing of tokens after an
+/// iteration, is not separated, so live iterations may take longer than in the profile.
+#[derive(Clone, Debug)]
+pub struct Live {
+    instances: Vec<Arc<Counters>>,
+}
+
+impl Live {
+    pub(super) fn new(instances: Vec<Arc<Counters>>) -> Self {
+        Self { instances }
+    }
+
+    /// Returns the iterations since the last call. Each row covers one batch size, contexts within one power of two, and one number of
+    /// running instances. Tokens and seconds are means; `repeats` is the number of iterations.
+    #[must_use]
+    pub fn take(&self) -> Vec<Row> {
+        iterations::take(self.instances.iter().map(|counters| &counters.iterations))
+    }
+}

@@ -1,0 +1,33 @@
+//! The rollout engine on libtorch.
+
+mod backlog;
+mod batch;
+mod counters;
+mod dispatch;
+mod engine;
+pub(crate) mod generator;
+pub mod guests;
+mod instance;
+pub mod invariance;
+mod iterations;
+mod kv_cache;
+mod live;
+mod options;
+pub(crate) mod owner;
+pub(crate) mod passes;
+pub mod profile;
+mod race;
+mod refusal;
+mod replay;
+mod sampler;
+mod scheduler;
+pub(crate) mod sequence;
+
+use rollpacker_stages::rollout::{
+    Completion, FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError,
+    RolloutEvent, Waker, Work, lengths, lockstep, sampling, statistics,
+};
+
+pub use engine::TorchEngine;
+pub use live::Live;
+pub use options::{Detokenize, TorchEngineConfig, TorchEngineError};

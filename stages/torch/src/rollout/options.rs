@@ -1,0 +1,119 @@
+//! The options of a torch engine, and the errors of starting one.
+
+use std::sync::Arc;
+
+use rollpacker_model::ModelError;
+use tch::TchError;
+
+use super::invariance::Variance;
+use super::lengths::Lengths;
+use super::sampling::Sampling;
+use crate::model::Decoder;
+
+/// A function that decodes the token ids of a response to text without special tokens: a tokenizer's `decode`, or a function that returns
+/// an empty string for models without a tokenizer.
+pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
+
+/// The options of a [`TorchEngine`](super::TorchEngine).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TorchEngineConfig {
+    /// Number of instances, each on its own thread; at least 1.
+    pub instances: u32,
+    /// Number of threads that the torch operations of an instance use; at least 1.
+    pub threads_per_instance: usize,
+    /// Maximum number of responses that an instance runs at once; at least 1. (verl: `rollout.max_num_seqs`)
+    pub max_running: usize,
+    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together. Responses
+    /// beyond it are preempted and computed again.
+    pub kv_cache_tokens: usize,
+    /// The sampling options.
+    pub sampling: Sampling,
+    /// Seed of the random streams of all responses.
+    pub seed: u64,
+    /// Lengths that are forced on the responses.
+    pub replay: Option<Lengths>,
+    /// Makes generation deterministic: tokens and log-probabilities of a response are bit-identical independent of the rest of the batch,
+    /// in any order, on any instance, and however often the response is stopped, preempted and resumed. The engine then supports races in
+    /// [lockstep](super::lockstep).
+    ///
+    /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until the responses requested before it have ended there.
+    /// [Replayed](Self::replay) lengths are assigned by [id](Lengths::of). Results are identical only on one machine: another kind of
+    /// processor rounds differently.
+    ///
+    /// The engine tests the kernels of the machine before it starts, which takes as long as a prompt of about 700 tokens. A single row then
+    /// generates at 0.6 of the speed, because it is padded; from 32 rows on no difference was measured.
+    pub deterministic: bool,
+}
+
+/// The reason why an engine cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum TorchEngineError {
+    /// An option is out of bounds.
+    #[error("rollout option `{option}`: expected {expected}, found {found}")]
+    Option {
+        /// The name of the option.
+        option: &'static str,
+        /// The allowed values.
+        expected: String,
+        /// The value that was found.
+        found: String,
+    },
+    /// The model cannot be loaded.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device is out of memory for an instance.
+    #[error("cannot set up a rollout engine instance: {0}")]
+    Torch(#[from] TchError),
+    /// The machine cannot generate deterministically.
+    #[error("rollout option `deterministic`: {0}")]
+    Variance(#[from] Variance),
+    /// The system cannot create a thread.
+    #[error("cannot start the thread of rollout engine instance {instance}: {source}")]
+    Thread {
+        /// The instance.
+        instance: u32,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+impl TorchEngineConfig {
+    pub(super) fn check(&self) -> Result<(), TorchEngineError> {
+        if let Some((option, expected, found)) = self.sampling.defect() {
+            return Err(TorchEngineError::Option { option, expected: expected.to_owned(), found });
+        }
+        at_least_one("instances", self.instances as usize)?;
+        at_least_one("threads_per_instance", self.threads_per_instance)?;
+        at_least_one("max_running", self.max_running)
+    }
+
+    /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller.
+    pub(super) fn token_limit(&self, decoders: &[Decoder]) -> Result<usize, TorchEngineError> {
+        let models = decoders
+            .iter()
+            .map(|decoder| usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0));
+        let limit = models.min().unwrap_or(0).min(self.kv_cache_tokens);
+        let response = self.sampling.max_new_tokens as usize;
+        if response < limit {
+            return Ok(limit);
+        }
+        Err(TorchEngineError::Option {
+            option: "max_new_tokens",
+            expected: format!(
+                "less than {limit}, the smaller of kv_cache_tokens and the positions of the model"
+            ),
+            found: response.to_string(),
+        })
+    }
+}
+
+fn at_least_one(option: &'static str, value: usize) -> Result<(), TorchEngineError> {
+    match value {
+        0 => Err(TorchEngineError::Option {
+            option,
+            expected: "at least 1".to_owned(),
+            found: "0".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}

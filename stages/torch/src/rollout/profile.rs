@@ -1,0 +1,274 @@
+//! The iterations of the torch engine, measured without its commands and events.
+//!
+//! The timed work is that of an instance. When prefilling, it admits the batch and runs it through the model. When decoding, it plans, runs
+//! the forward pass, samples, and takes in the tokens. All sequences of a batch have the same length; those of a live engine do not, so its
+//! attention covers them in several runs.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rollpacker_model::ModelError;
+use rollpacker_stages::rollout::profile::{MOST_REPEATS, Measure, Phase, Point};
+use tch::{Cuda, Device, TchError};
+
+use super::counters::Counters;
+use super::generator::{Generator, GeneratorError};
+use super::instance::{Fault, Instance, Reports};
+use super::options::{TorchEngineConfig, TorchEngineError};
+use super::owner::{self, Shared};
+use super::sampling::{RandomStream, Sampling};
+use super::sequence::Sequence;
+use super::{Partial, Placement, RolloutError};
+use crate::model::Decoder;
+use crate::model::device::set_threads_of_this_thread;
+
+/// Maximum number of tokens by which the sequences of a point grow while it is measured.
+const GROWTH: usize = MOST_REPEATS as usize + 2;
+
+/// Instances of a torch engine that execute measurement tasks, each on its own thread, as in the engine.
+pub struct TorchMeasure {
+    workers: Vec<Worker>,
+    /// Number of instances that work at the current point.
+    working: usize,
+}
+
+/// The handle to an instance.
+struct Worker {
+    /// Closed to end the thread.
+    tasks: Option<Sender<Task>>,
+    replies: Receiver<Result<f64, RolloutError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    Prepare(Point),
+    Iterate,
+}
+
+/// An instance with a batch to measure.
+struct Bench {
+    instance: Instance,
+    sampling: Sampling,
+    point: Point,
+}
+
+impl TorchMeasure {
+    /// Starts `config.instances` instances. Each has its own decoder, which `decoder` returns for the number of the instance. They sample
+    /// as in `config`, except that responses never end, and the limits on running responses and cached tokens are lifted so that every
+    /// point fits.
+    ///
+    /// # Errors
+    /// Returns an error if an option is out of bounds, `decoder` fails, or the system has no memory or no thread.
+    pub fn start(
+        config: TorchEngineConfig,
+        mut decoder: impl FnMut(u32) -> Result<Decoder, ModelError>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, TorchEngineError> {
+        config.check()?;
+        let mut decoders =
+            (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
+        let passes = owner::passes(&config, &mut decoders[0])?;
+        let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
+        // Responses never end, so nothing is reported.
+        let (sender, _) = channel();
+        let shared = Shared {
+            config: TorchEngineConfig {
+                sampling,
+                max_running: i32::MAX as usize,
+                kv_cache_tokens: usize::MAX,
+                ..config
+            },
+            detokenize: Arc::new(|_: &[i32]| String::new()),
+            clock,
+            reports: Reports::new(sender),
+            busy: Arc::default(),
+            passes,
+        };
+        let workers = (0..)
+            .zip(decoders)
+            .map(|(number, decoder)| Worker::start(&shared, number, decoder))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { workers, working: 0 })
+    }
+
+    /// Runs `task` on all instances of the current point at once and returns the mean of their replies.
+    fn all(&mut self, task: Task) -> Result<f64, RolloutError> {
+        let workers = &self.workers[..self.working];
+        workers.iter().for_each(|worker| worker.tell(task));
+        // Receive all replies before returning an error, so that no reply is left for the next task.
+        let replies: Vec<_> = (0..).zip(workers).map(|(at, worker)| worker.hear(at)).collect();
+        let seconds = replies.into_iter().sum::<Result<f64, _>>()?;
+        Ok(seconds / self.working.max(1) as f64)
+    }
+}
+
+impl Measure for TorchMeasure {
+    fn prepare(&mut self, point: Point) -> Result<(), RolloutError> {
+        let Point { instances, tensor_parallel, .. } = point;
+        if instances as usize > self.workers.len() || tensor_parallel != 1 {
+            let found = Placement { instances, tensor_parallel };
+            let instances = u32::try_from(self.workers.len()).unwrap_or(u32::MAX);
+            return Err(RolloutError::Placement { found, instances });
+        }
+        self.working = instances as usize;
+        self.all(Task::Prepare(point))?;
+        // Warm up: memory and kernels are used for the first time.
+        self.seconds()?;
+        Ok(())
+    }
+
+    fn seconds(&mut self) -> Result<f64, RolloutError> {
+        self.all(Task::Iterate)
+    }
+}
+
+impl Drop for TorchMeasure {
+    fn drop(&mut self) {
+        self.workers.iter_mut().for_each(|worker| worker.tasks = None);
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                let _panic = thread.join();
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn start(shared: &Shared, number: u32, decoder: Decoder) -> Result<Self, TorchEngineError> {
+        let (tasks, given) = channel();
+        let (reply, replies) = channel();
+        let mut bench = Bench::new(shared, number, decoder)?;
+        let threads = shared.config.threads_per_instance;
+        let work = move || {
+            set_threads_of_this_thread(threads);
+            let _no_grad = tch::no_grad_guard();
+            for task in given {
+                let outcome = bench.work(task).map_err(|fault| fault.of(number));
+                if reply.send(outcome).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("profile-{number}"))
+            .spawn(work)
+            .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
+        Ok(Self { tasks: Some(tasks), replies, thread: Some(thread) })
+    }
+
+    /// Sends a task. A thread that has ended is detected when its reply is received.
+    fn tell(&self, task: Task) {
+        if let Some(tasks) = &self.tasks {
+            let _gone = tasks.send(task);
+        }
+    }
+
+    fn hear(&self, instance: u32) -> Result<f64, RolloutError> {
+        self.replies.recv().unwrap_or_else(|_| {
+            Err(RolloutError::Engine {
+                instance,
+                reason: "its thread ended unexpectedly".to_owned(),
+            })
+        })
+    }
+}
+
+impl Bench {
+    fn new(shared: &Shared, number: u32, decoder: Decoder) -> Result<Self, TchError> {
+        let positions = usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0);
+        let (_, commands) = channel();
+        let counters = Arc::new(Counters::default());
+        let limit = positions + GROWTH;
+        let instance = shared.instance(number, decoder, limit, &counters, commands)?;
+        let point = Point {
+            phase: Phase::Decode,
+            instances: 1,
+            tensor_parallel: 1,
+            batch_size: 0,
+            tokens: 0,
+        };
+        Ok(Self { instance, sampling: shared.config.sampling, point })
+    }
+
+    /// Executes a task and returns the seconds of an iteration.
+    fn work(&mut self, task: Task) -> Result<f64, Fault> {
+        match task {
+            Task::Prepare(point) => self.prepare(point).map(|()| 0.0),
+            Task::Iterate => match self.point.phase {
+                Phase::Prefill => self.prefill(),
+                Phase::Decode => self.decode(),
+            },
+        }
+    }
+
+    fn prepare(&mut self, point: Point) -> Result<(), Fault> {
+        self.point = point;
+        let generator = &mut self.instance.generator;
+        let _earlier = generator.give_up();
+        generator.free()?;
+        generator.reserve(point.batch_size as usize, point.tokens as usize + GROWTH)?;
+        if point.phase == Phase::Decode {
+            // One prompt is computed once and copied to the other slots.
+            (0..point.batch_size).for_each(|sample| self.push(sample, false));
+            self.instance.generator.take_up(Nanos(0), usize::MAX)?;
+        }
+        Ok(())
+    }
+
+    fn prefill(&mut self) -> Result<f64, Fault> {
+        let _earlier = self.instance.generator.give_up();
+        (0..self.point.batch_size).for_each(|sample| self.push(sample, true));
+        self.timed(|generator| generator.take_up(Nanos(0), usize::MAX).map(|_| ()))
+    }
+
+    /// Runs a decode iteration. Sampled end-of-sequence tokens are replaced by another token, so that no response ends.
+    fn decode(&mut self) -> Result<f64, Fault> {
+        self.timed(|generator| {
+            generator.take_up(Nanos(0), usize::MAX)?;
+            let mut sampled = generator.decode()?;
+            let ends = &generator.network().config().eos_token_ids;
+            let is_end = |token: &i64| ends.iter().any(|end| i64::from(*end) == *token);
+            let other = (0..).find(|token| !is_end(token)).unwrap_or(0);
+            for token in sampled.tokens.iter_mut().filter(|token| is_end(token)) {
+                *token = other;
+            }
+            // No response ends, so none is returned.
+            generator.take_in(sampled).map(|_| ())
+        })
+    }
+
+    fn timed(
+        &mut self,
+        work: impl FnOnce(&mut Generator<Decoder>) -> Result<(), GeneratorError>,
+    ) -> Result<f64, Fault> {
+        let begun = self.instance.clock.now();
+        work(&mut self.instance.generator)?;
+        // CUDA kernels run asynchronously: wait for them before reading the clock.
+        if let Device::Cuda(index) = self.instance.generator.network().device() {
+            Cuda::synchronize(index as i64);
+        }
+        Ok(self.instance.clock.now().since(begun).as_secs_f64())
+    }
+
+    /// Adds a sequence to the queue. A sequence that is `alone` brings a token, so that it does not share the computation of its prompt.
+    fn push(&mut self, sample: u32, alone: bool) {
+        let id = SampleId { sample, ..SampleId::default() };
+        let vocabulary = self.instance.generator.network().config().vocab_size;
+        let token = |at: u32| (i64::from(at) % vocabulary) as i32;
+        let prompt = (0..self.point.tokens).map(token).collect();
+        let fresh = Sequence::new(id, prompt, self.sampling, RandomStream::new(0, id));
+        let brought = Partial {
+            response_length: 1,
+            response_ids: vec![0],
+            logprobs: vec![0.0],
+            token_versions: vec![PolicyVersion(0)],
+            ..Partial::default()
+        };
+        let sequence = if alone { fresh.resume(&brought) } else { fresh };
+        self.instance.generator.push(sequence);
+    }
+}

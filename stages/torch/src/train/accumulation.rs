@@ -1,0 +1,149 @@
+//! The sums that a step accumulates for one model: the numerator of its gradient, and the totals.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::TrainError;
+use super::fixed;
+use super::optimizer::{clear_gradients, flat_gradient};
+use super::tally::{Tallies, Tally, Unit};
+use super::{Numbers, PartialError, Total};
+
+/// The sums of a step. Those of this replica are kept apart from the sums over all replicas.
+///
+/// Without determinism, the sum is in the gradients of the parameters themselves. In deterministic mode, the gradient of each unit of
+/// computation is removed from the parameters, rounded, and added in fixed point; see [`fixed`].
+#[derive(Debug, Default)]
+pub(crate) struct Accumulation {
+    deterministic: bool,
+    /// The sum in fixed point, `[parameters]`. Empty until the first addition.
+    sums: Vec<i64>,
+    /// `true` if this replica has accumulated something that was not taken.
+    pending: bool,
+    tallies: Tallies,
+    /// The sum over all replicas, if it was received.
+    reduced: Option<(Numbers, Tallies)>,
+    /// A buffer for one gradient, kept to reuse its memory.
+    scratch: Vec<f32>,
+}
+
+impl Accumulation {
+    pub(crate) fn new(deterministic: bool) -> Self {
+        Self { deterministic, ..Self::default() }
+    }
+
+    /// Adds a unit whose gradient was added to those of `parameters`.
+    pub(crate) fn add(
+        &mut self,
+        parameters: &[(String, Tensor)],
+        unit: Unit,
+        tally: &Tally,
+    ) -> Result<(), TrainError> {
+        self.pending = true;
+        let unit = if self.deterministic { unit } else { Unit::default() };
+        self.tallies.add(unit, tally, self.deterministic)?;
+        if self.deterministic { self.take_gradients(parameters) } else { Ok(()) }
+    }
+
+    /// Moves the gradients of `parameters` into the fixed-point sum.
+    fn take_gradients(&mut self, parameters: &[(String, Tensor)]) -> Result<(), TrainError> {
+        let failed = || TrainError::backend("adding up gradients");
+        let Self { sums, scratch, .. } = self;
+        sums.resize(numel(parameters), 0);
+        let mut rest = sums.as_mut_slice();
+        for (_, parameter) in parameters {
+            let (sums, later) = rest.split_at_mut(parameter.numel());
+            rest = later;
+            let gradient = parameter.f_grad().map_err(failed())?;
+            if gradient.defined() {
+                scratch.resize(parameter.numel(), 0.0);
+                let gradient = gradient.f_contiguous().map_err(failed())?;
+                gradient.f_copy_data(scratch, parameter.numel()).map_err(failed())?;
+                fixed::add_rounded(sums, scratch)?;
+            }
+        }
+        clear_gradients(parameters).map_err(failed())
+    }
+
+    /// Returns `true` if [`take`](Self::take) has something to return.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    /// Removes and returns the sums of this replica; zeros if nothing was accumulated.
+    pub(crate) fn take(
+        &mut self,
+        parameters: &[(String, Tensor)],
+        model: &str,
+    ) -> Result<(Numbers, Vec<Total>), TchError> {
+        self.pending = false;
+        let totals = std::mem::take(&mut self.tallies).totals(model);
+        if self.deterministic {
+            let mut sums = std::mem::take(&mut self.sums);
+            sums.resize(numel(parameters), 0);
+            return Ok((Numbers::Fixed(sums), totals));
+        }
+        let gradient = Vec::try_from(flat_gradient(parameters)?.f_to_kind(Kind::Double)?)?;
+        clear_gradients(parameters)?;
+        Ok((Numbers::Float(gradient), totals))
+    }
+
+    /// Adds the sum over all replicas.
+    pub(crate) fn put(
+        &mut self,
+        gradient: Numbers,
+        totals: &[Total],
+        model: &str,
+    ) -> Result<(), PartialError> {
+        let (sums, tallies) = self.reduced.get_or_insert_default();
+        sums.add(gradient)?;
+        tallies.take_in(totals, model, self.deterministic)
+    }
+
+    /// Returns the sums over all units.
+    ///
+    /// # Errors
+    /// If a sum over replicas was received, but this replica has accumulated something since its last [`take`](Self::take).
+    pub(crate) fn tally(&self) -> Result<Tally, PartialError> {
+        match &self.reduced {
+            Some(_) if self.pending => Err(PartialError::NotTaken),
+            Some((_, tallies)) => Ok(tallies.sum()),
+            None => Ok(self.tallies.sum()),
+        }
+    }
+
+    /// Returns the gradient of all units divided by `denominator`, `[parameters]`, of the kind and on the device of `parameters`.
+    pub(crate) fn mean(
+        &self,
+        parameters: &[(String, Tensor)],
+        denominator: f64,
+    ) -> Result<Tensor, TchError> {
+        let like = parameters.first().map(|(_, parameter)| (parameter.kind(), parameter.device()));
+        let (kind, device) = like.unwrap_or((Kind::Float, Device::Cpu));
+        let mean = match &self.reduced {
+            Some((Numbers::Fixed(sums), _)) => fixed_mean(sums, denominator)?,
+            Some((Numbers::Float(sums), _)) => {
+                Tensor::f_from_slice(sums)?.f_div_scalar(denominator)?
+            }
+            None if self.deterministic => fixed_mean(&self.sums, denominator)?,
+            None => return tch::no_grad(|| flat_gradient(parameters)?.f_div_scalar(denominator)),
+        };
+        mean.f_to_kind(kind)?.f_to_device(device)
+    }
+
+    /// Clears all sums and the gradients of `parameters`.
+    pub(crate) fn clear(&mut self, parameters: &[(String, Tensor)]) -> Result<(), TchError> {
+        *self =
+            Self { scratch: std::mem::take(&mut self.scratch), ..Self::new(self.deterministic) };
+        clear_gradients(parameters)
+    }
+}
+
+/// Returns the number of values of all parameters.
+pub(crate) fn numel(parameters: &[(String, Tensor)]) -> usize {
+    parameters.iter().map(|(_, parameter)| parameter.numel()).sum()
+}
+
+fn fixed_mean(sums: &[i64], denominator: f64) -> Result<Tensor, TchError> {
+    let mean: Vec<f32> = fixed::divided(sums, denominator).map(|number| number as f32).collect();
+    Tensor::f_from_slice(&mean)
+}

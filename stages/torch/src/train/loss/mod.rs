@@ -1,0 +1,134 @@
+//! Token losses as functions of tensors, without model, batch or state.
+//!
+//! Every tensor is packed, `[tokens]`: the response tokens of some sequences, concatenated; tokens without loss are left out. Nothing is
+//! averaged here: [`Aggregation`] defines the factor of each token in the sum. The formulas are those of verl's `core_algos`, and are
+//! tested against its values and gradients.
+
+mod builtin;
+mod cispo;
+mod clip;
+mod geo_mean;
+mod gpg;
+mod gspo;
+mod importance;
+mod kl;
+mod sapo;
+mod segments;
+mod value;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use tch::{TchError, Tensor};
+
+use super::config::Aggregation;
+
+pub use builtin::{kl_estimators, policy_losses};
+pub use cispo::Cispo;
+pub use clip::Vanilla;
+pub use geo_mean::GeoMean;
+pub use gpg::Gpg;
+pub use gspo::Gspo;
+pub use importance::importance_weights;
+pub use kl::{Abs, K1, K2, K3, KlEstimator, SharedKl, StraightThrough};
+pub use sapo::Sapo;
+pub use segments::Segments;
+pub use value::{ValueLoss, value_loss};
+
+/// The bound to which log-ratios are clamped before they are exponentiated, as in verl.
+pub(crate) const LOG_RATIO_LIMIT: f64 = 20.0;
+
+/// Tokens of some sequences, as input of a policy loss. All tensors are `[tokens]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens<'a> {
+    /// Log-probabilities under the policy, in nats. They carry the gradient.
+    pub logprobs: &'a Tensor,
+    /// Log-probabilities under the old policy, the denominator of ratios.
+    pub old: &'a Tensor,
+    /// Advantages.
+    pub advantages: &'a Tensor,
+    /// The assignment of tokens to sequences.
+    pub segments: &'a Segments,
+}
+
+impl Tokens<'_> {
+    /// Returns the clamped log-ratio of the policy to the old policy; `[tokens]`.
+    ///
+    /// # Errors
+    /// If the tensors differ in shape, kind or device.
+    pub fn log_ratio(&self) -> Result<Tensor, TchError> {
+        self.logprobs.f_sub(self.old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    }
+}
+
+/// The output of a policy loss.
+#[derive(Debug)]
+pub struct TokenLoss {
+    /// The loss of each token, `[tokens]`, with a gradient to the log-probabilities.
+    pub loss: Tensor,
+    /// Metrics by name, each `[tokens]`. They are averaged over the tokens of a step.
+    pub metrics: Vec<(&'static str, Tensor)>,
+}
+
+/// A policy loss over tokens.
+///
+/// # Contract
+/// The loss of a sequence must not depend on other sequences: sequences are trained on while others are still being generated, in batches
+/// that differ from run to run.
+pub trait PolicyLoss: Debug + Send + Sync {
+    /// Returns the loss of each token.
+    ///
+    /// # Errors
+    /// If the tensors differ in shape, kind or device.
+    fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError>;
+
+    /// Returns the factors by which the importance `weights` of tokens multiply the token losses; all `[tokens]`.
+    ///
+    /// The default is the weights themselves. A loss that is defined for whole sequences combines the weights of a sequence.
+    ///
+    /// # Errors
+    /// If there are not as many weights as the sequences have tokens.
+    fn importance(&self, weights: &Tensor, segments: &Segments) -> Result<Tensor, TchError> {
+        let _ = segments;
+        Ok(weights.shallow_clone())
+    }
+
+    /// Returns the aggregation that the definition of the loss fixes; `None` if it fixes none.
+    fn aggregation(&self) -> Option<Aggregation> {
+        None
+    }
+}
+
+/// A shared policy loss.
+pub type SharedPolicyLoss = Arc<dyn PolicyLoss>;
+
+/// Returns the metrics of the upper and lower clip.
+fn clip_metrics(upper: Tensor, lower: Tensor) -> Vec<(&'static str, Tensor)> {
+    vec![("actor/pg_clipfrac", upper), ("actor/pg_clipfrac_lower", lower)]
+}
+
+/// Returns the log-probability of each target and the entropy of its distribution, both `[tokens]`, from logits `[tokens, vocabulary]`.
+///
+/// The entropy carries a gradient only if `entropy_grad` is `true`, since the gradient doubles the memory that the backward pass needs.
+///
+/// # Errors
+/// If a target is not in the vocabulary, or the shapes differ.
+pub fn log_probs(
+    logits: &Tensor,
+    targets: &Tensor,
+    entropy_grad: bool,
+) -> Result<(Tensor, Tensor), TchError> {
+    let log_softmax = logits.f_log_softmax(-1, None::<tch::Kind>)?;
+    let picked = log_softmax.f_gather(-1, &targets.f_unsqueeze(-1)?, false)?.f_squeeze_dim(-1)?;
+    let entropy =
+        if entropy_grad { entropy(&log_softmax)? } else { entropy(&log_softmax.f_detach()?)? };
+    Ok((picked, entropy))
+}
+
+fn entropy(log_softmax: &Tensor) -> Result<Tensor, TchError> {
+    log_softmax
+        .f_exp()?
+        .f_mul(log_softmax)?
+        .f_sum_dim_intlist(-1, false, None::<tch::Kind>)?
+        .f_neg()
+}

@@ -1,0 +1,22 @@
+//! The trainer on libtorch.
+
+mod accumulation;
+mod critic;
+mod head;
+pub mod loss;
+mod micro_batch;
+mod objective;
+pub mod optimizer;
+pub mod sft;
+mod shared_prompts;
+mod tally;
+mod trainer;
+
+use rollpacker_stages::train::{
+    Inferred, Metrics, Numbers, Partial, PartialError, Sequence, Total, TrainError, Trainer,
+    config, fixed,
+};
+
+pub use critic::ValueModel;
+pub use objective::Objective;
+pub use trainer::TorchTrainer;

@@ -1,0 +1,252 @@
+//! The objective of a trainer: policy loss, KL term and entropy of tokens, weighted by the aggregation.
+
+use rollpacker_stages::catalog::{Catalog, CatalogError};
+use tch::{Device, TchError, Tensor};
+
+use super::Sequence;
+use super::config::{Aggregation, OldLogprobs, TrainerConfig};
+use super::head::TokenScores;
+use super::loss::{
+    Segments, SharedKl, SharedPolicyLoss, Tokens, importance_weights, kl_estimators, policy_losses,
+};
+use super::tally::{Over, Reduced, Terms};
+
+/// The functions named by a [`TrainerConfig`].
+#[derive(Clone, Debug)]
+pub struct Objective {
+    /// The policy loss.
+    pub policy_loss: SharedPolicyLoss,
+    /// The KL estimator of the loss. Unused if its coefficient is 0.
+    pub kl_loss: SharedKl,
+    /// The KL estimator of the penalty in rewards, if there is one.
+    pub reward_kl: Option<SharedKl>,
+}
+
+impl Objective {
+    /// Creates the built-in functions that `config` names.
+    ///
+    /// # Errors
+    /// If a name is unknown, or an option is wrong.
+    pub fn builtin(config: &TrainerConfig) -> Result<Self, CatalogError> {
+        Self::of(config, &policy_losses(), &kl_estimators())
+    }
+
+    /// Creates the functions that `config` names from two catalogs.
+    ///
+    /// # Errors
+    /// If a name is unknown, or an option is wrong.
+    pub fn of(
+        config: &TrainerConfig,
+        losses: &Catalog<SharedPolicyLoss>,
+        estimators: &Catalog<SharedKl>,
+    ) -> Result<Self, CatalogError> {
+        Ok(Self {
+            policy_loss: losses.make(&config.policy_loss)?,
+            kl_loss: estimators.make(&config.kl_loss_type)?,
+            reward_kl: config
+                .reward_kl
+                .as_ref()
+                .map(|choice| estimators.make(choice))
+                .transpose()?,
+        })
+    }
+
+    /// Returns the aggregation: that of the loss if the loss fixes one, otherwise the configured one.
+    pub(crate) fn aggregation(&self, config: &TrainerConfig) -> Aggregation {
+        self.policy_loss.aggregation().unwrap_or(config.loss_agg_mode)
+    }
+
+    /// Returns the numerator of the loss of a micro-batch, and its terms.
+    pub(crate) fn numerator(
+        &self,
+        config: &TrainerConfig,
+        scores: &TokenScores,
+        columns: &Columns,
+    ) -> Result<(Tensor, Reduced), TchError> {
+        let mut terms = Terms::default();
+        let now = scores.logprobs.f_detach()?;
+        let old = match config.old_logprobs {
+            OldLogprobs::Engine => columns.rollout.shallow_clone(),
+            OldLogprobs::Trainer => now.shallow_clone(),
+        };
+        let tokens = Tokens {
+            logprobs: &scores.logprobs,
+            old: &old,
+            advantages: &columns.advantages,
+            segments: &columns.segments,
+        };
+        let mut total = self.policy_term(config, &tokens, columns, &mut terms)?;
+        if let Some(kl) = self.kl_term(config, &tokens, columns)? {
+            terms.add("actor/kl_loss", Over::Loss, &kl)?;
+            total = total.f_add(&kl.f_mul_scalar(config.kl_loss_coef)?)?;
+        }
+        let entropy = scores.entropy.f_mul(&columns.factors)?;
+        terms.add("actor/entropy", Over::Loss, &entropy)?;
+        if config.entropy_coeff > 0.0 {
+            total = total.f_sub(&entropy.f_mul_scalar(config.entropy_coeff)?)?;
+        }
+        terms.add("actor/loss", Over::Loss, &total)?;
+        let difference = now.f_exp()?.f_sub(&columns.rollout.f_exp()?)?.f_abs()?;
+        terms.add("training/rollout_probs_diff_mean", Over::Tokens, &difference)?;
+        terms.add("training/rollout_probs_diff_max", Over::Largest, &difference)?;
+        Ok((total.f_sum(total.kind())?, terms.reduce()?))
+    }
+
+    /// Returns the policy loss of each token, times its factor.
+    fn policy_term(
+        &self,
+        config: &TrainerConfig,
+        tokens: &Tokens<'_>,
+        columns: &Columns,
+        terms: &mut Terms,
+    ) -> Result<Tensor, TchError> {
+        let policy = self.policy_loss.tokens(tokens)?;
+        let mut loss = policy.loss.f_mul(&columns.factors)?;
+        for (name, values) in &policy.metrics {
+            terms.add(name, Over::Tokens, values)?;
+        }
+        terms.add("actor/ppo_kl", Over::Tokens, &tokens.log_ratio()?.f_neg()?)?;
+        if let Some(is) = &config.rollout_is {
+            let weights = importance_weights(is, tokens.old, &columns.rollout, tokens.segments)?;
+            let apart = columns.rollout.f_sub(tokens.old)?;
+            terms.add("rollout_corr/kl", Over::Tokens, &apart)?;
+            terms.add("rollout_corr/rollout_is_mean", Over::Tokens, &weights)?;
+            terms.add("rollout_corr/rollout_is_max", Over::Largest, &weights)?;
+            loss = loss.f_mul(&self.policy_loss.importance(&weights, tokens.segments)?)?;
+        }
+        terms.add("actor/pg_loss", Over::Loss, &loss)?;
+        Ok(loss)
+    }
+
+    /// Returns the KL divergence of each token from the reference, times its factor; `None` without a reference.
+    fn kl_term(
+        &self,
+        config: &TrainerConfig,
+        tokens: &Tokens<'_>,
+        columns: &Columns,
+    ) -> Result<Option<Tensor>, TchError> {
+        let Some(reference) = &columns.reference else { return Ok(None) };
+        let mut kl = self.kl_loss.tokens(tokens.logprobs, reference)?;
+        if config.use_bias_correction_kl {
+            kl = kl.f_mul(&tokens.log_ratio()?.f_exp()?)?;
+        }
+        kl.f_mul(&columns.factors).map(Some)
+    }
+}
+
+/// The inputs of the loss besides the model; all `[response tokens]`.
+pub(crate) struct Columns {
+    /// Log-probabilities of the engine, in nats.
+    pub(crate) rollout: Tensor,
+    pub(crate) advantages: Tensor,
+    /// The factor of each token in the numerator.
+    pub(crate) factors: Tensor,
+    /// Log-probabilities of the reference, if the loss has a KL term.
+    pub(crate) reference: Option<Tensor>,
+    pub(crate) segments: Segments,
+}
+
+impl Columns {
+    /// Creates the columns of `sequences`, each of which has at least one token.
+    pub(crate) fn new(
+        sequences: &[Sequence<'_>],
+        factors: Tensor,
+        reference: Option<Tensor>,
+        device: Device,
+    ) -> Result<Self, TchError> {
+        let lengths: Vec<i64> = sequences.iter().map(|s| s.response_ids.len() as i64).collect();
+        Ok(Self {
+            rollout: column(sequences, |s| s.logprobs, device)?,
+            advantages: column(sequences, |s| s.advantages, device)?,
+            factors,
+            reference,
+            segments: Segments::new(&lengths, device)?,
+        })
+    }
+}
+
+/// Returns a slice of each sequence, concatenated.
+pub(crate) fn column<'a>(
+    sequences: &[Sequence<'a>],
+    slice: impl Fn(&Sequence<'a>) -> &'a [f32],
+    device: Device,
+) -> Result<Tensor, TchError> {
+    let values: Vec<f32> = sequences.iter().flat_map(slice).copied().collect();
+    Tensor::f_from_slice(&values)?.f_to_device(device)
+}
+
+/// Returns the factor of each token in the numerator: the weight of its response times the coefficient of the aggregation.
+pub(crate) fn factors(
+    sequences: &[Sequence<'_>],
+    mode: Aggregation,
+    scale: f64,
+    device: Device,
+) -> Result<Tensor, TchError> {
+    let factors = sequences.iter().flat_map(|s| {
+        let factor = f64::from(s.weight) * mode.coefficient(s.response_ids.len(), scale);
+        std::iter::repeat_n(factor as f32, s.response_ids.len())
+    });
+    Tensor::f_from_slice(&factors.collect::<Vec<_>>())?.f_to_device(device)
+}
+
+/// Returns the denominator of the loss.
+pub(crate) fn denominator(sequences: &[Sequence<'_>], mode: Aggregation) -> f64 {
+    let measure = |s: &Sequence<'_>| f64::from(s.weight) * mode.measure(s.response_ids.len());
+    sequences.iter().map(measure).sum()
+}
+
+/// Returns the number of tokens that carry loss.
+pub(crate) fn tokens(sequences: &[Sequence<'_>]) -> usize {
+    sequences.iter().map(|s| s.response_ids.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_stages::catalog::Choice;
+    use rollpacker_stages::train::config::{Level, RolloutIs, Threshold};
+
+    use super::*;
+
+    /// The numerator of one response with two tokens, whose importance weights are 0.5 and 8, and its gradient with respect to their
+    /// log-probabilities.
+    fn weighed(loss: &str) -> (f64, Vec<f64>) {
+        let rollout_is = RolloutIs { level: Level::Token, threshold: Threshold::Above(10.0) };
+        let config = TrainerConfig {
+            policy_loss: Choice::of(loss),
+            rollout_is: Some(rollout_is),
+            old_logprobs: OldLogprobs::Trainer,
+            ..TrainerConfig::default()
+        };
+        let logprobs = Tensor::from_slice(&[-1.0f64, -2.0]).set_requires_grad(true);
+        let columns = Columns {
+            rollout: logprobs.detach() - Tensor::from_slice(&[0.5f64.ln(), 8f64.ln()]),
+            advantages: Tensor::from_slice(&[1.0f64, 1.0]),
+            factors: Tensor::from_slice(&[0.5f64, 0.5]),
+            reference: None,
+            segments: Segments::new(&[2], Device::Cpu).unwrap(),
+        };
+        let scores = TokenScores { entropy: logprobs.zeros_like(), logprobs };
+        let objective = Objective::builtin(&config).unwrap();
+        let (numerator, _) = objective.numerator(&config, &scores, &columns).unwrap();
+        numerator.backward();
+        let gradient = Vec::try_from(scores.logprobs.grad()).unwrap();
+        (numerator.double_value(&[]), gradient)
+    }
+
+    #[track_caller]
+    fn check(loss: &str, expected: (f64, [f64; 2])) {
+        let (numerator, gradient) = weighed(loss);
+        let found = [numerator, gradient[0], gradient[1]];
+        let expected = [expected.0, expected.1[0], expected.1[1]];
+        let close =
+            found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6);
+        assert!(close, "{loss}: {found:?}, expected {expected:?}");
+    }
+
+    #[test]
+    fn importance_weights_enter_as_the_loss_says() {
+        check("vanilla", (-4.25, [-0.25, -4.0]));
+        // The geometric mean of 0.5 and 8 for both tokens.
+        check("geo_mean", (-2.0, [-1.0, -1.0]));
+    }
+}

@@ -1,0 +1,395 @@
+//! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides once.
+
+mod inference;
+mod replica;
+mod state;
+
+use std::path::Path;
+
+use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_dataflow::watchdog::ProgressCounter;
+use rollpacker_stages::rollout::Policy;
+use tch::{Device, TchError, Tensor};
+
+use super::accumulation::Accumulation;
+use super::config::TrainerConfig;
+use super::critic::{Critic, ValueModel};
+use super::head::{Head, TokenScores};
+use super::micro_batch::{MicroBatch, Turn, plan};
+use super::objective::{Columns, Objective, column, denominator, factors, tokens};
+use super::optimizer::AdamW;
+use super::tally::{Tally, Unit};
+use super::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
+use crate::model::device::set_threads_of_this_thread;
+use crate::model::{Decoder, WeightStore};
+
+/// Policy-gradient training of a decoder.
+///
+/// The loss of a step is a sum over responses divided by a sum over responses ([`Aggregation`](super::config::Aggregation)). The gradient
+/// of the numerator is accumulated as responses arrive, and the denominator in float64. [`update`](Trainer::update) divides the two, so
+/// that the result depends neither on the order of arrival nor on the micro-batches.
+///
+/// Reference and critic start as copies of the initial weights. Ratios are computed against log-probabilities of the engine or of the
+/// trainer ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `training/rollout_probs_diff_*` report the difference between the
+/// two.
+#[derive(Debug)]
+pub struct TorchTrainer {
+    config: TrainerConfig,
+    objective: Objective,
+    decoder: Decoder,
+    /// The initial weights. Held only if a KL divergence from them is needed.
+    reference: Option<Decoder>,
+    critic: Option<Critic>,
+    optimizer: AdamW,
+    head: Head,
+    store: WeightStore,
+    /// The version that was published last.
+    version: PolicyVersion,
+    accumulated: Accumulation,
+    pulse: ProgressCounter,
+}
+
+impl TorchTrainer {
+    /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
+    ///
+    /// # Errors
+    /// If `config` names an unknown loss or estimator, or the device runs out of memory for the optimizer, reference or critic.
+    pub fn new(
+        decoder: Decoder,
+        config: TrainerConfig,
+        store: WeightStore,
+    ) -> Result<Self, TrainError> {
+        let objective = Objective::builtin(&config)?;
+        Self::with_objective(decoder, config, store, objective)
+    }
+
+    /// Creates a trainer with a custom objective instead of the functions that `config` names.
+    ///
+    /// # Errors
+    /// If the device runs out of memory for the optimizer, reference or critic.
+    pub fn with_objective(
+        mut decoder: Decoder,
+        config: TrainerConfig,
+        store: WeightStore,
+        objective: Objective,
+    ) -> Result<Self, TrainError> {
+        let failed = || TrainError::backend("setting up");
+        if config.deterministic && decoder.device() != Device::Cpu {
+            let operation = "be deterministic on a device whose kernels add in no fixed order";
+            return Err(TrainError::Unsupported { operation });
+        }
+        let reference = config.needs_reference().then(|| copy_of(&decoder)).transpose()?;
+        let critic = match config.critic {
+            Some(critic) => {
+                let model = ValueModel::over(copy_of(&decoder)?)?;
+                Some(Critic::new(model, critic, config.deterministic).map_err(failed())?)
+            }
+            None => None,
+        };
+        decoder.set_requires_grad(true);
+        let optimizer = AdamW::new(config.optimizer, decoder.parameters()).map_err(failed())?;
+        let head =
+            Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
+        let (version, accumulated) = (PolicyVersion(0), Accumulation::new(config.deterministic));
+        Ok(Self {
+            config,
+            objective,
+            decoder,
+            reference,
+            critic,
+            optimizer,
+            head,
+            store,
+            version,
+            accumulated,
+            pulse: ProgressCounter::default(),
+        })
+    }
+
+    /// Replaces the critic by one that starts from `model` instead of the policy's initial weights. Does nothing if the configuration has
+    /// no critic.
+    ///
+    /// # Errors
+    /// If the device runs out of memory for its optimizer.
+    pub fn with_critic(self, model: ValueModel) -> Result<Self, TrainError> {
+        let Some(config) = self.config.critic else { return Ok(self) };
+        let critic = Critic::new(model, config, self.config.deterministic)
+            .map_err(TrainError::backend("setting up"))?;
+        Ok(Self { critic: Some(critic), ..self })
+    }
+
+    /// Beats `pulse` before every micro-batch, so that the watchdog sees progress.
+    #[must_use]
+    pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
+        Self { pulse, ..self }
+    }
+
+    /// Returns the current model.
+    #[must_use]
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    fn publish_version(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.version = version;
+        let weights = self.decoder.snapshot().map_err(TrainError::backend("publishing weights"))?;
+        Ok(self.store.publish(version, weights))
+    }
+
+    fn accumulate_micro_batch(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        step: Step,
+    ) -> Result<(), TrainError> {
+        let failed = || TrainError::backend("accumulating gradients");
+        let unit = sequences.first().map_or_else(Unit::default, unit);
+        let batch = self.pack(sequences).map_err(failed())?;
+        if self.trains_policy(step) {
+            let tally = self.accumulate_policy(sequences, &batch).map_err(failed())?;
+            if !tally.is_finite() {
+                return Err(TrainError::NotFinite { step, quantity: "loss" });
+            }
+            self.accumulated.add(self.decoder.parameters(), unit, &tally)?;
+        }
+        let scale = self.config.loss_scale_factor;
+        match &mut self.critic {
+            Some(critic) => critic.accumulate(sequences, &batch, scale, unit),
+            None => Ok(()),
+        }
+    }
+
+    fn accumulate_policy(
+        &self,
+        sequences: &[Sequence<'_>],
+        batch: &MicroBatch,
+    ) -> Result<Tally, TchError> {
+        let (config, device) = (&self.config, self.decoder.device());
+        let mode = self.objective.aggregation(config);
+        let factors = factors(sequences, mode, config.loss_scale_factor, device)?;
+        let reference = self.reference_logprobs(sequences, batch)?;
+        let columns = Columns::new(sequences, factors, reference, device)?;
+        let numerator = |scores: &TokenScores| self.objective.numerator(config, scores, &columns);
+        let reduced = self.head.backward(&self.decoder, batch, numerator)?;
+        Tally::of(denominator(sequences, mode), tokens(sequences), &reduced)
+    }
+
+    /// Returns the log-probabilities under the reference: those from inference if they are present, otherwise computed now. `None` if the
+    /// loss has no KL term.
+    fn reference_logprobs(
+        &self,
+        sequences: &[Sequence<'_>],
+        batch: &MicroBatch,
+    ) -> Result<Option<Tensor>, TchError> {
+        match &self.reference {
+            Some(model) if self.config.kl_loss_coef > 0.0 => {
+                let known = sequences.iter().all(|s| s.ref_logprobs.len() == s.response_ids.len());
+                let logprobs = if known {
+                    column(sequences, |s| s.ref_logprobs, self.decoder.device())?
+                } else {
+                    self.head.score(model, batch)?.logprobs
+                };
+                Ok(Some(logprobs))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn pack(&self, sequences: &[Sequence<'_>]) -> Result<MicroBatch, TchError> {
+        let turns: Vec<_> = sequences.iter().map(turn).collect();
+        MicroBatch::pack(&turns, self.decoder.device())
+    }
+
+    /// Returns `true` if the warm-up of the critic is over.
+    fn trains_policy(&self, step: Step) -> bool {
+        self.critic.as_ref().is_none_or(|critic| step.0 >= critic.warmup_steps())
+    }
+
+    /// Returns the micro-batches of some sequences, with the indices of their sequences.
+    fn micro_batches<'a>(
+        &self,
+        sequences: &[Sequence<'a>],
+    ) -> Vec<(Vec<usize>, Vec<Sequence<'a>>)> {
+        let units = if self.config.deterministic {
+            groups(sequences)
+        } else {
+            vec![(0..sequences.len()).collect()]
+        };
+        let batches = |unit: Vec<usize>| {
+            let turns: Vec<_> = unit.iter().map(|&at| turn(&sequences[at])).collect();
+            let batches = plan(&turns, self.config.micro_batch_tokens).into_iter();
+            batches.map(move |members| members.into_iter().map(|at| unit[at]).collect::<Vec<_>>())
+        };
+        let with_sequences = |members: Vec<usize>| {
+            let sequences = members.iter().map(|&at| sequences[at]).collect();
+            (members, sequences)
+        };
+        units.into_iter().flat_map(batches).map(with_sequences).collect()
+    }
+
+    /// Applies the accumulated gradients of the critic and of the policy.
+    fn apply(&mut self, step: Step) -> Result<Metrics, TrainError> {
+        let failed = || TrainError::backend("updating weights");
+        let mut metrics = match &mut self.critic {
+            Some(critic) => critic.update(step)?,
+            None => Metrics::new(),
+        };
+        let (tally, parameters) = (self.accumulated.tally()?, self.decoder.parameters());
+        if tally.denominator() <= 0.0 {
+            self.accumulated.clear(parameters).map_err(failed())?;
+            return Ok(metrics);
+        }
+        let gradient = self.accumulated.mean(parameters, tally.denominator()).map_err(failed())?;
+        self.accumulated.clear(parameters).map_err(failed())?;
+        let update = self.optimizer.update_by(parameters, gradient).map_err(failed())?;
+        if !update.grad_norm.is_finite() {
+            return Err(TrainError::NotFinite { step, quantity: "gradient" });
+        }
+        metrics.extend(tally.metrics());
+        metrics.insert("actor/grad_norm".to_owned(), update.grad_norm);
+        metrics.insert("actor/lr".to_owned(), update.learning_rate);
+        if self.config.kl_loss_coef > 0.0 {
+            metrics.insert("actor/kl_coef".to_owned(), self.config.kl_loss_coef);
+        }
+        Ok(metrics)
+    }
+
+    fn check(&self, at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {
+        check(at, sequence)?;
+        let tokens = sequence.response_ids.len();
+        let wanted = self.critic.as_ref().map_or(0, |_| tokens);
+        match sequence {
+            s if s.advantages.len() != tokens => {
+                refuse(at, "advantages", tokens.to_string(), s.advantages.len())
+            }
+            s if s.values.len() != wanted => {
+                refuse(at, "values", wanted.to_string(), s.values.len())
+            }
+            s if wanted > 0 && s.returns.len() != wanted => {
+                refuse(at, "returns", wanted.to_string(), s.returns.len())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Trainer for TorchTrainer {
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.publish_version(version)
+    }
+
+    fn infer(
+        &mut self,
+        step: Step,
+        sequences: &[Sequence<'_>],
+    ) -> Result<Vec<Inferred>, TrainError> {
+        set_threads_of_this_thread(self.config.threads);
+        sequences.iter().enumerate().try_for_each(|(at, sequence)| check(at, sequence))?;
+        // Responses without tokens are in no micro-batch.
+        let mut all = vec![Inferred::default(); sequences.len()];
+        for (members, sequences) in self.micro_batches(sequences) {
+            self.pulse.record();
+            let inferred =
+                self.infer_micro_batch(&sequences).map_err(TrainError::backend("inference"))?;
+            for (at, one) in members.into_iter().zip(inferred) {
+                let mut numbers = one.reward_kl.iter().chain(&one.values);
+                if !numbers.all(|number| number.is_finite()) {
+                    return Err(TrainError::NotFinite { step, quantity: "KL divergence or value" });
+                }
+                all[at] = one;
+            }
+        }
+        Ok(all)
+    }
+
+    fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+        set_threads_of_this_thread(self.config.threads);
+        sequences.iter().enumerate().try_for_each(|(at, sequence)| self.check(at, sequence))?;
+        self.micro_batches(sequences).into_iter().try_for_each(|(_, sequences)| {
+            self.pulse.record();
+            self.accumulate_micro_batch(&sequences, step)
+        })
+    }
+
+    fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        set_threads_of_this_thread(self.config.threads);
+        let metrics = self.apply(step)?;
+        Ok((self.publish_version(PolicyVersion(step.next().0))?, metrics))
+    }
+
+    fn take_partial(&mut self, _step: Step) -> Result<Partial, TrainError> {
+        set_threads_of_this_thread(self.config.threads);
+        self.take()
+    }
+
+    fn put_sum(&mut self, _step: Step, sum: Partial) -> Result<(), TrainError> {
+        self.put(sum)
+    }
+
+    fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
+        self.decoder.save(folder)?;
+        match &self.critic {
+            Some(critic) => Ok(critic.save(&folder.join("critic"))?),
+            None => Ok(()),
+        }
+    }
+
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        self.write_state(file)
+    }
+
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        self.read_state(file)
+    }
+}
+
+/// Returns the indices of the sequences of each prompt, in the order of their samples. In deterministic mode these are computed together,
+/// independent of the other sequences of the call.
+fn groups(sequences: &[Sequence<'_>]) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..sequences.len()).collect();
+    order.sort_by_key(|&at| unit(&sequences[at]));
+    order
+        .chunk_by(|&a, &b| sequences[a].prompt == sequences[b].prompt)
+        .map(<[usize]>::to_vec)
+        .collect()
+}
+
+fn unit(sequence: &Sequence<'_>) -> Unit {
+    Unit { prompt: sequence.prompt, sample: sequence.sample }
+}
+
+fn turn<'a>(sequence: &Sequence<'a>) -> Turn<'a> {
+    Turn { prompt: sequence.prompt_ids, response: sequence.response_ids }
+}
+
+fn check(at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {
+    let tokens = sequence.response_ids.len();
+    match sequence {
+        s if s.prompt_ids.is_empty() => refuse(at, "prompt_ids", "at least 1".to_owned(), 0),
+        s if s.response_length as usize != tokens => {
+            refuse(at, "response_ids", s.response_length.to_string(), tokens)
+        }
+        s if s.logprobs.len() != tokens => {
+            refuse(at, "logprobs", tokens.to_string(), s.logprobs.len())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn refuse(
+    at: usize,
+    field: &'static str,
+    expected: String,
+    found: usize,
+) -> Result<(), TrainError> {
+    Err(TrainError::Sequence { at, field, expected, found })
+}
+
+fn copy_of(decoder: &Decoder) -> Result<Decoder, TrainError> {
+    let failed = || TrainError::backend("copying the initial weights");
+    let mut copy = Decoder::init(decoder.config().clone(), 0, decoder.device()).map_err(failed())?;
+    copy.copy_from(&decoder.snapshot().map_err(failed())?).map_err(failed())?;
+    Ok(copy)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Support for a trainer that is one of several replicas.
+
+use rollpacker_stages::train::{Numbers, Partial, PartialError, Total, TrainError};
+
+use super::TorchTrainer;
+use crate::train::accumulation::numel;
+
+/// The prefixes of the names of totals.
+const POLICY: &str = "policy";
+const CRITIC: &str = "critic";
+
+impl TorchTrainer {
+    /// Removes and returns the gradient that this replica has accumulated.
+    pub(super) fn take(&mut self) -> Result<Partial, TrainError> {
+        let failed = || TrainError::backend("taking gradients out");
+        let critic = self.critic.as_mut().map(|critic| critic.accumulated());
+        let critic_pending = critic.as_ref().is_some_and(|(sums, _)| sums.is_pending());
+        if !self.accumulated.is_pending() && !critic_pending {
+            return Ok(Partial::default());
+        }
+        let taken = self.accumulated.take(self.decoder.parameters(), POLICY);
+        let (mut gradient, mut totals) = taken.map_err(failed())?;
+        if let Some((sums, parameters)) = critic {
+            let (numbers, more) = sums.take(parameters, CRITIC).map_err(failed())?;
+            gradient.append(numbers)?;
+            totals.extend(more);
+        }
+        Ok(Partial { gradient, totals })
+    }
+
+    /// Adds the sum over all replicas.
+    pub(super) fn put(&mut self, sum: Partial) -> Result<(), TrainError> {
+        let Partial { gradient, totals } = sum;
+        let critic = self.critic.as_mut().map(|critic| critic.accumulated());
+        let own = numel(self.decoder.parameters());
+        let all = own + critic.as_ref().map_or(0, |(_, parameters)| numel(parameters));
+        let (of_policy, of_critic) = split(gradient, &totals, own, all, self.config.deterministic)?;
+        self.accumulated.put(of_policy, &totals, POLICY)?;
+        if let Some((sums, _)) = critic {
+            sums.put(of_critic, &totals, CRITIC)?;
+        }
+        Ok(())
+    }
+}
+
+/// Splits a gradient into the parts of the policy and of the critic.
+fn split(
+    mut gradient: Numbers,
+    totals: &[Total],
+    of_policy: usize,
+    all: usize,
+    deterministic: bool,
+) -> Result<(Numbers, Numbers), PartialError> {
+    if gradient.is_empty() && totals.is_empty() {
+        return Ok((Numbers::default(), Numbers::default()));
+    }
+    let like = if deterministic { Numbers::Fixed(Vec::new()) } else { Numbers::default() };
+    gradient.check(&like, all)?;
+    let of_critic = gradient.split_off(of_policy);
+    Ok((gradient, of_critic))
+}

@@ -1,0 +1,158 @@
+//! The state of a trainer as a file.
+//!
+//! | tensor | content |
+//! |---|---|
+//! | `version` | the policy version of the weights |
+//! | `policy.NAME` | the weights |
+//! | `policy.optimizer.mean`, `policy.optimizer.square` | the moments of AdamW, `[parameters]` |
+//! | `policy.optimizer.updates` | the number of updates, which the learning rate depends on too |
+//! | `critic...` | the same tensors of the critic, if there is one |
+//! | `published.VERSION.NAME` | older policies that engines may still request |
+//!
+//! The state does not contain the configuration. It does not contain the reference of a KL divergence either: that is the initial model,
+//! which is loaded from its folder again. Gradients are not included, since a state is saved at the end of a step and those of the next
+//! step are recomputed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_model::ModelError;
+use rollpacker_model::tensor_file::{Scalar, Stored, TensorFile, write};
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::train::TrainError;
+use tch::Tensor;
+
+use super::TorchTrainer;
+use crate::model::Weights;
+use crate::train::optimizer::AdamW;
+
+const VERSION: &str = "version";
+const POLICY: &str = "policy";
+const CRITIC: &str = "critic";
+const PUBLISHED: &str = "published";
+
+impl TorchTrainer {
+    /// Writes the values that later updates depend on.
+    pub(super) fn write_state(&mut self, path: &Path) -> Result<(), TrainError> {
+        let numbers = self.numbers().into_iter();
+        let numbers = numbers.map(|(name, number)| (name, Box::new(number) as Box<dyn Stored>));
+        let version = self.version;
+        let older = self.store.needed().into_iter().filter(|&(other, _)| other != version);
+        let older = older.flat_map(|(version, weights)| published(version, &weights));
+        let tensors = self.tensors().into_iter().chain(older);
+        let tensors = tensors.map(|(name, tensor)| (name, Box::new(tensor) as Box<dyn Stored>));
+        write(path, &numbers.chain(tensors).collect::<Vec<_>>()).map_err(TrainError::state)
+    }
+
+    /// Restores a state, and publishes its policies again, oldest first.
+    pub(super) fn read_state(&mut self, path: &Path) -> Result<Vec<Policy>, TrainError> {
+        let file = TensorFile::open(path).map_err(TrainError::state)?;
+        let older = self.check_state(&file).map_err(TrainError::state)?;
+        self.take_over(&file).map_err(TrainError::state)?;
+        let mut policies = Vec::new();
+        for version in older {
+            let weights = self.read_published(&file, version).map_err(TrainError::state)?;
+            policies.push(self.store.publish(version, weights));
+        }
+        policies.push(self.publish_version(self.version)?);
+        Ok(policies)
+    }
+
+    /// Rejects the file of another model or algorithm before anything is overwritten. Returns the older versions in the file.
+    fn check_state(&mut self, file: &TensorFile) -> Result<BTreeSet<PolicyVersion>, ModelError> {
+        let names = file.names();
+        let versions: BTreeSet<_> = names.iter().filter_map(|name| version_of(name)).collect();
+        let mut tensors: BTreeMap<String, Tensor> = self.tensors().into_iter().collect();
+        for &version in &versions {
+            let name = |name: &str| published_name(version, name);
+            let own = self.decoder.parameters().iter();
+            tensors.extend(own.map(|(own, tensor)| (name(own), tensor.shallow_clone())));
+        }
+        let numbers = self.numbers().into_iter().map(|(name, _)| name);
+        file.check_names(&tensors.keys().cloned().chain(numbers).collect())?;
+        tensors.iter().try_for_each(|(name, like)| file.check_like(name, like))?;
+        Ok(versions)
+    }
+
+    fn take_over(&mut self, file: &TensorFile) -> Result<(), ModelError> {
+        for (name, mut tensor) in self.tensors() {
+            let values = file.tensor(&name, &tensor)?;
+            tch::no_grad(|| tensor.f_copy_(&values))?;
+        }
+        let updates = |model| file.integer(&format!("{model}.optimizer.updates"));
+        self.optimizer.resume(updates(POLICY)?.unsigned_abs());
+        if let Some(critic) = &mut self.critic {
+            critic.optimizer().resume(updates(CRITIC)?.unsigned_abs());
+        }
+        self.version = PolicyVersion(file.integer(VERSION)?.unsigned_abs());
+        Ok(())
+    }
+
+    fn read_published(
+        &self,
+        file: &TensorFile,
+        version: PolicyVersion,
+    ) -> Result<Weights, ModelError> {
+        let device = self.decoder.device();
+        let read = |(name, like): &(String, Tensor)| {
+            let values = file.tensor(&published_name(version, name), like)?;
+            Ok((name.clone(), values.f_to_device(device)?))
+        };
+        Weights::new(self.decoder.parameters().iter().map(read).collect::<Result<_, ModelError>>()?)
+    }
+
+    /// Returns all tensors that updates change, by their names in the file. The tensors share their memory with the trainer.
+    fn tensors(&mut self) -> Vec<(String, Tensor)> {
+        let mut all = of_model(POLICY, self.decoder.parameters(), &self.optimizer);
+        if let Some(critic) = &mut self.critic {
+            let parameters: Vec<_> = critic.parameters().iter().map(share).collect();
+            all.extend(of_model(CRITIC, &parameters, critic.optimizer()));
+        }
+        all
+    }
+
+    /// Returns all numbers that updates change, by their names in the file.
+    fn numbers(&mut self) -> Vec<(String, Scalar)> {
+        let updates = |model: &str, optimizer: &AdamW| {
+            (format!("{model}.optimizer.updates"), Scalar::Integer(optimizer.updates() as i64))
+        };
+        let mut all = vec![
+            (VERSION.to_owned(), Scalar::Integer(self.version.0 as i64)),
+            updates(POLICY, &self.optimizer),
+        ];
+        all.extend(self.critic.as_mut().map(|critic| updates(CRITIC, critic.optimizer())));
+        all
+    }
+}
+
+fn of_model(
+    model: &str,
+    parameters: &[(String, Tensor)],
+    optimizer: &AdamW,
+) -> Vec<(String, Tensor)> {
+    let weights = parameters.iter().map(share);
+    let weights = weights.map(|(name, tensor)| (format!("{model}.{name}"), tensor));
+    let moments = optimizer.moments().into_iter();
+    weights
+        .chain(moments.map(|(name, tensor)| (format!("{model}.optimizer.{name}"), tensor)))
+        .collect()
+}
+
+fn share((name, tensor): &(String, Tensor)) -> (String, Tensor) {
+    (name.clone(), tensor.shallow_clone())
+}
+
+fn published(version: PolicyVersion, weights: &Weights) -> Vec<(String, Tensor)> {
+    let tensors = weights.tensors().iter().map(share);
+    tensors.map(|(name, tensor)| (published_name(version, &name), tensor)).collect()
+}
+
+fn published_name(version: PolicyVersion, name: &str) -> String {
+    format!("{PUBLISHED}.{}.{name}", version.0)
+}
+
+fn version_of(name: &str) -> Option<PolicyVersion> {
+    let (version, _) = name.strip_prefix(PUBLISHED)?.strip_prefix('.')?.split_once('.')?;
+    version.parse().ok().map(PolicyVersion)
+}

@@ -1,0 +1,166 @@
+//! Instances that are given up and taken back while responses are in flight.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::rollout::{
+    Completion, FinishReason, Placement, RolloutEngine, RolloutError, RolloutEvent,
+};
+use rollpacker_torch::model::WeightStore;
+use rollpacker_torch::rollout::TorchEngineConfig;
+
+use super::driver::{Driver, Turnstile, config, id, prompts, request};
+
+fn placed(instances: u32) -> Placement {
+    Placement { instances, tensor_parallel: 1 }
+}
+
+fn instances(instances: u32, base: TorchEngineConfig) -> TorchEngineConfig {
+    TorchEngineConfig { instances, ..base }
+}
+
+fn ask(driver: &mut Driver, prompts: &[Vec<i32>]) {
+    for (prompt, ids) in prompts.iter().enumerate() {
+        driver.engine.generate(request(prompt as u64, 0..4, ids));
+    }
+}
+
+fn tokens(completions: BTreeMap<SampleId, Completion>) -> BTreeMap<SampleId, Vec<i32>> {
+    completions.into_iter().map(|(id, completion)| (id, completion.response_ids)).collect()
+}
+
+#[test]
+fn what_a_given_up_instance_had_goes_on_elsewhere() {
+    let sampling = Sampling { min_new_tokens: 120, ..Sampling::unrestricted(120) };
+    let base = TorchEngineConfig { max_running: 8, ..config(sampling) };
+    let mut straight = Driver::new(base.clone());
+    ask(&mut straight, &prompts());
+    let straight = tokens(straight.collect(24));
+
+    let (clock, closed) = Turnstile::for_readings(60);
+    let mut driver = Driver::start_by(clock, "qwen2_tied", instances(2, base), WeightStore::new(1));
+    ask(&mut driver, &prompts());
+    assert_eq!(driver.engine.poll(), None);
+    driver.pass(&closed, 3);
+    driver.engine.place(placed(1));
+    drop(closed);
+    let moved = driver.collect(24);
+    let at = |instance| moved.values().filter(move |response| response.instance == instance);
+    assert_eq!((at(0).count(), at(1).count()), (24, 0), "nothing had ended before");
+    let preemptions: u32 = moved.values().map(|completion| completion.preemptions).sum();
+    assert_eq!(preemptions, 8, "the running ones of the instance");
+    assert_eq!(tokens(moved), straight);
+}
+
+#[test]
+fn instances_that_come_back_take_new_work() {
+    let mut driver = Driver::new(instances(2, config(Sampling::unrestricted(8))));
+    let used = |driver: &mut Driver| {
+        ask(driver, &prompts());
+        driver.collect(24).values().map(|completion| completion.instance).max()
+    };
+    driver.engine.place(placed(1));
+    assert_eq!(used(&mut driver), Some(0));
+    driver.engine.place(placed(2));
+    assert_eq!(used(&mut driver), Some(1));
+}
+
+#[test]
+fn nothing_is_generated_while_nothing_is_placed() {
+    let base = config(Sampling::unrestricted(30));
+    let mut straight = Driver::new(base.clone());
+    ask(&mut straight, &prompts());
+    let straight = tokens(straight.collect(24));
+
+    let mut driver = Driver::new(instances(2, base));
+    driver.engine.place(placed(0));
+    ask(&mut driver, &prompts());
+    driver.engine.abort(id(1, 1));
+    let aborted = driver.collect(1).remove(&id(1, 1)).unwrap();
+    assert_eq!((aborted.finish_reason, aborted.response_length), (FinishReason::Abort, 0));
+    assert!(driver.engine.statistics().iter().all(|instance| instance.decode_iterations == 0));
+    driver.engine.abort(id(1, 1));
+    driver.engine.place(placed(2));
+    let mut generated = tokens(driver.collect(23));
+    generated.insert(id(1, 1), straight[&id(1, 1)].clone());
+    assert_eq!(generated, straight);
+}
+
+#[test]
+fn placements_that_the_engine_cannot_run_on_are_refused() {
+    let refused = |found: Placement| {
+        let mut driver = Driver::new(instances(2, config(Sampling::unrestricted(8))));
+        driver.engine.place(found);
+        assert_eq!(
+            driver.next(),
+            RolloutEvent::Failed(RolloutError::Placement { found, instances: 2 })
+        );
+    };
+    refused(Placement { instances: 1, tensor_parallel: 2 });
+    refused(Placement { instances: 1, tensor_parallel: 0 });
+    refused(placed(3));
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Place(u32),
+    Abort(u64, u32),
+    Poll(usize),
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        3 => (0..4u32).prop_map(Action::Place),
+        1 => (0..6u64, 0..4u32).prop_map(|(prompt, sample)| Action::Abort(prompt, sample)),
+        3 => (1..8usize).prop_map(Action::Poll),
+    ];
+    prop::collection::vec(action, 1..24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn nothing_is_lost_twice_or_changed(script in actions(), tight in any::<bool>()) {
+        let kv_cache_tokens = if tight { 130 } else { 10_000 };
+        let base = TorchEngineConfig { kv_cache_tokens, max_running: 5, ..config(Sampling::unrestricted(24)) };
+        let mut straight = Driver::new(base.clone());
+        ask(&mut straight, &prompts());
+        let straight = tokens(straight.collect(24));
+
+        let mut driver = Driver::new(instances(3, base));
+        let mut reported = Vec::new();
+        let mut on = 3;
+        ask(&mut driver, &prompts());
+        for action in script {
+            match action {
+                Action::Place(instances) => {
+                    driver.engine.place(placed(instances));
+                    on = instances;
+                }
+                Action::Abort(prompt, sample) => driver.engine.abort(id(prompt, sample)),
+                // Waits only for events that are certain to come.
+                Action::Poll(events) if on > 0 => {
+                    let left = 24 - reported.len();
+                    (0..events.min(left)).for_each(|_| reported.push(driver.next()));
+                }
+                Action::Poll(_) => reported.extend(driver.engine.poll()),
+            }
+        }
+        driver.engine.place(placed(3));
+        let mut completions = driver.collect(24 - reported.len());
+        for event in reported {
+            let RolloutEvent::Completed(completion) = event else { panic!("{event:?}") };
+            prop_assert!(completions.insert(completion.id, completion).is_none());
+        }
+        prop_assert_eq!(completions.len(), 24);
+        for (id, completion) in completions {
+            match completion.finish_reason {
+                FinishReason::Abort => prop_assert!(straight[&id].starts_with(&completion.response_ids)),
+                _ => prop_assert_eq!(&completion.response_ids, &straight[&id]),
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Profiling of the torch engine's iterations, on a small model.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
+use rollpacker_stages::rollout::RolloutError;
+use rollpacker_stages::rollout::profile::{Grid, Measure, Phase, Point, Row, measure};
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_torch::model::Decoder;
+use rollpacker_torch::rollout::TorchEngineConfig;
+use rollpacker_torch::rollout::profile::TorchMeasure;
+use tch::Device;
+
+fn engine(clock: Arc<dyn Clock>) -> TorchMeasure {
+    let config = TorchEngineConfig {
+        instances: 2,
+        threads_per_instance: 1,
+        max_running: 1,
+        kv_cache_tokens: 1,
+        sampling: Sampling::unrestricted(4),
+        seed: 7,
+        replay: None,
+        deterministic: false,
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/qwen2_tied");
+    TorchMeasure::start(config, |_| Decoder::load(&folder, Device::Cpu), clock).unwrap()
+}
+
+#[test]
+fn the_live_engine_is_measured_on_the_whole_grid() {
+    let clock = Arc::new(WallClock::start());
+    let grid = Grid {
+        instances: vec![1, 2],
+        tensor_parallel: 1,
+        batch_sizes: vec![1, 64],
+        prompt_lengths: vec![1, 200],
+        context_lengths: vec![1, 200],
+        kv_cache_tokens: 64 * 200,
+    };
+    let rows = measure(&grid, &mut engine(clock.clone()), &*clock, Nanos::from_secs_f64(60.0));
+    let rows = rows.unwrap();
+    assert_eq!(rows.len(), grid.points().len());
+    let seconds = |phase, instances, batch_size, tokens| {
+        let point = Point { phase, instances, tensor_parallel: 1, batch_size, tokens };
+        rows.iter().find(|row: &&Row| row.point() == point).unwrap().seconds
+    };
+    for phase in [Phase::Prefill, Phase::Decode] {
+        for instances in [1, 2] {
+            let (least, most) =
+                (seconds(phase, instances, 1, 1), seconds(phase, instances, 64, 200));
+            assert!(least > 0.0 && most > 2.0 * least, "{phase} x {instances}: {least} {most}");
+        }
+    }
+    // 64 prompts of 200 tokens are prefilled one by one, even if they share a prefix.
+    assert!(seconds(Phase::Prefill, 1, 64, 200) > 8.0 * seconds(Phase::Prefill, 1, 1, 200));
+}
+
+/// A clock that counts its readings.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl Clock for Counting {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn every_instance_of_a_point_iterates() {
+    let clock = Arc::new(Counting::default());
+    let mut engine = engine(clock.clone());
+    let mut readings = |instances| {
+        let before = clock.0.load(Ordering::Relaxed);
+        let point =
+            Point { phase: Phase::Decode, instances, tensor_parallel: 1, batch_size: 2, tokens: 3 };
+        engine.prepare(point).unwrap();
+        engine.seconds().unwrap();
+        clock.0.load(Ordering::Relaxed) - before
+    };
+    assert_eq!((readings(1), readings(2)), (4, 8), "begin and end of two iterations");
+}
+
+#[test]
+fn points_beyond_the_instances_are_refused() {
+    let mut engine = engine(Arc::new(WallClock::start()));
+    for (instances, tensor_parallel) in [(3, 1), (1, 2)] {
+        let point =
+            Point { phase: Phase::Decode, instances, tensor_parallel, batch_size: 1, tokens: 8 };
+        assert!(matches!(engine.prepare(point), Err(RolloutError::Placement { instances: 2, .. })));
+    }
+}
