@@ -741,7 +741,7 @@ fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'sco
 #[test]
 fn what_cannot_say_its_state_is_refused() {
     let fault = refused(|prompts| prompts.schedule(Unsaved::default()));
-    assert!(fault.contains("implement `save` and `restore`"), "{fault}");
+    assert!(fault.contains("implement `save` and `restore` for it"), "{fault}");
     let schedule = schedules().remove(0).1;
     let fault = refused(|prompts| prompts.schedule(schedule).placed(Unlearned));
     assert!(fault.contains("the placement policy has no state"), "{fault}");

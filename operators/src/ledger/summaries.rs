@@ -11,7 +11,7 @@ use super::pairs::{Pair, Pairs, Products};
 
 /// The diff of a length: the number of responses, their weights and squared weights.
 pub(super) type Weighing = (i64, i64, i64);
-/// The diff of a pair: the sums of its [`Products`](super::pairs::Products).
+/// The diff of a pair: the sums of its [`Products`].
 pub(super) type Sums = ((i64, i64, i64), (i64, i64, i64));
 /// The diff of a row: launched responses; whole responses, their tokens and squared tokens; trained responses and their scores.
 pub(super) type RowSums = (i64, (i64, i64, i64), (i64, i64));

@@ -66,7 +66,7 @@ pub struct StepReport {
     pub groups: Vec<Batch>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: Vec<Batch>,
-    /// The metrics of operators. [`measure`] adds those that are computed from the rows.
+    /// The metrics of operators. [`measure()`] adds those that are computed from the rows.
     pub metrics: Metrics,
     progress: StepProgress,
 }
@@ -150,7 +150,7 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
 /// Reports each step to `observer`.
 ///
 /// With several workers, the streams must be routed to the first worker ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first),
-/// [`merged`](crate::merge::merged)). The observers of the other workers receive nothing.
+/// [`merge_metrics`](crate::merge::merge_metrics)). The observers of the other workers receive nothing.
 pub fn observe(
     streams: ReportInputs<'_>,
     clock: Arc<dyn Clock>,
