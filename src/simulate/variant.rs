@@ -60,8 +60,8 @@ const ALL: &[Variant] = &[
         "tail_batching",
         &["schedule.eta_prompts=1.25", "schedule.eta_responses=1", "schedule.selection=weighted"],
     ),
-    // Both with extensions beyond the paper: requests handed out one by one, and parallelism by predicted time for rollout and trainer. The
-    // second also streams the groups of short rounds and merges stragglers onto wider instances.
+    // Both with extensions beyond the paper: requests handed out one by one, and the layout of the trainer by predicted time. The second
+    // also streams the groups of short rounds and merges stragglers onto wider instances.
     Variant::new(
         "tail_batching tuned",
         "tail_batching",
@@ -69,7 +69,6 @@ const ALL: &[Variant] = &[
             "schedule.eta_prompts=1.25",
             "schedule.eta_responses=1.25",
             "rollout.hand_out=streamed",
-            "planner.rule=predictive",
             "training.layout=planned",
         ],
     ),
@@ -81,11 +80,8 @@ const ALL: &[Variant] = &[
             "schedule.eta_responses=1",
             "schedule.selection=weighted",
             "rollout.hand_out=streamed",
-            "pipeline.max_groups=16",
             "stream.rounds=all",
-            "stream.trigger=predicted",
             "stream.consolidate=true",
-            "planner.rule=predictive",
             "training.layout=planned",
         ],
     ),
