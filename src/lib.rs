@@ -6,6 +6,8 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "torch")]
+mod exit_timer;
+#[cfg(feature = "torch")]
 pub mod guest_metrics;
 pub mod lifetime;
 pub mod memory;

@@ -1,17 +1,12 @@
 //! The end of a run: after all steps, on request, when the time is over, or with an error.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::exit::exit_now;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::schedule::operator::{Stop, StopReason};
 use serde::Serialize;
-
-use crate::terminal;
 
 /// Exit status of a run that ended before its last step and can be resumed: `EX_TEMPFAIL` of sysexits.h. Batch systems can requeue a job
 /// with this status.
@@ -94,27 +89,6 @@ impl WallTime {
         let Some(longest) = pace.took.iter().max() else { return true };
         let needed = longest.as_secs_f64() * self.rounds * (1.0 + MARGIN);
         now.as_secs_f64() + needed <= self.limit.as_secs_f64()
-    }
-}
-
-/// Ends the process if a failed run does not end by itself. A failed run waits for the threads of its stages, one of which may hang.
-pub(crate) struct ExitTimer(
-    #[expect(dead_code, reason = "the thread ends when it is dropped")] mpsc::Sender<()>,
-);
-
-impl ExitTimer {
-    /// Starts a timer that, after `time`, prints `error` and ends the process with exit status 1. Dropping the value stops the timer.
-    pub(crate) fn begin(time: Duration, error: String) -> Self {
-        let (end, ended) = mpsc::channel();
-        let wait = move || {
-            if ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                terminal::warn(&format!("error: {error}; a stage did not end within {time:?}"));
-                exit_now(1);
-            }
-        };
-        // If the system cannot start a thread, the process may have to be killed by hand.
-        drop(std::thread::Builder::new().name("grace".to_owned()).spawn(wait));
-        Self(end)
     }
 }
 

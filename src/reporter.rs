@@ -17,7 +17,8 @@ use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use crate::lifetime::{EndReason, ExitTimer};
+use crate::exit_timer::ExitTimer;
+use crate::lifetime::EndReason;
 use crate::progress::Console;
 use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::Recipe;

@@ -1,9 +1,8 @@
 //! Prompt files of either format.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Chain, Cursor, Read};
 use std::ops::Range;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use crate::config::DatasetConfig;
 use crate::error::{DatasetError, quoted};
 use crate::jsonl::JsonlFile;
 use crate::parquet::ParquetFile;
+use crate::reopen::check_reopens;
 use crate::segment::Segment;
 
 /// An opened file: its layout is known and checked, its rows are not read yet.
@@ -130,18 +130,6 @@ impl PromptFile {
             Self::Jsonl(_) => "jsonl",
         }
     }
-}
-
-/// Checks that a file can be read several times, which excludes pipes and devices. A folder passes: opening it as a file fails later.
-pub(crate) fn check_reopens(path: &Path) -> Result<(), DatasetError> {
-    let metadata = fs::metadata(path).map_err(DatasetError::io(path, "open"))?;
-    let found = match metadata.file_type() {
-        found if found.is_file() || found.is_dir() => return Ok(()),
-        found if found.is_fifo() => "a pipe",
-        found if found.is_socket() => "a socket",
-        _ => "a device",
-    };
-    Err(DatasetError::ReadOnce { file: path.to_owned(), found })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

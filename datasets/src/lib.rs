@@ -56,6 +56,7 @@ mod parquet;
 mod prompt;
 mod prompts;
 mod records;
+mod reopen;
 mod segment;
 mod shape;
 pub mod trace;

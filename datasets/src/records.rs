@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::error::DatasetError;
-use crate::file::{FileFormat, OpenedFile, check_reopens};
+use crate::file::{FileFormat, OpenedFile};
 use crate::jsonl::JsonlRecords;
 use crate::parquet::ParquetRecords;
+use crate::reopen::check_reopens;
 
 /// An iterator over the rows of one file, in order, each as a JSON object of its columns. Reading continues after an error for which
 /// [`DatasetError::is_row`] returns `true`; any other error ends the iteration.

@@ -15,6 +15,10 @@ use super::limits;
 use super::raw::{Algorithm, IsThreshold, RawRecipe, RolloutCorrection};
 
 /// A catalog choice together with the recipe keys under which its options are written.
+#[cfg_attr(
+    not(feature = "torch"),
+    expect(dead_code, reason = "only the stages on libtorch make what the choice names")
+)]
 pub(crate) struct KeyedChoice {
     pub(crate) key: &'static str,
     /// The table that holds the options without a recipe key of their own.
@@ -24,6 +28,10 @@ pub(crate) struct KeyedChoice {
     pub(crate) keyed: Vec<KeyedOption>,
 }
 
+#[cfg_attr(
+    not(feature = "torch"),
+    expect(dead_code, reason = "only the stages on libtorch make what the choice names")
+)]
 pub(crate) struct KeyedOption {
     pub(crate) key: &'static str,
     pub(crate) option: &'static str,
@@ -147,6 +155,10 @@ impl RawRecipe {
     }
 
     /// Returns the advantage estimator with its options and their recipe keys.
+    #[cfg_attr(
+        not(feature = "torch"),
+        expect(dead_code, reason = "only the stages on libtorch make the estimator")
+    )]
     pub(crate) fn adv_estimator(&self) -> KeyedChoice {
         let Algorithm { adv_estimator, adv_options, norm_adv_by_std_in_grpo, .. } = &self.algorithm;
         let norm = norm_adv_by_std_in_grpo.map(|norm| KeyedOption {

@@ -36,6 +36,7 @@ impl RawRecipe {
     }
 
     /// Returns `true` if [`recorded`](Self::recorded) removes something.
+    #[cfg(feature = "torch")]
     pub(crate) fn has_credentials(&self) -> bool {
         self.reward.options != self.recorded().reward.options
     }

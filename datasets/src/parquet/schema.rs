@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 
 use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
 use crate::error::{DatasetError, quoted};
-use crate::file::check_reopens;
+use crate::reopen::check_reopens;
 
 const MAGIC: &[u8] = b"PAR1";
 const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string";

@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::error::{DatasetError, quoted};
-use crate::file::check_reopens;
+use crate::reopen::check_reopens;
 use plan::{LengthSource, TraceColumns};
 
 /// Response lengths and their source.
