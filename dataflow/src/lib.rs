@@ -7,7 +7,7 @@
 //! reports what a stalled graph waits for. [`mod@exit`] ends a process from any thread. [`runtime`] runs the graph until it ends or fails,
 //! and [`cluster`] runs it on the threads of several processes.
 //!
-//! Architecture invariant: this crate contains no RL decision, no model and no network protocol.
+//! Architecture invariant: this crate contains no RL decision, no model and no HTTP.
 
 pub mod batch;
 pub mod bridge;

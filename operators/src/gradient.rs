@@ -29,8 +29,8 @@ pub struct Gradients<'scope> {
 
 /// Accumulates gradients.
 pub trait GradientExt<'scope> {
-    /// Passes complete groups to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups that arrive while the
-    /// trainer is busy are passed with a later call.
+    /// Passes complete groups to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups that arrive
+    /// while the trainer is busy are passed with a later call.
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope>;
 }
 

@@ -57,10 +57,10 @@ impl GroupQueue {
     /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if
     /// nothing is due.
     ///
-    /// Nothing is due while no device trains. With [`GroupDelivery::Once`], the first call for a step returns what is there, and later calls return
-    /// `None` until `frontier` has passed the step; [`GroupDelivery::WholeStep`] always waits for that. All queued groups of the step are joined
-    /// before `max_groups` of them are split off, because a batch may hold several groups. The rest returns to the queue with the same
-    /// capabilities.
+    /// Nothing is due while no device trains. With [`GroupDelivery::Once`], the first call for a step returns what is there, and later
+    /// calls return `None` until `frontier` has passed the step; [`GroupDelivery::WholeStep`] always waits for that. All queued groups of
+    /// the step are joined before `max_groups` of them are split off, because a batch may hold several groups. The rest returns to the
+    /// queue with the same capabilities.
     pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<HeldGroups> {
         let step = self.first().filter(|_| self.devices > 0)?;
         let complete = !frontier.less_equal(&step);

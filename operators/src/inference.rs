@@ -30,8 +30,8 @@ const NAME: &str = "inference";
 /// Runs the trainer's models on groups.
 pub trait InferenceExt {
     /// Adds the outputs of `trainer`'s models for each response: batches have the schema [`schema::INFERRED`] afterwards. Groups are passed
-    /// to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups of a step wait for the update of the step
-    /// before.
+    /// to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups of a step wait for the update of the
+    /// step before.
     #[must_use]
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self;
 }

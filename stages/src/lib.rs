@@ -1,4 +1,8 @@
-//! The stages of an RL step behind small traits: rollout engines, rewards, trainers and the model.
+//! The contracts of the stages of an RL step: the traits of rollout engines, rewards and trainers, with their value types.
+//!
+//! [`catalog`] makes entries by the names that recipes use. The implementations are in crates of their own, which depend on this one.
+//!
+//! Architecture invariant: no libtorch, no HTTP, no timely streams and no scheduling decisions in this crate.
 
 pub mod catalog;
 pub mod draw;

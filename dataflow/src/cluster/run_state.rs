@@ -43,7 +43,7 @@ struct LockedState {
     reported: bool,
     /// The worker threads, which park while they have nothing to do.
     workers: Vec<Thread>,
-    /// The pulses of the workers' watchdogs, which count progress outside of the graph and in it.
+    /// The progress counters of the workers' watchdogs, which count progress outside of the graph and in it.
     pulses: Vec<ProgressCounter>,
     /// The interval between progress reports to other processes, well below the stall limit of their watchdogs.
     beat: Duration,

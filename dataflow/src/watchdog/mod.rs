@@ -55,7 +55,7 @@ pub struct WatchdogSettings {
     pub after: Nanos,
     /// The reaction to a stall.
     pub on_stall: OnStall,
-    /// The progress that the workers of the process share. Threads that no worker owns may beat it, too.
+    /// The progress that the workers of the process share. Threads that no worker owns may record progress in it, too.
     pub pulse: ProgressCounter,
 }
 
@@ -192,9 +192,9 @@ impl Watchdog {
 
     /// Returns `true` if there was progress since the last check, on this worker or on another.
     ///
-    /// The worker adds its own progress to the shared pulse and compares the total with that of its last check. Progress of other processes
-    /// is compared, too, but is not added to the pulse: the pulse is what this process reports to them, and two idle processes would
-    /// otherwise echo each other's progress forever and hide a stall.
+    /// The worker adds its own progress to the shared counter and compares the total with that of its last check. Progress of other
+    /// processes is compared, too, but is not added to the counter: the counter is what this process reports to them, and two idle
+    /// processes would otherwise echo each other's progress forever and hide a stall.
     fn has_moved(&mut self) -> bool {
         let counted = counted();
         let own = counted.wrapping_sub(std::mem::replace(&mut self.counted, counted));

@@ -135,10 +135,10 @@ impl TakeState {
 
     /// Drops the steps that are complete and sent, and requests the gradient of the first remaining step if it is due.
     ///
-    /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`GradientProgress::is_due`]). The step must also be
-    /// the next one that the trainer updates. At most one request is in flight, and `taken` is set when it is made: groups that are
-    /// accumulated meanwhile belong to the next part. Dropping the capabilities of a step tells all workers that no part of this worker
-    /// follows.
+    /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`GradientProgress::is_due`]). The step
+    /// must also be the next one that the trainer updates. At most one request is in flight, and `taken` is set when it is made: groups
+    /// that are accumulated meanwhile belong to the next part. Dropping the capabilities of a step tells all workers that no part of this
+    /// worker follows.
     fn advance(
         &mut self,
         passed: impl Fn(Step) -> bool,

@@ -149,8 +149,9 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
 
 /// Reports each step to `observer`.
 ///
-/// With several workers, the streams must be routed to the first worker ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first),
-/// [`merge_metrics`](crate::merge::merge_metrics)). The observers of the other workers receive nothing.
+/// With several workers, the streams must be routed to the first worker
+/// ([`route::gather_at_first`](rollpacker_dataflow::route::gather_at_first), [`merge_metrics`](crate::merge::merge_metrics)). The observers
+/// of the other workers receive nothing.
 pub fn observe(
     streams: ReportInputs<'_>,
     clock: Arc<dyn Clock>,

@@ -28,7 +28,7 @@ impl Keeper {
         }
     }
 
-    /// See [`Parts::are_behind`]. Returns `false` if no snapshots are taken.
+    /// See [`Parts::writes_pending`]. Returns `false` if no snapshots are taken.
     pub(crate) fn is_behind(&self, limit: usize) -> bool {
         self.parts.as_ref().is_some_and(|parts| parts.writes_pending(limit))
     }

@@ -82,8 +82,8 @@ impl<'scope> Resumable<'scope> {
         self.snapshots.is_some()
     }
 
-    /// Reads the state that an operator resumes from. Returns `None` if the run starts from the beginning, or if the operator wrote no part.
-    /// Also returns `None` if a part cannot be read; [`errors`](Self::errors) then ends the run.
+    /// Reads the state that an operator resumes from. Returns `None` if the run starts from the beginning, or if the operator wrote no
+    /// part. Also returns `None` if a part cannot be read; [`errors`](Self::errors) then ends the run.
     pub(crate) fn read<T: SavedState>(&self) -> Option<T> {
         match T::read(self.restored.as_ref()?) {
             Ok(state) => state,

@@ -108,7 +108,8 @@ pub(crate) struct FeedbackStreams<'scope> {
     pub(crate) scores: BatchStream<'scope>,
 }
 
-/// Installs the operator. `kept` are the prompts with tokens in the snapshot that the run resumes from. The operator acts on the first worker, and its inputs carry the data of all workers to the first.
+/// Installs the operator. `kept` are the prompts with tokens in the snapshot that the run resumes from. The operator acts on the first
+/// worker, and its inputs carry the data of all workers to the first.
 ///
 /// In terms of progress tracking, no output depends on the inputs in `heard`: the schedule answers them at the step of a round for which it
 /// already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold the

@@ -3,6 +3,8 @@
 //! The traits and value types are in [`rollpacker_stages::reward`]. A reward can be a rule, a server ([`HttpReward`]), a program
 //! ([`ProcessReward`]), tests that code must pass ([`Code`]) or a language model ([`judge`]). [`Guard`] adds limits, retries and a cache to
 //! any of them.
+//!
+//! Architecture invariant: no libtorch and no timely streams in this crate.
 
 mod answer;
 mod code;

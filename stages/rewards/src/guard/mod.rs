@@ -35,8 +35,8 @@ pub struct Guard {
     pub concurrency: Option<usize>,
     /// Maximum mean rate of requests per minute, from 1e-3 to 1e12; no limit by default. A burst of as many requests is possible.
     pub requests_per_minute: Option<f64>,
-    /// Maximum mean rate of tokens per minute, [as estimated](rollpacker_stages::reward::Reward::cost), from 1e-3 to 1e12; no limit by default. A burst of as
-    /// many tokens is possible.
+    /// Maximum mean rate of tokens per minute, [as estimated](rollpacker_stages::reward::Reward::cost), from 1e-3 to 1e12; no limit by
+    /// default. A burst of as many tokens is possible.
     pub tokens_per_minute: Option<f64>,
     /// Number of cached scores, by everything that a reward sees of a sample; 0, no cache, by default.
     pub cache: usize,
