@@ -23,7 +23,7 @@ use crate::recipe::raw::Critic;
 /// struct Raw;
 ///
 /// impl Advantage for Raw {
-///     fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+///     fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
 ///         group.iter().map(|one| one.score).collect()
 ///     }
 /// }

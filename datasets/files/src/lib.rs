@@ -15,8 +15,8 @@
 //! std::fs::write(&input, "rows")?;
 //!
 //! let inputs = Inputs::of([&input]);
-//! assert!(inputs.refuse(&input).is_err());
-//! inputs.refuse(&output)?;
+//! assert!(inputs.check_output(&input).is_err());
+//! inputs.check_output(&output)?;
 //! let mut file = NewFile::create(&output)?;
 //! file.write_all(b"scores")?;
 //! assert!(!output.exists());
