@@ -132,7 +132,10 @@ fn a_run_renews_a_profile_that_drifted() {
     // drift again.
     assert!(changed.len() as f64 <= drifted.iter().sum() && renewed.len() == rows.len());
     assert!(!changed.is_empty() && changed.iter().all(|row| row.seconds < 10.0), "{changed:?}");
-    assert!(changed.iter().all(|row| row.tokens == 32), "none was as long as 4096: {changed:?}");
+    assert!(
+        changed.iter().all(|row| row.tokens == 32),
+        "cells of 4096 tokens cannot have changed: {changed:?}"
+    );
 
     let refused = rollpacker(folder, &[&train[..], &["rollout.profile=none.parquet"]].concat());
     let told = String::from_utf8_lossy(&refused.stderr);

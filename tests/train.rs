@@ -1,6 +1,6 @@
 //! Tests of `rollpacker train`, from data to a model that loads again, and of the inputs that it rejects.
 #![cfg(feature = "torch")]
-#![allow(clippy::print_stdout, reason = "a test that skips says so")]
+#![allow(clippy::print_stdout, reason = "a skipped test prints a message")]
 
 mod workplace;
 

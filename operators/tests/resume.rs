@@ -415,7 +415,7 @@ fn placements_of(batch: &Batch) -> Vec<String> {
 impl Observer for Watching {
     fn step(&mut self, report: StepReport) {
         *self.steps.borrow_mut() += 1;
-        assert_eq!(report.step.next().0, *self.steps.borrow(), "it counts on");
+        assert_eq!(report.step.next().0, *self.steps.borrow(), "steps are reported in order");
         self.told.borrow_mut().push(Told::of(&report, self.staleness));
     }
 

@@ -86,7 +86,7 @@ fn policy(prompts: u64, responses: u32) -> AdaptiveLimits {
         })
     };
     let found = seeded.into_iter().find_map(|mut policy| is_wanted(&mut policy).then_some(policy));
-    found.expect("one of all seeds")
+    found.expect("a seed with the wanted audits")
 }
 
 struct Ran {

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn this_machine_says_what_it_has() {
-        let found = available().expect("a machine that says so");
+        let found = available().expect("a machine that reports its memory");
         assert!(found.bytes > 0, "{found:?}");
     }
 }

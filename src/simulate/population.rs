@@ -151,7 +151,7 @@ fn read_domains<D: DeserializeOwned>(
 fn largest(tasks: &Tasks) -> &'static str {
     let shares = [("judge", tasks.judge), ("code", tasks.code), ("math", tasks.math)];
     let largest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
-    largest.expect("invariant: there are three").0
+    largest.expect("invariant: three tasks exist").0
 }
 
 /// Builds the length model of a trace. Responses with a recorded step, prompt and sample are replayed; all others are drawn as

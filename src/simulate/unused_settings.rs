@@ -163,7 +163,7 @@ impl RawJob {
             table.insert((*key).to_owned(), default[*key].clone());
         }
         self.stream =
-            Value::Table(table).try_into().expect("invariant: a section reads what it wrote");
+            Value::Table(table).try_into().expect("invariant: a written section can be read");
     }
 
     /// Returns the keys of `[stream]` that differ from the default and have no effect, with their values.

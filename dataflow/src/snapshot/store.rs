@@ -48,7 +48,7 @@ pub struct StoreOptions {
 /// let parts = store.write(Step(9), "schedule", 0, part)?;
 /// store.commit(Step(9), parts.into_iter().collect(), 1)?;
 ///
-/// let restored = store.latest()?.restored.expect("one was committed");
+/// let restored = store.latest()?.restored.expect("a committed snapshot");
 /// assert_eq!(restored.step(), Step(9));
 /// assert_eq!(restored.parts("schedule")?, [(0, b"[3, 4]".to_vec())]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -261,11 +261,19 @@ mod tests {
             let now = clock.clone();
             let mut watchdog = watchdog.fail_on_stall_if(move || now.now() >= Nanos(asked_at));
             clock.advance_to(Nanos(9));
-            assert_eq!(watchdog.check(), None, "asked at {asked_at}: it may still move");
+            assert_eq!(
+                watchdog.check(),
+                None,
+                "asked to end at {asked_at}: the timeout has not passed"
+            );
             clock.advance_to(Nanos(20));
             let fault = watchdog.check();
-            assert_eq!(fault.is_some(), asked_at == 0, "asked at {asked_at}");
-            assert_eq!(told.borrow().len(), usize::from(asked_at == 25), "asked at {asked_at}");
+            assert_eq!(fault.is_some(), asked_at == 0, "asked to end at {asked_at}");
+            assert_eq!(
+                told.borrow().len(),
+                usize::from(asked_at == 25),
+                "asked to end at {asked_at}"
+            );
             clock.advance_to(Nanos(26));
             let fault = fault.or_else(|| watchdog.check()).expect("the run ends");
             let message = "the run was asked to end, and its step is stuck: nothing has moved for ";
@@ -293,7 +301,7 @@ mod tests {
         update.end_before(Step(7));
         snapshot.begin(Step(7), parts);
         clock.advance_to(Nanos(12_000_000_000));
-        let fault = watchdog.fail_on_stall().check().expect("it is to end");
+        let fault = watchdog.fail_on_stall().check().expect("a stall");
         assert_eq!(fault.step, Some(Step(7)));
         assert_eq!(
             *told.borrow(),
@@ -352,6 +360,6 @@ mod tests {
         assert_eq!(watchdog.park_timeout(), Duration::from_millis(10));
         clock.advance_to(Nanos(35_000_000));
         assert_eq!(watchdog.check(), None);
-        assert_eq!(watchdog.park_timeout(), Duration::from_millis(5), "until it is");
+        assert_eq!(watchdog.park_timeout(), Duration::from_millis(5), "the time until the stall");
     }
 }

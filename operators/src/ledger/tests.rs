@@ -205,7 +205,7 @@ fn the_product_of_the_policy_is_what_a_hand_count_gives() {
     near(metrics["bias/gradient_ratio_high"], 0.75);
     assert!(!metrics.contains_key("bias/weighted_gradient_ratio"), "all weights are 1");
     let few = pair_metrics(&groups[..3]);
-    assert!(!few.contains_key("bias/gradient_ratio"), "three groups say nothing");
+    assert!(!few.contains_key("bias/gradient_ratio"), "three groups are too few for an estimate");
 }
 
 /// A third response to each prompt is aborted at 300 tokens; its pairs are censored there, or end there for the lower bound.

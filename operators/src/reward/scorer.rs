@@ -207,7 +207,7 @@ impl<L: TimeLimit> Scorer<L> {
         let (mut messages, known) = (Vec::new(), self.failed.len());
         while let Some((id, outcome)) = self.tasks.try_next() {
             let pending =
-                self.pending.remove(&id).expect("invariant: what answers was not cancelled");
+                self.pending.remove(&id).expect("invariant: a cancelled call does not answer");
             match self.settle(&pending, outcome) {
                 Ok((score, executions, warning)) => {
                     arrived.push(FinishedScore { pending, score, executions, warning });

@@ -358,7 +358,7 @@ impl RolloutDriver {
             let under_way = self
                 .steps
                 .get_mut(&step)
-                .expect("invariant: an engine reports what it was asked for");
+                .expect("invariant: an engine reports only requested responses");
             let responses = response_batch(&completions, &under_way.prompts);
             give(Port::Responses, under_way.capability(Port::Responses), responses);
             under_way.outstanding -= completions.len();
@@ -370,7 +370,7 @@ impl RolloutDriver {
     fn version(&self, id: SampleId) -> PolicyVersion {
         let asked =
             self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
-        asked.expect("invariant: an engine reports what it was asked for").version
+        asked.expect("invariant: an engine reports only requested responses").version
     }
 
     /// Drops the capabilities of steps without outstanding responses. After a failure, all are kept.

@@ -278,6 +278,9 @@ mod tests {
         assert!((f64::from(found[0]) - 0.75 / mean).abs() < 1e-4, "{found:?}");
         assert!((f64::from(found[1]) - 1.5 / mean).abs() < 1e-4, "{found:?}");
         inclusion.close(Step(2), &[]);
-        assert!(inclusion.deferred.is_empty(), "what was drawn anew waits no more");
+        assert!(
+            inclusion.deferred.is_empty(),
+            "prompts that were sampled again are no longer deferred"
+        );
     }
 }

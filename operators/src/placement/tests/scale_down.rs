@@ -199,7 +199,7 @@ fn a_predicted_trigger_waits_until_training_hidden_outweighs_the_slow_down() {
         found.map(|decision| decision.split(':').next().unwrap().parse::<u32>().unwrap())
     };
     let (free, dear) = (at(0.0).expect("fires"), at(0.1).expect("fires"));
-    assert!(free < dear, "{free} is not before {dear}");
+    assert!(free < dear, "without cost at {free}, with cost at {dear}");
     assert!(free >= 4, "{free} is before the first share");
 }
 

@@ -239,7 +239,7 @@ impl Oracle {
     fn defer(&self, past: &[Entry], prompt: PromptId) {
         let round = since_open(past);
         assert!(fates(round, prompt).is_empty(), "{prompt} was decided before");
-        assert_eq!(self.free(round, prompt), 0, "a place was left for {prompt}");
+        assert_eq!(self.free(round, prompt), 0, "{prompt} was deferred although a place was free");
         let last = past.iter().rev().map_while(as_defer).next();
         assert!(last.is_none_or(|last| last < prompt), "deferrals are in launch order");
     }

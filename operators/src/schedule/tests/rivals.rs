@@ -93,7 +93,8 @@ impl Case {
             }
             Kind::TailBatching(config) => {
                 let schedule = super::super::TailBatching::new(config.clone()).expect("valid");
-                let (launched, samples) = schedule.round_size().expect("it speculates");
+                let (launched, samples) =
+                    schedule.round_size().expect("a schedule with speculation");
                 let filter = config.filter_zero_variance;
                 Contract {
                     samples,

@@ -75,7 +75,7 @@ impl Requests {
         let id = live.id;
         let slot = self.live.insert(live);
         let before = self.open.insert(id, slot);
-        debug_assert!(before.is_none(), "{id} was asked for twice");
+        debug_assert!(before.is_none(), "{id} was requested twice");
         slot
     }
 

@@ -321,7 +321,10 @@ mod tests {
         let points = grid().points().len();
         let rows = Steady::new(0.0, &[1.0]).measure(points as f64 * 8.0);
         let repeats: Vec<u32> = rows.iter().map(|row| row.repeats).collect();
-        assert!(rows.len() + 3 >= points, "but for the last, which may be thought too dear");
+        assert!(
+            rows.len() + 3 >= points,
+            "all points are measured, except the last ones if their estimated time exceeds the budget"
+        );
         assert!(repeats.iter().all(|repeats| (6..10).contains(repeats)), "{repeats:?}");
     }
 

@@ -55,7 +55,7 @@ pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
             other => return other.map(|()| passes),
         }
     }
-    Err(refused.expect("invariant: there are ways"))
+    Err(refused.expect("invariant: at least one choice of passes is tried"))
 }
 
 /// A test sequence and its reference logits.

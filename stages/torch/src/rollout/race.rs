@@ -300,7 +300,7 @@ mod tests {
         end(&mut race, 3, 3, FinishReason::Abort);
         let cut = |sample, tokens| (sample, tokens, FinishReason::Abort);
         assert_eq!(given(&mut race), [cut(0, 4), cut(1, 4), cut(2, 1), cut(3, 3)]);
-        assert_eq!(race.reached(Tick::MAX).ended, [], "nobody hears of what is dropped");
+        assert_eq!(race.reached(Tick::MAX).ended, [], "dropped responses are not reported");
         assert!(race.launched.is_empty() && race.aborted.is_empty() && race.ended.is_empty());
     }
 

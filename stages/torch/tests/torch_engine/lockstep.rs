@@ -86,7 +86,7 @@ impl Game {
         for end in &reached.ended {
             assert!(
                 end.tick > self.floor,
-                "{end:?} was missing when all was heard up to {:?}",
+                "{end:?} was missing although all ends were reported up to {:?}",
                 self.floor
             );
         }

@@ -169,7 +169,8 @@ impl Shared {
     }
 
     fn report(&mut self, id: SampleId, sequence: Sequence, finish_reason: FinishReason) {
-        let instance = self.launched.remove(&id).expect("it was asked for, and is reported once");
+        let instance =
+            self.launched.remove(&id).expect("a launched response that was not reported");
         let tokens = sequence.tokens as usize;
         self.events.push_back(Completion {
             id,

@@ -91,7 +91,7 @@ fn the_search_finds_a_floor_that_is_lost() {
             });
             plays.any(|(race, dice)| race.play(rights, dice).is_err())
         };
-        assert!(!hangs(1, ORDERS), "a single worker waits for nobody");
+        assert!(!hangs(1, ORDERS), "a single worker waits for no other");
         for workers in [2, 3] {
             assert!(hangs(workers, 4 * ORDERS), "on {workers} workers no order hangs");
         }

@@ -231,7 +231,7 @@ impl Race {
             let action = play.dice.choose(&actions);
             play.perform(action);
         }
-        Err(Hang("it goes on for ever".to_owned()))
+        Err(Hang("the run does not end".to_owned()))
     }
 }
 

@@ -66,7 +66,7 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| {
     let decorations = r"(?:_(?:\{[^{}]*\}|[A-Za-z0-9])|\^(?:\{[*'\\a-z]*\}|\*)|')*";
     let name = format!(r"\\?[A-Za-z]+{decorations}(?:\s*\([A-Za-z0-9, ]*\))?");
     let pattern = format!(r"(?:^|[\s${{(,;&]|\\quad|\\\\)({name})\s*&?\s*=\s*$");
-    Regex::new(&pattern).expect("invariant: a valid pattern")
+    Regex::new(&pattern).expect("invariant: the pattern is valid")
 });
 
 /// The number of bytes before a box in which its name is searched.
