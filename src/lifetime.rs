@@ -16,7 +16,7 @@ pub const ENDED_EARLY: u8 = 75;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// No step was left.
+    /// All steps are done.
     #[default]
     Finished,
     /// A stop was requested, by a signal or by the program.

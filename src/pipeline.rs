@@ -41,7 +41,7 @@ pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
-    /// Runs on its own thread, which may block on files.
+    /// A producer on its own thread, which may block on files.
     Thread(PromptProducer),
     /// Runs on the worker's thread; for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
@@ -69,9 +69,10 @@ impl RunTime {
 
 /// The start of a run.
 pub enum RunStart {
-    /// At the first step, with this initial policy.
+    /// The run starts at the first step, with this initial policy.
     Initial(Policy),
-    /// After the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot restores them.
+    /// The run starts after the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot
+    /// restores them.
     Resumed(RestoredSnapshot),
 }
 

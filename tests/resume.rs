@@ -188,12 +188,12 @@ fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
     from_every_step(&place, "straight", &sync, |step, left| {
         for ((at, found), (_, expected)) in left.metrics.iter().zip(&straight.metrics) {
             let names = |all: &BTreeMap<String, f64>| all.keys().cloned().collect::<Vec<_>>();
-            assert_eq!(names(found), names(expected), "step {at}, resumed behind {step}");
+            assert_eq!(names(found), names(expected), "step {at}, resumed after {step}");
             for (name, value) in found {
                 let near = (value - expected[name]).abs() <= 1e-4 * expected[name].abs() + 1e-6;
                 assert!(
                     near,
-                    "{name} of step {at}, resumed behind {step}: {value}, {}",
+                    "{name} of step {at}, resumed after {step}: {value}, {}",
                     expected[name]
                 );
             }

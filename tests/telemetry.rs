@@ -290,7 +290,7 @@ impl Collector {
         Self { endpoint: format!("https://localhost:{}", address.port()), posts }
     }
 
-    /// Returns everything that a child has sent.
+    /// Runs a child and returns all requests that it sent.
     fn of_child(mode: &str, variables: &[(&str, &str)]) -> Vec<Post> {
         let collector = Self::start();
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());

@@ -24,7 +24,7 @@ pub const TARGET: &str = "rollpacker";
 thread_local! {
     static METERS: RefCell<Vec<Rc<Meter>>> = const { RefCell::new(Vec::new()) };
     static STEPS: RefCell<BTreeMap<Step, Span>> = const { RefCell::new(BTreeMap::new()) };
-    // Busy time is measured by the wall clock, whatever clock the policies use.
+    // Busy time is measured by the wall clock, regardless of the clock that policies use.
     static WATCH: WallClock = WallClock::start();
 }
 

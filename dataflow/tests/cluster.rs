@@ -295,7 +295,7 @@ fn a_process_that_is_killed_is_missed_by_the_other() {
     );
 }
 
-/// Not a test of its own: the program's behavior when it is started as a part.
+/// Runs one process of a cluster if the environment requests it. Does nothing when it runs as a test.
 #[test]
 fn part() {
     let Ok(part) = std::env::var(PART) else { return };

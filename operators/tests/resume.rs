@@ -590,7 +590,7 @@ fn check(name: &str, run: &Run) {
         let found = run.go(again.path(), Some(told.step));
         let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", told.step));
         let staleness = run.staleness;
-        let what = format!("{name}, staleness {staleness}, resumed behind step {}", told.step);
+        let what = format!("{name}, staleness {staleness}, resumed after step {}", told.step);
         same(&what, &found, &expected[done + 1..]);
     }
 }

@@ -1,4 +1,4 @@
-//! Rewards beside the rollout: cancellation, errors, and group rewards. Timelines in virtual time.
+//! Rewards that run during the rollout: cancellation, errors, and group rewards. Timelines in virtual time.
 
 mod support;
 

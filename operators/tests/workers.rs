@@ -61,7 +61,7 @@ struct Replica {
     updates: u64,
     log: Arc<Mutex<Updated>>,
     fails_at: Option<Step>,
-    /// The difference of its weights from those of the other replicas.
+    /// The difference of the replica's weights from those of the others.
     error: i64,
 }
 

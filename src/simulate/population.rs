@@ -42,7 +42,7 @@ pub(super) fn longest_prompt(lengths: &Lengths, trace: Option<&Trace>) -> Result
     Ok(lengths.max().unwrap_or(drawn))
 }
 
-/// Checks `[lengths]` as building the model would, without building the model of a trace, which is valid whatever it contains.
+/// Checks `[lengths]` as building the model would, without building the model of a trace, which is valid for any contents.
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.

@@ -282,7 +282,7 @@ mod tests {
         for without in ["schedule.name=sync", "tasks.judge=0", "pipeline.reward=after_rollout"] {
             let error = raw(&["schedule.name=tail_batching", sharing, without])
                 .reject_unused()
-                .expect_err("no judge beside the rollout");
+                .expect_err("no judge during the rollout");
             assert!(error.to_string().starts_with("key `tasks.judge_sharing`"), "{error}");
             let left = swept(&["schedule.name=tail_batching", sharing], &[without]);
             assert_eq!(left.tasks.judge_sharing, JudgeSharing::Mps);

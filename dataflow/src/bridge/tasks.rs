@@ -34,7 +34,7 @@ pub struct Tasks<K, R> {
 }
 
 enum TaskRunner {
-    /// With what wakes the operator.
+    /// Runs the futures on tokio; the activator wakes the operator.
     Tokio(Handle, JoinSet<()>, SyncActivator),
     Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
 }

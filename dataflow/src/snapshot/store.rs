@@ -67,9 +67,9 @@ pub struct SnapshotStore {
 pub struct Committed {
     /// The last step that the snapshot includes.
     pub step: Step,
-    /// The total size of its parts in bytes.
+    /// The total size of the snapshot's parts in bytes.
     pub bytes: u64,
-    /// The number of its parts.
+    /// The number of the snapshot's parts.
     pub parts: usize,
     /// The reason why older snapshots could not be removed, if any. The snapshot itself is valid.
     pub cleanup_error: Option<SnapshotError>,

@@ -41,10 +41,10 @@ pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStall {
-    /// Report it, once per stall. The default.
+    /// Report the stall once. The default.
     #[default]
     Warn,
-    /// Report it and end the run.
+    /// Report the stall and end the run.
     Fail,
 }
 

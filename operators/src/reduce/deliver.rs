@@ -112,7 +112,7 @@ pub(super) fn deliver<'scope>(
 #[derive(Default)]
 struct StepSums {
     chunks: BTreeMap<u32, Numbers>,
-    /// Totals by the worker that they come from.
+    /// The totals by the worker that sent them.
     totals: BTreeMap<u32, Vec<Total>>,
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct RolloutDriver {
     held: Vec<HeldRequests>,
     in_flight: InFlightResponses,
     kept: KeptResponses,
-    /// In lockstep: the progress that is reported to the schedule.
+    /// The progress that is reported to the schedule; present in lockstep mode only.
     notices: Option<Notices>,
     /// Responses that ended and were not passed on yet.
     ended: BTreeMap<Step, Vec<EndedResponse>>,

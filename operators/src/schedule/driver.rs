@@ -39,7 +39,7 @@ pub(super) struct ScheduleDriver {
     budget: Budget,
     stop: Stop,
     waiting: WaitHandle,
-    /// Held while no round can open for lack of prompts, so that the watchdog reports it.
+    /// The wait for prompts, held while no round can open without them, so that the watchdog reports it.
     lacks_prompts: Option<WaitGuard>,
     /// Prompts that the schedule knows.
     prompts: HeldPrompts,

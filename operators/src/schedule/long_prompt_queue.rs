@@ -22,7 +22,7 @@ pub(super) struct LongPromptQueue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Deferred {
     left: LeftoverPrompt,
-    /// The step whose round deferred it.
+    /// The step whose round deferred the prompt.
     step: Step,
 }
 

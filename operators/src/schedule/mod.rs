@@ -98,7 +98,7 @@ pub enum Event {
 pub struct Offer {
     /// The prompt.
     pub prompt: PromptId,
-    /// The epoch in which it was read.
+    /// The epoch in which the prompt was read.
     pub epoch: u32,
     /// The row of the dataset. It is the same in every epoch and so identifies the prompt across epochs.
     pub row: u64,
@@ -122,7 +122,7 @@ pub enum Decision {
     Launch {
         /// The prompt.
         prompt: PromptId,
-        /// The range of its samples to launch.
+        /// The range of the prompt's samples to launch.
         samples: Range<u32>,
         /// The reason for the launch.
         reason: Reason,
@@ -219,7 +219,7 @@ pub enum Reason {
     Fresh,
     /// The prompt was deferred before.
     Queued,
-    /// It is among the first to finish.
+    /// The prompt is among the first to finish.
     Finished,
     /// The round has admitted all its prompts.
     RoundFull,

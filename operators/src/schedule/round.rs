@@ -140,12 +140,12 @@ impl OpenRound {
         self.kind
     }
 
-    /// Returns the epoch of its prompts.
+    /// Returns the epoch of the round's prompts.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Returns its prompts, ascending.
+    /// Returns the prompts of the round, ascending.
     pub(super) fn prompts(&self) -> impl Iterator<Item = PromptId> {
         self.groups.keys().copied()
     }

@@ -44,9 +44,9 @@ static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub struct LastPrompt {
     /// The id of the prompt; later prompts have greater ids.
     pub prompt: PromptId,
-    /// The epoch in which it was read.
+    /// The epoch in which the prompt was read.
     pub epoch: u32,
-    /// Its row of the dataset.
+    /// The prompt's row of the dataset.
     pub row: u64,
 }
 
@@ -184,7 +184,7 @@ fn held_rows(restored: &RestoredSnapshot) -> Result<Option<Batch>, ResumeError> 
     Ok(rows.filter(|batch| batch.num_rows() > 0))
 }
 
-/// Returns a fact stored beside the rows of the prompts part, or the default if it is absent.
+/// Returns a fact stored with the rows of the prompts part, or the default if it is absent.
 fn fact<T: DeserializeOwned + Default>(
     restored: &RestoredSnapshot,
     key: &'static str,

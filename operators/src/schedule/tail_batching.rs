@@ -30,7 +30,7 @@
 //!   ended, and the long round resumes them. They span the policies of both rounds, at most `max_queue_age + 2` steps apart. With surplus
 //!   responses the long round also keeps the first of the resumed responses to end; `eta_responses = 1` selects none by length.
 //! - **Selection.** `weighted` decides as the paper does, with speculation on prompts only. It weights the responses of long rounds so that
-//!   the trained lengths match the policy's: responses that are sampled anew for a cut-off prompt are weighted by the inverse of their
+//!   the trained lengths match the policy's: responses that are sampled again for a cut-off prompt are weighted by the inverse of their
 //!   inclusion probability, which is estimated during the run. With surplus responses some lengths are never trained on, which no weight
 //!   can correct, so `weighted` rejects `eta_responses` above 1.
 //! - **Duplicates.** Rows are distinguished by their id only; two equal rows are two prompts.
@@ -83,7 +83,7 @@ pub struct Config {
     /// `algorithm.filter_groups`)
     #[serde(default)]
     pub filter_zero_variance: Option<ZeroVarianceFilter>,
-    /// If `true`, responses that a short round cuts off are resumed in a long round instead of being generated anew. With `eta_responses`
+    /// If `true`, responses that a short round cuts off are resumed in a long round instead of being generated again. With `eta_responses`
     /// above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`. Default: `false`.
     #[serde(default)]
     pub keep_partial: bool,
@@ -438,7 +438,7 @@ impl Config {
         }
         if self.selection != Selection::Fastest && self.keep_partial {
             let (with, why) =
-                ("`selection = \"weighted\"`", "it weights only responses sampled anew");
+                ("`selection = \"weighted\"`", "it weights only responses sampled again");
             return Err(ScheduleError::Conflict { key: "keep_partial", with, why });
         }
         factor("max_weight", self.max_weight)?;

@@ -152,7 +152,7 @@ fn bounds_that_leave_nothing_to_run_in_are_refused() {
     );
 }
 
-/// Each hack targets the score in another way, and none of them adds.
+/// Hacks of the score are scored as wrong: none of them adds.
 #[test]
 fn what_only_wants_the_score_does_not_get_it() {
     let hacks = [

@@ -50,7 +50,7 @@ pub(super) struct Toy {
     pub(super) bursts: bool,
     /// The source waits until no snapshot is being written.
     pub(super) patient: bool,
-    /// Applies rows as they arrive, which is wrong.
+    /// `true` to apply rows as they arrive, which is wrong.
     pub(super) on_arrival: bool,
 }
 

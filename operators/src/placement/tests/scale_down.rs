@@ -104,8 +104,8 @@ fn algorithm_1_keeps_half_at_the_first_milestone_that_fits() {
     );
 }
 
-/// No lengths are known, so each response may reach 100 tokens beside 10 of its prompt: 110 for each running one. 2 x 690 x 0.95 = 1311
-/// tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
+/// No lengths are known, so each response may reach 100 tokens in addition to 10 of its prompt: 110 for each running one. 2 x 690 x 0.95 =
+/// 1311 tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
 #[test]
 fn fewer_leave_when_half_cannot_hold_the_rest() {
     let small = Cost { capacity: 690, ..cost() };

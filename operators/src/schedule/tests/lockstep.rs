@@ -81,7 +81,7 @@ struct Running {
     brought: u32,
     /// The number of tokens so far.
     tokens: u32,
-    /// The number of tokens at its end.
+    /// The number of tokens at the end of the response.
     length: u32,
 }
 
@@ -93,7 +93,7 @@ impl Running {
 
 #[derive(Default)]
 struct Worker {
-    /// Requests that were sent to it and not processed.
+    /// The requests that the worker has not processed.
     inbox: VecDeque<Asked>,
     taken_in: u64,
     tick: Tick,

@@ -21,7 +21,7 @@ pub(super) struct Oracle {
     /// The quotas by domain; a quota of `""` applies to all domains.
     pub(super) quotas: BTreeMap<Arc<str>, usize>,
     pub(super) responses: u32,
-    /// Both factors, in twentieths.
+    /// The factors of prompts and responses, in twentieths.
     pub(super) eta_prompts: u64,
     pub(super) eta_responses: u64,
     pub(super) max_queue_age: Option<u64>,

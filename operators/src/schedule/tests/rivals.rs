@@ -124,7 +124,7 @@ prop_compose! {
     }
 }
 
-/// Every kind, by its number in `cases`.
+/// The numbers of all kinds, as `cases` uses them.
 const ALL: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
 
 prop_compose! {
@@ -298,7 +298,7 @@ fn harvested(
     (complete, tokens)
 }
 
-/// Each law was seen to fail on mutants, some of which it names.
+/// The laws. Each was seen to fail on mutants; some of them are named.
 mod law {
     use super::*;
 

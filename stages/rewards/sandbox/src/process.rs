@@ -27,7 +27,7 @@ const ALLOCATOR: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 /// The outermost process of a slot.
 pub(super) struct Process {
     child: Child,
-    /// Its error stream. This is a file, because a pipe that nobody reads would block the process when it is full.
+    /// The error stream of the process. This is a file, because a pipe that nobody reads would block the process when it is full.
     errors: File,
 }
 

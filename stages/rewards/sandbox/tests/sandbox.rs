@@ -198,7 +198,7 @@ fn jobs_share_nothing() {
     }
 }
 
-/// Every job is forked from the zygote and inherits its memory. Neither the solution nor the tests of a former job may be in it.
+/// Every job is forked from the zygote and inherits its memory. Neither the solution nor the tests of an earlier job may be in it.
 #[test]
 fn no_memory_of_a_former_job() {
     let _alone = alone();

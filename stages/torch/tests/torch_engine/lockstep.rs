@@ -56,7 +56,7 @@ struct Game {
     setting: Setting,
     store: WeightStore,
     ends: BTreeSet<End>,
-    /// Every end up to this tick was reported.
+    /// The tick up to which every end was reported.
     floor: Tick,
     now: Tick,
     kept: BTreeMap<(u64, u32), Completion>,

@@ -14,14 +14,14 @@ use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
 };
 
-/// Returns the length of a response, whatever step it is generated in.
+/// Returns the length of a response, which does not depend on the step.
 pub(super) type LengthOf = fn(SampleId, u64) -> u32;
 
 /// A response on an instance, or on its way to one.
 #[derive(Clone, Copy, Debug)]
 struct Sequence {
     launched: Tick,
-    /// The step that launched it first.
+    /// The step that first launched the response.
     first: Step,
     brought: u32,
     tokens: u32,

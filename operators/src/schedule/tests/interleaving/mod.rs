@@ -1,4 +1,4 @@
-//! Races in lockstep with the real drivers of schedule and rollouts. A run must end, with the same decisions, whatever the order in which
+//! Races in lockstep with the real drivers of schedule and rollouts. A run must end, with the same decisions, for any order in which
 //! messages arrive, operators are activated and engine instances work.
 //!
 //! The search is random: each race is played in many orders, drawn by seeds, in which some actors fall far behind for a while. A run in

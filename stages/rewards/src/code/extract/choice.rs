@@ -12,13 +12,13 @@ const MOST_TRIED: usize = 8;
 /// The position of a piece, from the least to the most trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// In a fence that names another language.
+    /// A piece in a fence that names another language.
     Foreign,
-    /// Outside of fences.
+    /// A piece outside of fences.
     Prose,
-    /// In a fence that names no language.
+    /// A piece in a fence that names no language.
     Unnamed,
-    /// In a fence that names the language.
+    /// A piece in a fence that names the language.
     Named,
 }
 

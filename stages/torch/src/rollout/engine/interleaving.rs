@@ -84,7 +84,7 @@ struct Game {
     /// Number of responses that end the round.
     wins: usize,
     ends: BTreeSet<End>,
-    /// All ends up to this tick have been received.
+    /// The tick up to which all ends have been received.
     floor: Tick,
     now: Tick,
     decided: bool,

@@ -147,7 +147,7 @@ fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
     near || boxed.is_sibling_of(next) || (boxed.content != next.content && separated)
 }
 
-/// Returns the last boxes, back to the first that does not belong to its successor.
+/// Returns the boxes at the end of the text that belong together, starting from the last one.
 fn read(text: &str, belongs: fn(&Boxed, &str, &Boxed) -> bool) -> Option<Boxes> {
     let mut boxes: Vec<Boxed> = Vec::new();
     let mut rest = text;
