@@ -130,7 +130,7 @@ pub mod column {
     pub const QUEUE_LENGTH: &str = "queue_length";
     /// `UInt64`: the number of rounds that the oldest queued prompt has waited.
     pub const QUEUE_AGE: &str = "queue_age_rounds";
-    /// `Utf8`: the name of a metric, as users see it.
+    /// `Utf8`: the name of a metric, as shown to users.
     pub const NAME: &str = "name";
     /// `Float64`: the value of a metric.
     pub const VALUE: &str = "value";

@@ -14,7 +14,7 @@
 //!
 //! The estimate is consistent if the time of an abort carries no information about the remaining length. An abort because *other* responses
 //! of the same prompt were shorter does carry information, since lengths within a prompt are correlated. A prompt that is launched again
-//! because it was long is counted twice. The documentation of the ledger says how large these effects are, and how they are handled.
+//! because it was long is counted twice. The documentation of the ledger describes the size of these effects, and their treatment.
 
 use std::collections::BTreeMap;
 

@@ -84,7 +84,7 @@ impl Validator {
         Self { limits, ..self }
     }
 
-    /// Beats `pulse` whenever a prompt is answered, so that the watchdog sees progress.
+    /// Beats `pulse` whenever a prompt is answered, so that the watchdog detects progress.
     #[must_use]
     pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }

@@ -633,7 +633,7 @@ fn from_every_step_of_every_schedule_with_a_staleness() {
     }
 }
 
-/// The placements of later rounds depend on what a planner learned in earlier ones.
+/// The placements of later rounds depend on the state of the planner after earlier ones.
 #[test]
 fn from_every_step_with_a_planner() {
     for (name, schedule) in schedules() {

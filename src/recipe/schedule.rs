@@ -151,7 +151,7 @@ impl Schedules {
     ///
     /// Options with the names `prompts`, `responses` and `total_steps` are set from `data.train_batch_size`, `rollout.n` and
     /// `trainer.total_training_steps`, and `slots` by default from the number of responses of a round. Responses are scored as they end
-    /// and groups are trained on as they are complete, unless `[pipeline]` says otherwise.
+    /// and groups are trained on as they are complete, unless `[pipeline]` sets otherwise.
     #[must_use]
     pub fn with<O: DeserializeOwned, S: Schedule + 'static>(
         mut self,

@@ -1,4 +1,4 @@
-//! Tests of runs with faults: each ends in bounded time, reports the cause, and leaves no partial file that a later run would trust.
+//! Tests of runs with faults: each ends in bounded time, reports the cause, and leaves no partial file that a later run would read.
 #![cfg(feature = "torch")]
 #![allow(clippy::print_stdout, reason = "a skipped test prints a message")]
 

@@ -73,7 +73,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-/// Returns the rows of a domain. The model knows digits and few other characters, and its output is random.
+/// Returns the rows of a domain. The vocabulary has digits and few other characters, and its output is random.
 fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> {
     (0..count).map(move |row| {
         json!({

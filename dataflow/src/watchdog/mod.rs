@@ -1,7 +1,7 @@
 //! The watchdog: reports what a stalled graph waits for.
 //!
 //! A graph that waits for something that never comes, such as a reward that hangs or a response that an engine lost, looks like a working
-//! one: its workers are parked. Operators therefore report what they wait for ([`WaitHandle`]). When nothing has moved for a set time, the
+//! one: its workers are parked. Operators therefore report what they wait for ([`WaitHandle`]). If there is no progress for a set time, the
 //! watchdog reports the stall ([`Stall`]) and ends the run if it is configured to.
 //!
 //! Three things count as progress of a graph: a row that an operator receives or emits, a frontier that advances, and work outside of the
@@ -276,7 +276,7 @@ mod tests {
             );
             clock.advance_to(Nanos(26));
             let fault = fault.or_else(|| watchdog.check()).expect("the run ends");
-            let message = "the run was asked to end, and its step is stuck: nothing has moved for ";
+            let message = "the run was asked to end, and its step is stuck: no progress for ";
             assert!(fault.message.starts_with(message), "{fault}");
         }
     }
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(
             *told.borrow(),
             [
-                "nothing has moved for 12.000 s: reward, step 8, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
+                "no progress for 12.000 s: reward, step 8, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
                  p3.4, p3.5, p3.6, p3.7, p3.8 and 1 more; reward, step 9, has waited 10.000 s for a group: p4; \
                  update, step 8, has waited 10.000 s for the disk; update, step 8, has waited 10.000 s for the trainer"
             ]

@@ -263,7 +263,7 @@ impl RolloutDriver {
     /// Reports the progress of the race to the schedule, at the earliest open step.
     ///
     /// This is the last report of a step without outstanding responses; once no step is open, there is no capability left to send anything
-    /// with. An instance reports an aborted response before it publishes its new floor, so the floor that the engine knows may still be
+    /// with. An instance reports an aborted response before it publishes its new floor, so the floor in the engine may still be
     /// that of the aborted response. With such a floor, the schedule would wait for this worker until the next request. Therefore the floor
     /// of a worker without outstanding responses is always [`Tick::MAX`].
     fn notice(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
@@ -300,7 +300,7 @@ impl RolloutDriver {
         self.settle();
     }
 
-    /// Reports how long the weights of each step took to load, once the engine knows it.
+    /// Reports how long the weights of each step took to load, once the engine has measured it.
     fn report_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for under_way in self.steps.values_mut() {
             let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));

@@ -41,7 +41,7 @@ pub(super) struct ScheduleDriver {
     waiting: WaitHandle,
     /// The wait for prompts, held while no round can open without them, so that the watchdog reports it.
     lacks_prompts: Option<WaitGuard>,
-    /// Prompts that the schedule knows.
+    /// The prompts that were offered to the schedule and are neither admitted nor rejected.
     prompts: HeldPrompts,
     /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,

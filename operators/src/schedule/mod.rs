@@ -340,7 +340,7 @@ pub trait Schedule {
     /// # Contract
     /// The saved state comes from another process, whose run may have ended because it reached its last step or ran out of prompts. The
     /// configuration of the current schedule determines when the run ends, and prompts may be offered again. Implementations therefore
-    /// ignore what the saved state says about either end.
+    /// ignore both ends in the saved state.
     ///
     /// # Errors
     /// If `saved` is not a state of this schedule.

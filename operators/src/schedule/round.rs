@@ -150,7 +150,7 @@ impl OpenRound {
         self.groups.keys().copied()
     }
 
-    /// Returns `true` if every place is taken and no paused response owes an answer.
+    /// Returns `true` if every place is taken and no stop of a response is unanswered.
     pub(super) fn is_decided(&self) -> bool {
         self.is_full() && self.pausing == 0
     }

@@ -32,7 +32,7 @@ const LAST: &str = "last_prompt";
 const DECIDED: &str = "decided";
 const WIDENED: &str = "widened";
 
-/// The schema of offered prompts, with a column that says if each was launched.
+/// The schema of offered prompts, with a column that is `true` if the prompt was launched.
 static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
     let launched = Arc::new(Field::new(LAUNCHED, DataType::Boolean, false));
     let fields = schema::PROMPTS.fields().iter().cloned().chain([launched]);

@@ -17,7 +17,7 @@
 //! complete, in the order in which they end; a larger value waits for more groups to choose from. `group_size` rounds consume a load.
 //!
 //! - `mode = "on_policy"`: stopped responses are aborted, and their prompts deferred and launched anew after the prompts of the load that
-//!   have not run yet, because they are known to be long. Every response is sampled by one policy. `harvest` must be `prompts`, since
+//!   have not run yet, because they are long. Every response is sampled by one policy. `harvest` must be `prompts`, since
 //!   further complete groups would be lost.
 //! - `mode = "partial"`: stopped responses are paused, together with those that have ended, and resumed first. A response spans at most
 //!   `group_size` policies, or twice as many with carry-over.

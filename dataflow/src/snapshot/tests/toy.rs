@@ -194,7 +194,7 @@ impl Toy {
                     if waits {
                         break;
                     }
-                    // A dead disk is ignored.
+                    // Errors of a failed disk are ignored.
                     if worker == 0
                         && let Ok(ids) = store.manifests()
                     {

@@ -1,6 +1,6 @@
 //! The contract of a schedule as a slow oracle: reads the log of a run, and checks each decision against the entries before it.
 //!
-//! It knows the dataset and the promises of the configuration, keeps no state, and scans the log again for each question.
+//! It has the dataset and the guarantees of the configuration, keeps no state, and scans the log again for each question.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::log::{
 };
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
 
-/// The promises of a schedule.
+/// The guarantees of a schedule.
 #[derive(Clone, Debug)]
 pub(super) struct Contract {
     /// The prompts of the run, without those that have no quota.

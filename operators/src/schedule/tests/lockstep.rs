@@ -1,7 +1,7 @@
 //! Races in lockstep: the events of a schedule, and therefore its decisions, are independent of arrival order.
 //!
 //! A run is played by rollouts, a reader, a trainer and rewards with random delays: a seeded generator chooses which of them acts next. The
-//! oracle knows only the arithmetic of ticks.
+//! oracle uses only the arithmetic of ticks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

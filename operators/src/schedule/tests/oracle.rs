@@ -1,6 +1,6 @@
 //! The slow oracle: reads the log of a run, and computes what the schedule should have decided.
 //!
-//! It knows the whole dataset, keeps no counters, and scans the log again for each question.
+//! It has the whole dataset, keeps no counters, and scans the log again for each question.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

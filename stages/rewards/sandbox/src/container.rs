@@ -1,4 +1,4 @@
-//! The container of a slot, which defines the part of this machine that its processes see.
+//! The container of a slot, which defines the part of this machine that is visible to its processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The sandbox: runs code of a model against the tests of a dataset, and trusts neither.
+//! The sandbox: runs code of a model against the tests of a dataset. Neither is trusted.
 //!
 //! A [`Sandbox`] is a pool of slots. Each slot is a container around one warm Python interpreter, the *zygote*, which forks all processes
 //! of a job instead of starting new interpreters. For each job it forks a *checker*, which reads the job and runs the tests, and a *run* of

@@ -213,7 +213,7 @@ async fn equal_samples_are_asked_of_once() {
     for response in ["a", "b", "a", "c", "a", "b"] {
         score(response).await.expect("scores");
     }
-    assert_eq!(scripted.counts().0, 4, "`b` was forgotten for `c`, `a` was in use");
+    assert_eq!(scripted.counts().0, 4, "`b` was evicted for `c`; `a` was in use");
     let other = Sample { ground_truth: Some(String::new()), ..sample("a") };
     reward.score(&other, &context).await.expect("scores");
     assert_eq!(scripted.counts().0, 5, "an empty ground truth is not none");

@@ -192,7 +192,7 @@ impl Instance {
         now.map_or(Ok(()), |command| self.follow(command))
     }
 
-    /// Publishes how far the instance has come.
+    /// Publishes the progress of the instance.
     fn publish(&self) {
         if !self.deterministic {
             return;

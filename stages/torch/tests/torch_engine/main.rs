@@ -1,4 +1,4 @@
-//! The torch engine on small models: what it samples, and its contract with the caller.
+//! The torch engine on small models: its samples, and its contract with the caller.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod deterministic;

@@ -99,7 +99,7 @@ impl ModelEngine {
         self.wake(woken);
     }
 
-    /// Returns the floor that the engine knows.
+    /// Returns the floor in the engine.
     pub(super) fn known_floor(&self) -> Tick {
         self.shared.borrow().floor()
     }

@@ -544,7 +544,7 @@ fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
     Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
 }
 
-/// Returns the notice with the floor that the engine knows.
+/// Returns the notice with the floor in the engine.
 fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
     let notice = notice::read(batch);
     if notice.floor < Tick::MAX {
