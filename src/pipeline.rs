@@ -91,19 +91,19 @@ pub struct Pipeline {
     pub prompts: PromptSource,
     /// Maximum number of prompts that the source may be ahead of the schedule.
     pub prompts_ahead: usize,
-    /// Decides which prompts and responses each round launches and admits.
+    /// The schedule, which decides the prompts and responses that each round launches and admits.
     pub schedule: Box<dyn Schedule>,
-    /// Generates responses.
+    /// The engine that generates responses.
     pub engine: Box<dyn RolloutEngine>,
     /// The maximum response length in tokens. The ledger measures length shares relative to it.
     pub max_response_length: u32,
     /// The number of initial steps that the ledger's columns leave out.
     pub warmup_steps: u64,
-    /// Divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
+    /// The policy that divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
     pub placement: Option<Box<dyn PlacementPolicy>>,
     /// The rewards that score responses, by data source.
     pub router: Router,
-    /// Decides how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
+    /// The time limits of test cases. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
     pub limit: Box<dyn TimeLimit>,
     /// The time at which responses are scored.
     pub scoring: Scoring,
@@ -232,7 +232,7 @@ impl Pipeline {
     /// it before the schedule, and `weights.connect` closes it at the end. A policy is delayed by `staleness` steps on its way back, which
     /// limits how far the rollout can run ahead. After a resume, prompts that the schedule holds already occupy their share of the budget.
     /// Responses, groups and warnings of all workers are routed to the first worker, whose observer reports them. The observer is
-    /// registered with the faults before the error streams are, so that it learns about a fault before the run ends.
+    /// registered with the faults before the error streams are, so that it receives a fault before the run ends.
     fn build(
         self,
         policies: &[Policy],

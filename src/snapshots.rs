@@ -192,7 +192,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
-/// Returns how snapshots are taken, or `None` if `trainer.save_freq` disables them.
+/// Returns the plan of snapshots, or `None` if `trainer.save_freq` disables them.
 fn plan(
     recipe: &Recipe,
     store: SnapshotStore,

@@ -1,4 +1,4 @@
-//! Tests that the examples run, and that they learn what they claim.
+//! Tests that the examples run, and that their policies learn as documented.
 
 use std::path::PathBuf;
 use std::process::Command;

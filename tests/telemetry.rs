@@ -502,7 +502,7 @@ fn another_protocol_is_refused_by_the_name_of_its_variable() {
     spawn("refused", &[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
 }
 
-/// Returns everything that a child has sent to a collector over TLS whose authority the system trusts.
+/// Returns everything that a child has sent to a collector over TLS whose certificate authority the system trusts.
 fn over_tls(mode: &str, authority: &str) -> Vec<Post> {
     let collector = Collector::start_encrypted();
     let authority = tls_file(authority);

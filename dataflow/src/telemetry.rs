@@ -137,7 +137,7 @@ pub fn close_step(step: Step) {
     STEPS.with_borrow_mut(|steps| steps.remove(&step));
 }
 
-/// Ends the spans of all steps before `step`, for a worker that does not learn when steps end.
+/// Ends the spans of all steps before `step`, for a worker that cannot detect when steps end.
 pub fn close_steps_before(step: Step) {
     STEPS.with_borrow_mut(|steps| *steps = steps.split_off(&step));
 }

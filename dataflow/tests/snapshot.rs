@@ -55,7 +55,7 @@ fn committed(told: &mut BufReader<ChildStdout>) -> Step {
     let mut line = String::new();
     loop {
         line.clear();
-        assert!(told.read_line(&mut line).expect("readable") > 0, "the process lives");
+        assert!(told.read_line(&mut line).expect("readable") > 0, "the process was not killed");
         // The test harness may print on the same line first.
         let step = line.trim().rsplit_once("committed ").map(|(_, step)| step.parse());
         if let Some(step) = step {

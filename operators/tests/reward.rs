@@ -512,7 +512,7 @@ impl Schedule for AfterBegun {
     }
 }
 
-/// Records what has been dropped when a step ends.
+/// An observer that checks that the future has been dropped when a step ends.
 struct AtTheEnd(Arc<AtomicBool>, Reports);
 
 impl Observer for AtTheEnd {

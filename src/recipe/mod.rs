@@ -207,7 +207,7 @@ impl Recipe {
         limit.map(|limit| limit.nanos("trainer.max_wall_time")).transpose()
     }
 
-    /// Returns when responses are scored: according to `pipeline.reward`, or to the default of the schedule.
+    /// Returns the time at which responses are scored: according to `pipeline.reward`, or to the default of the schedule.
     ///
     /// # Errors
     /// If the recipe names an unknown schedule.
@@ -215,7 +215,7 @@ impl Recipe {
         self.raw.pipeline.scoring(&self.raw.schedule)
     }
 
-    /// Returns when groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
+    /// Returns the time at which groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
     ///
     /// # Errors
     /// If `pipeline.gradient` has an unknown value, or `pipeline.max_groups` is set although groups are not streamed.

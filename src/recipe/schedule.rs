@@ -253,7 +253,7 @@ impl ScheduleSection {
         })
     }
 
-    /// Returns when the schedule's responses are scored by default.
+    /// Returns the default time at which the schedule's responses are scored.
     ///
     /// # Errors
     /// If there is no schedule of that name.
@@ -261,7 +261,7 @@ impl ScheduleSection {
         Ok(self.entry()?.scoring)
     }
 
-    /// Returns when the schedule's groups are trained on by default.
+    /// Returns the default time at which the schedule's groups are trained on.
     ///
     /// # Errors
     /// If there is no schedule of that name.

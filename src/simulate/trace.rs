@@ -91,7 +91,7 @@ fn with_correlation(likeness: Likeness, correlation: Option<f64>) -> Likeness {
     correlation.map_or(likeness, |set| Likeness { low: set, high: set, ..likeness })
 }
 
-/// Describes how many responses to each prompt the trace has.
+/// Describes the number of responses to each prompt in the trace.
 fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String {
     match prompts {
         0 => "no prompt is recorded".to_owned(),

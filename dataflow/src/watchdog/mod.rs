@@ -203,8 +203,8 @@ impl Watchdog {
         std::mem::replace(&mut self.beats, beats) != beats
     }
 
-    /// Returns how long a worker may park before the next [`check`](Self::check): at most a quarter of the limit. Work outside of the graph
-    /// for this worker becomes visible to other workers only through its checks.
+    /// Returns the time that a worker may park before the next [`check`](Self::check): at most a quarter of the limit. Work outside of the
+    /// graph for this worker becomes visible to other workers only through its checks.
     #[must_use]
     pub fn park_timeout(&self) -> Duration {
         let waited = self.clock.now().since(self.since);

@@ -108,7 +108,7 @@ impl StageTimes {
     }
 }
 
-/// Returns when each response of the step started and ended, in nanoseconds of the run's clock. Responses that ended in an earlier round
+/// Returns the start and end of each response of the step, in nanoseconds of the run's clock. Responses that ended in an earlier round
 /// and were kept are left out, because they occupy no slot.
 pub(super) fn ran(responses: &[Batch]) -> impl Iterator<Item = (u64, u64)> {
     responses.iter().flat_map(|batch| {

@@ -300,7 +300,7 @@ impl RolloutDriver {
         self.settle();
     }
 
-    /// Reports how long the weights of each step took to load, once the engine has measured it.
+    /// Reports the loading time of the weights of each step, once the engine has measured it.
     fn report_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for under_way in self.steps.values_mut() {
             let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));

@@ -308,7 +308,7 @@ pub trait Schedule {
 
     /// Returns `true` if the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
     ///
-    /// A schedule learns that an epoch is over only from a prompt of a later epoch or from the end of prompts. The last rounds of an epoch
+    /// A schedule detects the end of an epoch only by a prompt of a later epoch or by the end of prompts. The last rounds of an epoch
     /// may therefore request a prompt that they do not launch. While a round is open, the needs of the next one depend on the prompts that
     /// this one defers. The method then returns `true` only if the open round itself needs a prompt to continue.
     fn wants_prompts(&self) -> bool;

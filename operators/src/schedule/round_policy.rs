@@ -51,7 +51,7 @@ pub(super) trait RoundPolicy {
         self.rounds().on_score(id, score);
     }
 
-    /// Returns how groups without reward variance are handled. `None` if the schedule does not use rewards.
+    /// Returns the treatment of groups without reward variance. `None` if the schedule does not use rewards.
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
         None
     }

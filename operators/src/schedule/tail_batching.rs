@@ -225,7 +225,7 @@ impl TailBatching {
         self.lanes.iter().map(|(name, &lane)| share(name, lane)).collect()
     }
 
-    /// Returns why the upcoming round must be a long one, or `None` if it may be a short one.
+    /// Returns the reason why the upcoming round must be a long one, or `None` if it may be a short one.
     ///
     /// The conditions are checked in a fixed order, and those that depend on the queue alone come first: full queues, the age limit, and
     /// the end of the run. Only then does the method consult the pool of fresh prompts. The answer is thus independent of how many prompts
@@ -280,8 +280,8 @@ impl TailBatching {
         Some(LaneShare { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
     }
 
-    /// Returns how many prompts a short round may defer without violating the age limit or leaving prompts in the queue at the end of the
-    /// run.
+    /// Returns the number of prompts that a short round may defer without violating the age limit or leaving prompts in the queue at the
+    /// end of the run.
     fn room(&self, name: &str, lane: LaneQuota) -> usize {
         let by_age = self.max_queue_age.map_or(u64::MAX, |age| age.saturating_add(1));
         let rounds = by_age.min(self.rounds.left() - 1);

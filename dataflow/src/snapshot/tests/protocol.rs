@@ -56,7 +56,7 @@ fn a_run_in_virtual_time_takes_the_same_snapshots() {
     finishes(&Toy::new(2, STEPS, 2), &files, &expected(), "prolonged");
 }
 
-/// A worker without work learns of the last step only through the end of its inputs.
+/// A worker without work detects the last step only through the end of its inputs.
 #[test]
 fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
     let files = Memory::default();

@@ -136,7 +136,7 @@ fn fewer_leave_when_half_cannot_hold_the_rest() {
     assert_eq!(scale_down_after(&mut policy), None, "nothing fits until the last milestone");
 }
 
-/// Returns how many of 20 responses had ended at the scale-down of a first long round.
+/// Returns the number of responses, of 20, that had ended at the scale-down of a first long round.
 fn scale_down_after(policy: &mut StreamTrainer<Cost>) -> Option<usize> {
     let mut script = String::from("open 0 long\nlaunch @0 0..20 x 1 of 10\nat 1\n");
     (0..20).for_each(|id| script += &format!("stop @0 {id}:0 tokens 1\n"));
@@ -268,9 +268,9 @@ fn options_out_of_range_are_refused_by_name() {
     );
 }
 
-/// One round with 100 tokens per response, then rounds with 10. While the first is remembered, 16 responses with 11 tokens each are
-/// expected to sample 20 more, 496 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more, 320 in
-/// all.
+/// One round with 100 tokens per response, then rounds with 10. While the lengths of the first are kept, 16 responses with 11 tokens each
+/// are expected to sample 20 more, 496 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more, 320
+/// in all.
 #[test]
 fn lengths_of_long_ago_are_forgotten() {
     let tight = Cost { capacity: 200, ..cost() };

@@ -174,7 +174,7 @@ impl Oracle {
         Expected { round, reason, launches, samples: u32::try_from(samples).unwrap() }
     }
 
-    /// Returns how many prompts of a lane a short round of `step` launches, or `None` if the round must not be short.
+    /// Returns the number of prompts of a lane that a short round of `step` launches, or `None` if the round must not be short.
     fn short(&self, queue: &[Waiting], rest: usize, quota: usize, step: u64) -> Option<usize> {
         let most = usize::try_from(ceil(self.eta_prompts, quota as u64)).unwrap();
         let with = |launched: usize| {

@@ -13,7 +13,7 @@ use super::Cost;
 /// A reward that is called once for equal samples, including samples that are scored concurrently.
 ///
 /// Samples are equal if they agree in all inputs of a reward apart from the ids of sample and row. Errors are not cached. A cached
-/// score has no executions, so that limits do not learn from an execution twice.
+/// score has no executions, so that no execution changes the limits twice.
 pub struct Cached {
     reward: SharedReward,
     memory: Arc<Mutex<Memory>>,
