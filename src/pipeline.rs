@@ -132,7 +132,8 @@ pub struct Pipeline {
     pub time: RunTime,
     /// A handle to request that the run ends after the open round.
     pub stop: Stop,
-    /// Reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was requested.
+    /// The watchdog, which reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was
+    /// requested.
     pub watchdog: Option<WatchdogSettings>,
 }
 

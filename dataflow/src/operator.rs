@@ -27,7 +27,7 @@ use crate::step::Step;
 use crate::telemetry::{self, Meter, StageSpans, close_spans};
 use crate::watchdog::{self, OperatorWaits, WaitHandle};
 
-/// Builds one operator over batches.
+/// A builder of one operator over batches.
 pub struct Operator<'scope> {
     builder: OperatorBuilder<'scope, Step>,
     scope: Scope<'scope, Step>,

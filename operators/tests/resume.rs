@@ -362,7 +362,7 @@ fn groups(batch: &Batch) -> Vec<String> {
         .collect()
 }
 
-/// Records the results of steps, over all parts of a run.
+/// An observer that records the results of steps, over all parts of a run.
 #[derive(Clone, Default)]
 struct Watching {
     told: Rc<RefCell<Vec<Told>>>,

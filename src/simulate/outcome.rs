@@ -53,7 +53,7 @@ pub struct StepOutcome {
     pub metrics: Metrics,
 }
 
-/// Collects a [`RunOutcome`] from the reports of steps.
+/// An observer that collects a [`RunOutcome`] from the reports of steps.
 #[derive(Debug, Default)]
 pub struct Recorder {
     outcome: RunOutcome,

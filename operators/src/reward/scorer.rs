@@ -74,7 +74,7 @@ pub(super) struct ScorerConfig<L> {
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// Scores responses whose scores are needed, and cancels those that are no longer needed.
+/// The scoring of responses whose scores are needed; cancels those that are no longer needed.
 pub(super) struct Scorer<L> {
     rules: ScorerConfig<L>,
     tallies: Tallies,

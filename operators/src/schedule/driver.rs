@@ -28,9 +28,9 @@ use crate::wire::rows::Row;
 pub(super) struct ScheduleDriver {
     schedule: Box<dyn Schedule>,
     clock: Arc<dyn Clock>,
-    /// Orders the events of the schedule if races are decided by tokens.
+    /// The sequencer of the schedule's events; present if races are decided by tokens.
     sequencer: Option<Sequencer>,
-    /// Orders scores after the ends of their responses. Present only if the schedule wants scores and there is no sequencer.
+    /// The queue that orders scores after the ends of their responses. Present only if the schedule wants scores and there is no sequencer.
     scores: Option<OrderedScores>,
     /// A tick that has passed and that rollouts must still be informed of.
     passed: Option<Tick>,

@@ -102,7 +102,7 @@ impl ScheduleSnapshot<'_> {
     }
 }
 
-/// Writes the snapshot parts of the schedule and of its prompts.
+/// The snapshot parts of the schedule and of its prompts.
 pub(crate) struct SavedParts {
     schedule: Keeper,
     prompts: Keeper,

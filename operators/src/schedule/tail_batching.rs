@@ -79,7 +79,7 @@ pub struct Config {
     /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
-    /// Rejects groups without reward variance and replaces them. If `None` (the default), they are admitted. (verl:
+    /// The filter that rejects and replaces groups without reward variance. If `None` (the default), they are admitted. (verl:
     /// `algorithm.filter_groups`)
     #[serde(default)]
     pub filter_zero_variance: Option<ZeroVarianceFilter>,

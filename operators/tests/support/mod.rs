@@ -282,7 +282,7 @@ pub fn prompts(
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
-/// Collects reports.
+/// An observer that collects reports.
 #[derive(Clone, Default)]
 pub struct Reports(pub Rc<RefCell<Vec<StepReport>>>);
 

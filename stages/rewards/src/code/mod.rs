@@ -36,7 +36,7 @@ pub enum CodeScore {
     Fraction,
 }
 
-/// Scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
+/// A reward that scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
 ///
 /// The code is one program, taken from the response after the thinking: the last fenced block that defines the names that the tests use,
 /// with the imports and helpers of other blocks. Without a fence, it is the code in the text. The forms of tests are those of [`Check`];

@@ -14,7 +14,7 @@ use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
 };
 
-/// Returns the length of a response, which does not depend on the step.
+/// A function that returns the length of a response, which does not depend on the step.
 pub(super) type LengthOf = fn(SampleId, u64) -> u32;
 
 /// A response on an instance, or on its way to one.

@@ -45,7 +45,7 @@ pub(super) struct Race {
     pub(super) ahead: usize,
     /// The seed of the lengths and scores of responses.
     pub(super) seed: u64,
-    /// Withholds the last floor of an idle worker, like an engine that publishes late; the schedule may then hang.
+    /// `true` to withhold the last floor of an idle worker, like an engine that publishes late; the schedule may then hang.
     pub(super) loses_floors: bool,
 }
 
@@ -158,7 +158,7 @@ enum Message {
 const MESSAGES: [Message; 5] =
     [Message::Policy, Message::Request, Message::Announcement, Message::Notice, Message::Score];
 
-/// Chooses the next action: for a while by random priorities, so that some actors fall far behind, and sometimes uniformly.
+/// The choice of the next action: for a while by random priorities, so that some actors fall far behind, and sometimes uniformly.
 struct Dice {
     state: u64,
     priorities: u64,
