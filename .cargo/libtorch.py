@@ -164,7 +164,7 @@ def fetch(requirement, digest, folder):
 
 
 def reason(complaints):
-    """One line of what pip said."""
+    """One line of pip's output."""
     lines = [line.strip() for line in complaints.splitlines() if line.strip()]
     if any("connection" in line.lower() for line in lines):
         return "no connection to the package index; is there a network?"

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rollpacker::prelude::*;
 
-/// The rank of a response in its group, minus the mean rank. Its absolute value is at most 1, whatever the scale of the reward.
+/// The rank of a response in its group, minus the mean rank. Its absolute value is at most 1 for any scale of the reward.
 struct Ranked;
 
 impl Advantage for Ranked {

@@ -21,7 +21,7 @@ use crate::{cli, terminal};
 ///
 /// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. An option
 /// that the type does not have is an error that names the key. An entry replaces a built-in one of the same name. `train` (with
-/// `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` know all entries.
+/// `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries.
 ///
 /// ```no_run
 /// use std::process::ExitCode;

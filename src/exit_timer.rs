@@ -7,7 +7,8 @@ use rollpacker_dataflow::exit::exit_now;
 
 use crate::terminal;
 
-/// Ends the process if a failed run does not end by itself. A failed run waits for the threads of its stages, one of which may hang.
+/// A timer that ends the process if a failed run does not end by itself. A failed run waits for the threads of its stages, one of which may
+/// hang.
 pub(crate) struct ExitTimer(
     #[expect(dead_code, reason = "the thread ends when it is dropped")] mpsc::Sender<()>,
 );

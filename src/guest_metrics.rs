@@ -12,7 +12,7 @@ use rollpacker_torch::rollout::guests::{GuestUse, Hosting};
 pub struct GuestObserver<O> {
     /// The observer that receives the extended reports.
     pub observer: O,
-    /// Measures the guests' use; `None` if the engine has no guests.
+    /// The measurement of the guests' use; `None` if the engine has no guests.
     pub guest_usage: Option<Hosting>,
 }
 

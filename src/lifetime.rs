@@ -16,7 +16,7 @@ pub const ENDED_EARLY: u8 = 75;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// No step was left.
+    /// All steps are done.
     #[default]
     Finished,
     /// A stop was requested, by a signal or by the program.
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_step_begins_if_it_fits_and_the_first_always() {
-        assert_eq!(rounds(100.0, 0, &[10.0; 20]), 9, "the tenth may end at 101");
+        assert_eq!(rounds(100.0, 0, &[10.0; 20]), 9, "the tenth step could end at 101 s");
         assert_eq!(rounds(101.0, 0, &[10.0; 20]), 10);
         assert_eq!(rounds(1.0, 0, &[10.0; 20]), 1);
     }

@@ -41,7 +41,7 @@ pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
-    /// Runs on its own thread, which may block on files.
+    /// A producer on its own thread, which may block on files.
     Thread(PromptProducer),
     /// Runs on the worker's thread; for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
@@ -69,9 +69,10 @@ impl RunTime {
 
 /// The start of a run.
 pub enum RunStart {
-    /// At the first step, with this initial policy.
+    /// The run starts at the first step, with this initial policy.
     Initial(Policy),
-    /// After the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot restores them.
+    /// The run starts after the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot
+    /// restores them.
     Resumed(RestoredSnapshot),
 }
 
@@ -90,19 +91,19 @@ pub struct Pipeline {
     pub prompts: PromptSource,
     /// Maximum number of prompts that the source may be ahead of the schedule.
     pub prompts_ahead: usize,
-    /// Decides which prompts and responses each round launches and admits.
+    /// The schedule, which decides the prompts and responses that each round launches and admits.
     pub schedule: Box<dyn Schedule>,
-    /// Generates responses.
+    /// The engine that generates responses.
     pub engine: Box<dyn RolloutEngine>,
     /// The maximum response length in tokens. The ledger measures length shares relative to it.
     pub max_response_length: u32,
     /// The number of initial steps that the ledger's columns leave out.
     pub warmup_steps: u64,
-    /// Divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
+    /// The policy that divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
     pub placement: Option<Box<dyn PlacementPolicy>>,
     /// The rewards that score responses, by data source.
     pub router: Router,
-    /// Decides how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
+    /// The time limits of test cases. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
     pub limit: Box<dyn TimeLimit>,
     /// The time at which responses are scored.
     pub scoring: Scoring,
@@ -131,7 +132,8 @@ pub struct Pipeline {
     pub time: RunTime,
     /// A handle to request that the run ends after the open round.
     pub stop: Stop,
-    /// Reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was requested.
+    /// The watchdog, which reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was
+    /// requested.
     pub watchdog: Option<WatchdogSettings>,
 }
 
@@ -231,7 +233,7 @@ impl Pipeline {
     /// it before the schedule, and `weights.connect` closes it at the end. A policy is delayed by `staleness` steps on its way back, which
     /// limits how far the rollout can run ahead. After a resume, prompts that the schedule holds already occupy their share of the budget.
     /// Responses, groups and warnings of all workers are routed to the first worker, whose observer reports them. The observer is
-    /// registered with the faults before the error streams are, so that it learns about a fault before the run ends.
+    /// registered with the faults before the error streams are, so that it receives a fault before the run ends.
     fn build(
         self,
         policies: &[Policy],

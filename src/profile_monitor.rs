@@ -125,7 +125,7 @@ pub struct MonitoredObserver<O, L> {
     pub observer: O,
     /// The monitor; `None` if the recipe has no profile.
     pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
-    /// Returns the live iterations since the previous call.
+    /// A function that returns the live iterations since the previous call.
     pub live: L,
 }
 

@@ -114,11 +114,11 @@ impl OverlongPrompts {
     }
 }
 
-/// Reads and tokenizes the prompts of a run.
+/// A reader that also tokenizes the prompts of a run.
 pub struct PromptReader {
     /// The dataset.
     pub dataset: Dataset,
-    /// Converts prompts to token ids.
+    /// The encoder that converts prompts to token ids.
     pub encoder: Arc<PromptEncoder>,
     /// Maximum prompt length in tokens.
     pub max_prompt_length: usize,
@@ -126,7 +126,7 @@ pub struct PromptReader {
     pub vocab_size: i64,
     /// The rewards. A prompt whose data source has no reward is rejected before it is launched.
     pub router: Router,
-    /// Counts the prompts left out because of their length.
+    /// The number of prompts left out because of their length.
     pub left_out: OverlongPrompts,
 }
 

@@ -353,7 +353,7 @@ fn round(report: &StepReport) -> String {
     rounds.next_back().unwrap_or("none").to_owned()
 }
 
-/// Returns how long a failed run may take to end: the stall timeout, but at least 1 s and at most 30 s.
+/// Returns the time that a failed run may take to end: the stall timeout, but at least 1 s and at most 30 s.
 fn shutdown_grace(recipe: &Recipe) -> Duration {
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(30));
     let watch = recipe.watch().ok().flatten();

@@ -53,7 +53,7 @@ const ROLLOUTS_FOLDER: &str = "rollouts";
 /// The folder of the trained model within the run folder.
 const MODEL_FOLDER: &str = "model";
 
-/// Writes `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet` and `summary.json`.
+/// The writer of `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet` and `summary.json`.
 pub struct RunFolder {
     folder: PathBuf,
     metrics: BufWriter<File>,

@@ -160,7 +160,8 @@ impl RunSnapshots {
         serde_json::to_string(&note).expect("invariant: a note is plain data")
     }
 
-    /// Joins the snapshots that the first process has opened, as its `note` says. All processes must see the same run folder.
+    /// Joins the snapshots that the first process has opened, according to its `note`. All processes must have access to the same run
+    /// folder.
     ///
     /// # Errors
     /// If the snapshot to resume from cannot be read in this process.
@@ -191,7 +192,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
-/// Returns how snapshots are taken, or `None` if `trainer.save_freq` disables them.
+/// Returns the plan of snapshots, or `None` if `trainer.save_freq` disables them.
 fn plan(
     recipe: &Recipe,
     store: SnapshotStore,
@@ -206,7 +207,7 @@ fn plan(
     })
 }
 
-/// Returns the snapshot that the first process resumes from, as this process sees it.
+/// Returns the snapshot that the first process resumes from, as it is visible to this process.
 fn joined_snapshot(
     store: &SnapshotStore,
     folder: &Path,
@@ -215,7 +216,7 @@ fn joined_snapshot(
     let found = store.at(step)?.restored;
     found.with_context(|| {
         let steps = step.next();
-        format!("{}: the first process resumes from the snapshot after step {steps}, which this process does not see: all processes need one run folder", folder.display())
+        format!("{}: the first process resumes from the snapshot after step {steps}, which this process cannot find: all processes need one run folder", folder.display())
     })
 }
 
@@ -260,7 +261,7 @@ fn find(
     Ok(restored)
 }
 
-/// Steps, counted from 1 as users see them.
+/// Steps, counted from 1 as in messages to users.
 struct StepList<'a>(&'a [Step]);
 
 impl fmt::Display for StepList<'_> {

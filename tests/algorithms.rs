@@ -122,7 +122,10 @@ fn every_name_trains_two_live_steps() {
     let losses = names(algorithms.policy_losses.names());
     let kls = names(algorithms.kl_estimators.names());
     let estimators = names(algorithms.advantages.names());
-    assert!(estimators.len() >= losses.len().max(kls.len()), "every name has its turn");
+    assert!(
+        estimators.len() >= losses.len().max(kls.len()),
+        "each loss and KL estimator is used in a run"
+    );
     for (at, estimator) in estimators.iter().enumerate() {
         let overrides = [
             format!("algorithm.adv_estimator={estimator}"),
@@ -214,7 +217,7 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
     assert_eq!(on_workers.len(), 2);
     for metrics in by_value.iter().chain(&by_name).chain(&on_workers) {
         let advantages = ["min", "max"].map(|part| metrics[&format!("critic/advantages/{part}")]);
-        assert_eq!(advantages, [9.0, 9.0], "all three groups of three at once");
+        assert_eq!(advantages, [9.0, 9.0], "the estimator received all three groups at once");
         assert!((metrics["actor/pg_loss"] - 2.5).abs() < 1e-6);
     }
 }
@@ -232,7 +235,7 @@ fn a_critic_learns_and_goes_on_from_its_folder() {
     let path = format!("critic.path={}", folder.join("critic").display());
     let warm = [owned(&gae), vec![path, "trainer.critic_warmup=1".to_owned()]].concat();
     let (steps, _) = place.train("second", &warm);
-    assert!(steps[0]["critic/vpred_mean"] > 0.0, "it has learnt before");
+    assert!(steps[0]["critic/vpred_mean"] > 0.0, "the critic was loaded with learnt weights");
     assert!(!steps[0].contains_key("actor/grad_norm"), "the policy waits for the critic");
     assert!(steps[1]["actor/grad_norm"] > 0.0);
 }

@@ -1,4 +1,4 @@
-//! Tests that the examples run, and that they learn what they claim.
+//! Tests that the examples run, and that their policies learn as documented.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -33,7 +33,7 @@ fn custom_schedule_learns_to_say_seven_and_defers_prompts() {
     let (share, deferred) = (|line: &String| number(line, 2), |line: &String| number(line, 4));
     assert!(share(&lines[0]) < 0.4 && share(&lines[29]) > 0.8, "{lines:#?}");
     assert!(lines[..29].iter().all(|line| deferred(line) == 2.0), "{lines:#?}");
-    assert_eq!(deferred(&lines[29]), 0.0, "the last step waits for all");
+    assert_eq!(deferred(&lines[29]), 0.0, "the last step defers no prompt");
 }
 
 #[test]

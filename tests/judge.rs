@@ -128,7 +128,7 @@ fn a_judge_on_the_actors_instances_scores_every_response() {
     }
     let validated: Vec<f64> =
         lines.iter().filter_map(|line| line["data"]["val/score"].as_f64()).collect();
-    assert_eq!(validated, vec![1.0; validated.len()], "before, beside and after the engine");
+    assert_eq!(validated, vec![1.0; validated.len()], "before, during and after the engine's work");
     assert!(validated.len() >= 3);
 
     let row = json!({"data_source": "any", "response": "It is 4.", "prompt": "2+2?"});

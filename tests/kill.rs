@@ -48,9 +48,9 @@ impl Random {
 /// The instant at which a run is killed.
 #[derive(Clone, Copy, Debug)]
 enum Instant {
-    /// This long after the line of a step. Step 0 stands for the start of the process.
+    /// The given time after the output line of a step. Step 0 means the start of the process.
     After(u64, Duration),
-    /// While the snapshot of a step is written: its folder exists, its manifest does not.
+    /// During the writing of a step's snapshot: its folder exists, its manifest does not.
     Within(u64),
 }
 

@@ -126,7 +126,7 @@ struct Decided {
     deferred: Vec<u64>,
 }
 
-/// Records decisions, and writes rollouts if it has a folder.
+/// An observer that records decisions, and writes rollouts if it has a folder.
 #[derive(Default)]
 struct Watched {
     folder: Option<RunFolder>,

@@ -184,16 +184,16 @@ fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
     let learned = |(_, data): &(u64, BTreeMap<String, f64>)| {
         data.get("actor/grad_norm").is_some_and(|norm| *norm > 0.01)
     };
-    assert!(straight.metrics.iter().any(learned), "there is something to learn");
+    assert!(straight.metrics.iter().any(learned), "the rewards vary");
     from_every_step(&place, "straight", &sync, |step, left| {
         for ((at, found), (_, expected)) in left.metrics.iter().zip(&straight.metrics) {
             let names = |all: &BTreeMap<String, f64>| all.keys().cloned().collect::<Vec<_>>();
-            assert_eq!(names(found), names(expected), "step {at}, resumed behind {step}");
+            assert_eq!(names(found), names(expected), "step {at}, resumed after {step}");
             for (name, value) in found {
                 let near = (value - expected[name]).abs() <= 1e-4 * expected[name].abs() + 1e-6;
                 assert!(
                     near,
-                    "{name} of step {at}, resumed behind {step}: {value}, {}",
+                    "{name} of step {at}, resumed after {step}: {value}, {}",
                     expected[name]
                 );
             }

@@ -1,6 +1,6 @@
 //! Tests of the program `rollpacker score`: lines, order, errors and exit status.
 
-#![allow(clippy::print_stderr, reason = "says what is skipped")]
+#![allow(clippy::print_stderr, reason = "a skipped test prints a message")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -275,7 +275,7 @@ fn demonstrations_of_the_built_in_task_are_right() {
 #[test]
 fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {
-        eprintln!("skipped: ROLLPACKER_SHARED does not say where the puzzles are");
+        eprintln!("skipped: ROLLPACKER_SHARED is not set to the folder with the puzzles");
         return;
     };
     for people in [3, 7] {

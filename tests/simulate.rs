@@ -1,4 +1,4 @@
-//! Tests of `rollpacker simulate`: what it rejects before it runs, and what it reports about a trace.
+//! Tests of `rollpacker simulate`: the errors before a run, and the report about a trace.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -59,7 +59,7 @@ fn what_is_cut_of_a_trace_is_told() {
     std::fs::write(folder.path().join("t.csv"), lengths).expect("written");
     let args = ["--trace", "t.csv", "--sweep", "data.max_response_length=8192,32768"];
     let text = String::from_utf8(simulate(folder.path(), &args).stdout).expect("text");
-    let cut = "t.csv (column tokens): 2 of 5 responses are longer than data.max_response_length = 8192, and cut to it.";
+    let cut = "t.csv (column tokens): 2 of 5 responses are longer than data.max_response_length = 8192 and are truncated.";
     let whole =
         "t.csv (column tokens): 5 responses, none longer than data.max_response_length = 32768.";
     assert!(text.contains(cut) && text.contains(whole), "{text}");

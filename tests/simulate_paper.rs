@@ -35,7 +35,7 @@ fn cells(only: &[&str]) -> Vec<Cell> {
 /// Fails with all cells whose error is larger than `bound`.
 fn check(cells: &[Cell], bound: f64) {
     let far: Vec<_> = cells.iter().filter(|cell| cell.error.abs() > bound).collect();
-    assert!(far.is_empty(), "further off than {bound}: {far:#?}");
+    assert!(far.is_empty(), "cells with an error above {bound}: {far:#?}");
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn child() {
         Ok("run") => in_an_async_context(export),
         Ok("drop") => drop(telemetry().map(|_telemetry| run().expect("no fault"))),
         Ok("fault") => {
-            let telemetry = telemetry().expect("asked for");
+            let telemetry = telemetry().expect("telemetry is requested");
             run_into_a_fault().expect_err("a fault");
             telemetry.shutdown().expect("a collector");
         }
@@ -187,28 +187,28 @@ fn in_an_async_context(run: fn()) {
 }
 
 fn export() {
-    let telemetry = telemetry().expect("asked for");
+    let telemetry = telemetry().expect("telemetry is requested");
     run().expect("no fault");
     (0..STEPS).for_each(|step| telemetry.record(&metrics(step)));
     telemetry.shutdown().expect("a collector");
 }
 
 fn lose() {
-    let telemetry = telemetry().expect("asked for");
+    let telemetry = telemetry().expect("telemetry is requested");
     let watch = WallClock::start();
-    run().expect("a collector has no part in the run");
+    run().expect("the run succeeds without a collector");
     (0..STEPS).for_each(|step| telemetry.record(&metrics(step)));
-    assert!(watch.now().as_secs_f64() < 3.0, "the run does not wait");
+    assert!(watch.now().as_secs_f64() < 3.0, "the run does not wait for the collector");
     let lost = telemetry.shutdown().expect_err("nobody is there").to_string();
-    assert!(watch.now().as_secs_f64() < 9.0, "nor does its end, for long");
+    assert!(watch.now().as_secs_f64() < 9.0, "the shutdown ends within 9 s");
     for signal in ["traces", "metrics"] {
         assert!(lost.contains(&format!("exports of {signal} to http://127.0.0.1:")), "{lost}");
     }
 }
 
 fn unknown_authority() {
-    let telemetry = telemetry().expect("asked for");
-    run().expect("a collector has no part in the run");
+    let telemetry = telemetry().expect("telemetry is requested");
+    run().expect("the run succeeds without a collector");
     let lost = telemetry.shutdown().expect_err("nobody is trusted").to_string();
     assert!(lost.contains("exports of traces to https://localhost:"), "{lost}");
 }
@@ -290,7 +290,7 @@ impl Collector {
         Self { endpoint: format!("https://localhost:{}", address.port()), posts }
     }
 
-    /// Returns everything that a child has sent.
+    /// Runs a child and returns all requests that it sent.
     fn of_child(mode: &str, variables: &[(&str, &str)]) -> Vec<Post> {
         let collector = Self::start();
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());
@@ -502,7 +502,7 @@ fn another_protocol_is_refused_by_the_name_of_its_variable() {
     spawn("refused", &[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
 }
 
-/// Returns everything that a child has sent to a collector over TLS whose authority the system trusts.
+/// Returns everything that a child has sent to a collector over TLS whose certificate authority the system trusts.
 fn over_tls(mode: &str, authority: &str) -> Vec<Post> {
     let collector = Collector::start_encrypted();
     let authority = tls_file(authority);

@@ -1,6 +1,6 @@
 //! Tests of `rollpacker train`, from data to a model that loads again, and of the inputs that it rejects.
 #![cfg(feature = "torch")]
-#![allow(clippy::print_stdout, reason = "a test that skips says so")]
+#![allow(clippy::print_stdout, reason = "a skipped test prints a message")]
 
 mod workplace;
 
@@ -100,7 +100,7 @@ fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
     assert!(again.contains("\"steps\": 4"), "{again}");
 }
 
-/// Every launched response is in the file with one log-probability per token. It has a score if it was trained on.
+/// Checks that every launched response is in the file with one log-probability per token, and with a score if it was trained on.
 fn check_rollouts(path: &Path, line: &Value) {
     let (mut rows, mut trained) = (0, 0);
     for batch in rollouts(path) {

@@ -236,7 +236,7 @@ fn what_cannot_run_together_is_refused() {
         hosts[1]
     );
     assert_eq!(first.err, expected);
-    assert!(!place.path("run").exists(), "nothing was begun");
+    assert!(!place.path("run").exists(), "no run folder is created");
 
     place.hosts(2);
     let ends = [(1, "elsewhere"), (0, "here")]
@@ -253,6 +253,6 @@ fn what_cannot_run_together_is_refused() {
         refused(&train),
         "error: process 2 does not exist: the hostfile lists 2, counted from 0\n"
     );
-    assert!(refused(&train[..5]).contains("--process"), "both or neither");
+    assert!(refused(&train[..5]).contains("--process"), "--hostfile and --process need each other");
     assert!(refused(&["train", "--config", "recipe.toml", "--workers", "0"]).contains("--workers"));
 }

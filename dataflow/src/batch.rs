@@ -233,7 +233,7 @@ impl ContainerBytes for Batch {
 
     fn into_bytes<W: Write>(&self, writer: &mut W) {
         let encoded = self.encode();
-        let failed = "invariant: timely hands out a slab of the length that it asked for";
+        let failed = "invariant: timely returns a slab of the length that it requested";
         writer.write_all(&(encoded.len() as u64).to_le_bytes()).expect(failed);
         writer.write_all(encoded).expect(failed);
     }

@@ -1,6 +1,6 @@
 //! The operator builder that all our operators use.
 //!
-//! [`Operator`] wraps timely's builder. Every input and output knows the schema of its batches and checks it in debug builds, counts rows,
+//! [`Operator`] wraps timely's builder. Every input and output has the schema of its batches and checks it in debug builds, counts rows,
 //! and opens the span of its stage at the first batch of a step. The busy time of the logic is measured. For operators that do not process
 //! batches, use timely's own `OperatorBuilder`.
 //!
@@ -27,7 +27,7 @@ use crate::step::Step;
 use crate::telemetry::{self, Meter, StageSpans, close_spans};
 use crate::watchdog::{self, OperatorWaits, WaitHandle};
 
-/// Builds one operator over batches.
+/// A builder of one operator over batches.
 pub struct Operator<'scope> {
     builder: OperatorBuilder<'scope, Step>,
     scope: Scope<'scope, Step>,

@@ -1,8 +1,8 @@
 //! Routing of batches between workers.
 //!
 //! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`exchange`], [`gather_at_first`], [`broadcast`] and
-//! [`by_worker_or_all`] add operators of their own. On a single worker they add nothing, so their users need not know the number of
-//! workers.
+//! [`by_worker_or_all`] add operators of their own. On a single worker they add nothing, so their users do not depend on the number
+//! of workers.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The schemas of the streams: the columns of each batch, with their units.
 //!
-//! Token ids travel end to end as `i32`. Text travels beside them for rewards and for human readers and is never tokenized again.
+//! Token ids travel end to end as `i32`. Text travels with them for rewards and for human readers and is never tokenized again.
 //! Log-probabilities (nats) and the policy version that sampled each token travel with the tokens. Every list column that holds a quantity
 //! per token is aligned with `response_ids`: one entry per token.
 
@@ -40,7 +40,7 @@ pub mod column {
     pub const SAMPLES: &str = "samples";
     /// `UInt64`: the policy that sampled the response's first token, [`crate::step::PolicyVersion`].
     pub const POLICY_VERSION: &str = "policy_version";
-    /// `UInt32`, tokens: the length of the response. The lists beside it are empty if the engine counts tokens without sampling them.
+    /// `UInt32`, tokens: the length of the response. The other lists are empty if the engine counts tokens without sampling them.
     pub const RESPONSE_LENGTH: &str = "response_length";
     /// `UInt32`, tokens: the part of the length that an earlier step sampled before the response was paused.
     pub const RESUMED_LENGTH: &str = "resumed_length";
@@ -130,7 +130,7 @@ pub mod column {
     pub const QUEUE_LENGTH: &str = "queue_length";
     /// `UInt64`: the number of rounds that the oldest queued prompt has waited.
     pub const QUEUE_AGE: &str = "queue_age_rounds";
-    /// `Utf8`: the name of a metric, as users see it.
+    /// `Utf8`: the name of a metric, as shown to users.
     pub const NAME: &str = "name";
     /// `Float64`: the value of a metric.
     pub const VALUE: &str = "value";
@@ -147,7 +147,7 @@ pub mod column {
     pub const SHA256: &str = "sha256";
     /// `UInt32`: the version of the file's layout, numbered by the operator that wrote it.
     pub const SCHEMA_VERSION: &str = "schema_version";
-    /// `Utf8`: metadata that an operator stores beside its file, a JSON object.
+    /// `Utf8`: metadata that an operator stores in addition to its file, a JSON object.
     pub const FACTS: &str = "facts";
     /// `UInt64`, nullable: the last step that is included in an operator's state.
     pub const REACHED: &str = "reached_step";
@@ -324,7 +324,7 @@ pub static TOTALS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Errors, one row each, beside the data.
+/// Errors, one row each, on streams separate from the data.
 pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(OPERATOR, DataType::Utf8),

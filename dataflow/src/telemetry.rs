@@ -24,7 +24,7 @@ pub const TARGET: &str = "rollpacker";
 thread_local! {
     static METERS: RefCell<Vec<Rc<Meter>>> = const { RefCell::new(Vec::new()) };
     static STEPS: RefCell<BTreeMap<Step, Span>> = const { RefCell::new(BTreeMap::new()) };
-    // Busy time is measured by the wall clock, whatever clock the policies use.
+    // Busy time is measured by the wall clock, regardless of the clock that policies use.
     static WATCH: WallClock = WallClock::start();
 }
 
@@ -137,7 +137,7 @@ pub fn close_step(step: Step) {
     STEPS.with_borrow_mut(|steps| steps.remove(&step));
 }
 
-/// Ends the spans of all steps before `step`, for a worker that does not learn when steps end.
+/// Ends the spans of all steps before `step`, for a worker that cannot detect when steps end.
 pub fn close_steps_before(step: Step) {
     STEPS.with_borrow_mut(|steps| *steps = steps.split_off(&step));
 }

@@ -91,7 +91,7 @@ fn tasks_answer_also_when_they_panic() {
     assert_eq!(*answers.borrow(), [("bad", Err(Panicked)), ("good", Ok(7))]);
 }
 
-/// Counts the values that were dropped.
+/// A value that counts its drops.
 struct Gone(Arc<AtomicUsize>);
 
 impl Drop for Gone {

@@ -165,10 +165,16 @@ fn a_worker_that_does_not_begin_ends_those_that_run() {
 fn a_process_that_does_not_come_is_named() {
     let place = ProcessSetup::of(2);
     let cluster = place.cluster(0).with_connect_timeout(Duration::from_millis(50));
-    let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
+    let error = cluster
+        .run(&facts("a"), "", told_round)
+        .expect_err("no other process connects")
+        .to_string();
     assert!(error.starts_with(&format!("process 1 ({}", place.address(1))), "{error}");
     let cluster = place.cluster(1).with_connect_timeout(Duration::from_millis(50));
-    let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
+    let error = cluster
+        .run(&facts("a"), "", told_round)
+        .expect_err("no other process connects")
+        .to_string();
     assert!(error.contains(&format!("process 0 ({}", place.address(0))), "{error}");
 }
 
@@ -268,7 +274,7 @@ fn a_process_that_is_killed_is_missed_by_the_other() {
     let mut running = [0; 1024];
     let stdout = second.stdout.as_mut().expect("piped");
     let mut said = String::new();
-    while !said.contains("it goes on") {
+    while !said.contains("the step continues") {
         let read = std::io::Read::read(stdout, &mut running).expect("readable");
         assert!(read > 0, "{said}");
         said.push_str(&String::from_utf8_lossy(&running[..read]));
@@ -289,7 +295,7 @@ fn a_process_that_is_killed_is_missed_by_the_other() {
     );
 }
 
-/// Not a test of its own: the program's behavior when it is started as a part.
+/// Runs one process of a cluster if the environment requests it. Does nothing when it runs as a test.
 #[test]
 fn part() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -304,7 +310,7 @@ fn part() {
         Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", told_round),
         _ => cluster.run(&facts("a"), "", |handle| {
             if handle.index() == 3 {
-                say("it goes on");
+                say("the step continues");
             }
             endless(handle)
         }),

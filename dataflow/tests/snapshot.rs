@@ -55,7 +55,7 @@ fn committed(told: &mut BufReader<ChildStdout>) -> Step {
     let mut line = String::new();
     loop {
         line.clear();
-        assert!(told.read_line(&mut line).expect("readable") > 0, "the process lives");
+        assert!(told.read_line(&mut line).expect("readable") > 0, "the process was not killed");
         // The test harness may print on the same line first.
         let step = line.trim().rsplit_once("committed ").map(|(_, step)| step.parse());
         if let Some(step) = step {
@@ -101,7 +101,7 @@ fn a_killed_process_leaves_what_it_has_committed() {
 fn of_two_processes_that_resume_one_run_the_newer_one_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let ours = open(folder.path());
-    take(&ours, Step(0)).expect("nobody else is there");
+    take(&ours, Step(0)).expect("no newer generation");
     let (mut process, mut told) = start(folder.path());
     committed(&mut told);
     let refused = take(&ours, Step(9)).expect_err("a newer one was opened");
@@ -154,7 +154,7 @@ fn a_folder_that_is_cleared_has_no_snapshot_and_still_says_who_opened_it() {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test says that it was skipped")]
+#[allow(clippy::print_stderr, reason = "a skipped test prints a message")]
 fn a_full_or_read_only_disk_is_an_error_that_names_it() {
     let Some(disk) = Mounted::new(700) else {
         eprintln!("skipped: this process may not mount a file system");

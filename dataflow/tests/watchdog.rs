@@ -48,7 +48,7 @@ fn fault(says: bool) -> (String, Vec<Stall>) {
 #[test]
 fn what_an_operator_waits_for_is_in_the_fault() {
     let (fault, told) = fault(true);
-    assert!(fault.starts_with("watchdog, step 1: nothing has moved for 0.0"), "{fault}");
+    assert!(fault.starts_with("watchdog, step 1: no progress for 0.0"), "{fault}");
     assert!(
         fault.contains("reward, step 1, has waited 0.0")
             && fault.ends_with(" s for a verdict: p3.1"),

@@ -30,7 +30,7 @@ pub(crate) struct ColumnRoles {
     pub(crate) ground_truth: Option<ColumnPath>,
     pub(crate) extra_info: Option<ColumnPath>,
     pub(crate) domain: Option<ColumnPath>,
-    /// The root columns that are returned beside `extra_info`.
+    /// The root columns that are returned in addition to `extra_info`.
     pub(crate) extra: Vec<String>,
     pub(crate) default_data_source: Arc<str>,
 }

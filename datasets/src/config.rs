@@ -131,7 +131,7 @@ impl DatasetConfig {
     }
 }
 
-/// Expands a path or glob. An existing path is taken literally, whatever characters it contains.
+/// Expands a path or glob. An existing path is taken literally, regardless of its characters.
 fn expand(pattern: &str) -> Result<Vec<PathBuf>, DatasetError> {
     let path = PathBuf::from(pattern);
     if path.exists() {

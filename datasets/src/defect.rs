@@ -30,7 +30,7 @@ pub enum DefectKind {
     NullContent,
     /// A message without a role.
     MissingRole,
-    /// A role that chat templates do not know.
+    /// A role that chat templates do not support.
     UnknownRole,
     /// A row without a reference answer in a file that has a column for it.
     MissingGroundTruth,

@@ -109,7 +109,7 @@ fn parsed_messages(text: &StringArray, column: &Arc<str>) -> (Messages, Vec<(u32
     (builder.finish(), bad)
 }
 
-/// Builds [`Messages`] row by row.
+/// A builder of [`Messages`], row by row.
 #[derive(Debug)]
 pub(crate) struct MessagesBuilder {
     column: Arc<str>,

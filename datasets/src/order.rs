@@ -179,7 +179,7 @@ fn joined(blocks: Vec<Segment>, most_rows: u64, most_bytes: u64) -> Vec<Segment>
 pub(crate) fn permutation(seed: u64, stream: u64, n: usize) -> Vec<u32> {
     let mut random = stream_of(seed, stream);
     let count =
-        u32::try_from(n).expect("invariant: at most 2^32 rows a window and blocks a dataset");
+        u32::try_from(n).expect("invariant: at most 2^32 rows per window and blocks per dataset");
     let mut order: Vec<u32> = (0..count).collect();
     for last in (1..n).rev() {
         order.swap(last, below(&mut random, last as u64 + 1) as usize);

@@ -15,7 +15,7 @@ use crate::message::{Message, MessageRef};
 pub struct PromptRow {
     /// The row of the dataset, counted over its files in order, from 0.
     pub row: u64,
-    /// The epoch in which it was read, from 0.
+    /// The epoch in which the prompt was read, from 0.
     pub epoch: u32,
     /// The source of the prompt, by which rewards are routed.
     pub data_source: String,

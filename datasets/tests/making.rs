@@ -83,7 +83,11 @@ fn a_bad_row_leaves_no_half_a_file() {
     let error =
         convert(&all(&file), &output, OutputFormat::Messages, WriteOptions::default()).unwrap_err();
     assert!(matches!(error, DatasetError::BadRow { row: 1, .. }), "{error}");
-    assert_eq!(std::fs::read_dir(output.parent().unwrap()).unwrap().count(), 1, "the input only");
+    assert_eq!(
+        std::fs::read_dir(output.parent().unwrap()).unwrap().count(),
+        1,
+        "the folder contains only the input"
+    );
 }
 
 fn demonstration(row: &PromptRow) -> &str {

@@ -87,7 +87,7 @@ fn a_row_group_may_be_larger_than_the_window_and_have_no_page_index() {
     assert_eq!(
         (all.iter().map(|row| row.1).collect::<HashSet<_>>().len(), first.len()),
         (9000, 9),
-        "from all over"
+        "the first rows are from all parts of the file"
     );
 }
 

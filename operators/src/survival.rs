@@ -14,7 +14,7 @@
 //!
 //! The estimate is consistent if the time of an abort carries no information about the remaining length. An abort because *other* responses
 //! of the same prompt were shorter does carry information, since lengths within a prompt are correlated. A prompt that is launched again
-//! because it was long is counted twice. The documentation of the ledger says how large these effects are, and how they are handled.
+//! because it was long is counted twice. The documentation of the ledger describes the size of these effects, and their treatment.
 
 use std::collections::BTreeMap;
 
@@ -296,7 +296,7 @@ mod tests {
         near(survival.mean_residual(2).unwrap(), (3.0 * 0.75 + 4.0 * 0.375) / 0.75);
         near(survival.mean_residual(4).unwrap(), (0.75 + 4.0 * 0.375) / 0.75);
         near(survival.mean_residual(6).unwrap(), 3.0);
-        assert_eq!(survival.mean_residual(9), None, "nothing outlived it");
+        assert_eq!(survival.mean_residual(9), None, "no observation is longer than the last");
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
         let survival = observed(&[(2, true), (10, false)]);
         near(survival.mean().unwrap(), 2.0 + 8.0 * 0.5);
         near(survival.mean_residual(4).unwrap(), 6.0);
-        assert_eq!(survival.mean_residual(10), None, "no observation tells");
+        assert_eq!(survival.mean_residual(10), None, "no observation is longer");
     }
 
     /// One of two responses ends at 2, the other is cut at 4 and drawn again: 8, at risk only beyond 4. A new draw of 3 carries no

@@ -36,7 +36,7 @@ pub fn state_file(restored: &RestoredSnapshot) -> Result<PathBuf, ResumeError> {
 /// executed in order.
 pub struct TrainerThread {
     owner: Owner<TimedTrainer>,
-    /// The step whose update comes next, as far as this worker knows.
+    /// The step of the next update, according to the calls of this worker.
     next: Cell<Step>,
     /// Callbacks that run after every update.
     listeners: RefCell<Vec<Box<dyn Fn()>>>,

@@ -42,7 +42,7 @@ pub struct ValidationResult {
     pub reward_errors: usize,
 }
 
-/// Measures policies on a fixed set of prompts, with an engine of its own.
+/// A validator that measures policies on a fixed set of prompts, with an engine of its own.
 ///
 /// Validation draws from no random stream of training. Its responses are seeded by the prompt alone, so that two policies, or two recipes,
 /// are compared on the same draws.
@@ -84,7 +84,7 @@ impl Validator {
         Self { limits, ..self }
     }
 
-    /// Beats `pulse` whenever a prompt is answered, so that the watchdog sees progress.
+    /// Beats `pulse` whenever a prompt is answered, so that the watchdog detects progress.
     #[must_use]
     pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }

@@ -53,7 +53,7 @@ fn normal(words: &[u64]) -> f64 {
 
 const PROMPTS: u64 = 3_200;
 
-/// Returns the mean length over the prompts of the run, from draws that no schedule sees.
+/// Returns the mean length over the prompts of the run, from draws that are independent of schedules.
 fn true_mean() -> f64 {
     let draw =
         |prompt, sample| length(SampleId { step: Step(1 << 40), prompt: PromptId(prompt), sample });
@@ -88,7 +88,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// Returns the mean covariance over the prompts of the run, from draws that no schedule sees.
+/// Returns the mean covariance over the prompts of the run, from draws that are independent of schedules.
 fn true_product() -> f64 {
     let draw = |prompt, sample| {
         let tokens = length(SampleId { step: Step(1 << 40), prompt: PromptId(prompt), sample });

@@ -1,4 +1,4 @@
-//! Races that are decided by tokens, in the whole step: whatever the delays of instances, every run decides and trains on the same
+//! Races that are decided by tokens, in the whole step: for any delays of instances, every run decides and trains on the same
 //! responses.
 
 mod support;

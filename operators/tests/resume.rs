@@ -362,7 +362,7 @@ fn groups(batch: &Batch) -> Vec<String> {
         .collect()
 }
 
-/// Records the results of steps, over all parts of a run.
+/// An observer that records the results of steps, over all parts of a run.
 #[derive(Clone, Default)]
 struct Watching {
     told: Rc<RefCell<Vec<Told>>>,
@@ -415,7 +415,7 @@ fn placements_of(batch: &Batch) -> Vec<String> {
 impl Observer for Watching {
     fn step(&mut self, report: StepReport) {
         *self.steps.borrow_mut() += 1;
-        assert_eq!(report.step.next().0, *self.steps.borrow(), "it counts on");
+        assert_eq!(report.step.next().0, *self.steps.borrow(), "steps are reported in order");
         self.told.borrow_mut().push(Told::of(&report, self.staleness));
     }
 
@@ -590,7 +590,7 @@ fn check(name: &str, run: &Run) {
         let found = run.go(again.path(), Some(told.step));
         let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", told.step));
         let staleness = run.staleness;
-        let what = format!("{name}, staleness {staleness}, resumed behind step {}", told.step);
+        let what = format!("{name}, staleness {staleness}, resumed after step {}", told.step);
         same(&what, &found, &expected[done + 1..]);
     }
 }
@@ -633,7 +633,7 @@ fn from_every_step_of_every_schedule_with_a_staleness() {
     }
 }
 
-/// The placements of later rounds depend on what a planner learned in earlier ones.
+/// The placements of later rounds depend on the state of the planner after earlier ones.
 #[test]
 fn from_every_step_with_a_planner() {
     for (name, schedule) in schedules() {

@@ -1,4 +1,4 @@
-//! Rewards beside the rollout: cancellation, errors, and group rewards. Timelines in virtual time.
+//! Rewards that run during the rollout: cancellation, errors, and group rewards. Timelines in virtual time.
 
 mod support;
 
@@ -512,7 +512,7 @@ impl Schedule for AfterBegun {
     }
 }
 
-/// Records what has been dropped when a step ends.
+/// An observer that checks that the future has been dropped when a step ends.
 struct AtTheEnd(Arc<AtomicBool>, Reports);
 
 impl Observer for AtTheEnd {

@@ -86,7 +86,7 @@ fn policy(prompts: u64, responses: u32) -> AdaptiveLimits {
         })
     };
     let found = seeded.into_iter().find_map(|mut policy| is_wanted(&mut policy).then_some(policy));
-    found.expect("one of all seeds")
+    found.expect("a seed with the wanted audits")
 }
 
 struct Ran {
@@ -161,7 +161,7 @@ fn what_the_policy_learns_online_is_what_the_ledger_says_after_each_step() {
         .collect();
     assert_eq!(anchors.len(), 6);
     assert_eq!(online.known, anchors);
-    // Without a second epoch its limits are T_max throughout, and the ledger teaches it the same from what it then saw.
+    // Without a second epoch its limits are T_max throughout, and the ledger computes the same limits from the executions of that epoch.
     let told = run(6, false);
     let taught: Vec<_> = (0..6).map(|row| told.policy.anchors_of(row).to_vec()).collect();
     let known: Vec<_> = (0..6).map(|row| vec![told.known.get(&(row, 0)).copied()]).collect();

@@ -116,7 +116,7 @@ fn handing_requests_out_is_no_part_of_the_weights_where_the_engine_says_when_it_
     let mut reports = VirtualRun { load: Some(Nanos(2_000_000_000)), ..run }.run();
     assert!(reports.iter().all(|report| report.metrics["rollout/load_s"] == 2.0));
     let report = &mut reports[1];
-    // The stage ends no later than the first response is taken up, whatever the engine reports.
+    // The stage ends no later than the first response is taken up, regardless of the engine's report.
     assert_eq!(stages(report), [0.0, 32.0, 5.0, 19.0]);
     open_before(report, 7);
     assert_eq!(stages(report), [2.0, 37.0, 5.0, 19.0]);

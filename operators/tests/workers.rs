@@ -61,7 +61,7 @@ struct Replica {
     updates: u64,
     log: Arc<Mutex<Updated>>,
     fails_at: Option<Step>,
-    /// The difference of its weights from those of the other replicas.
+    /// The difference of the replica's weights from those of the others.
     error: i64,
 }
 
@@ -90,7 +90,7 @@ impl Trainer for Replica {
         if self.fails_at == Some(step) {
             return Err(TrainError::NotFinite { step, quantity: "loss" });
         }
-        assert_eq!(step.0, self.updates, "what a step trains on belongs to its own update");
+        assert_eq!(step.0, self.updates, "a step trains on groups of its own update");
         self.gradient.resize(PARAMETERS, 0);
         self.log.lock().expect("unpoisoned").own += sequences.len();
         for sequence in sequences {
@@ -113,7 +113,7 @@ impl Trainer for Replica {
     }
 
     fn put_sum(&mut self, _: Step, sum: Partial) -> Result<(), TrainError> {
-        assert!(self.gradient.is_empty(), "what is put in is the sum over all");
+        assert!(self.gradient.is_empty(), "the delivered gradient is the sum over all replicas");
         let Numbers::Fixed(gradient) = sum.gradient else { panic!("of the kind that was taken") };
         (self.gradient, self.totals) = (gradient, sum.totals);
         Ok(())
@@ -158,7 +158,7 @@ impl Run {
         let workers = cluster.run(&RunFacts::new(), "", move |seat| run.worker(seat))?;
         let (mut reports, updated): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         let others: usize = reports.iter().skip(1).map(Vec::len).sum();
-        assert_eq!(others, 0, "the first worker is told of everything");
+        assert_eq!(others, 0, "the first worker receives all events");
         Ok(Ran { reports: reports.swap_remove(0), updated })
     }
 

@@ -79,7 +79,7 @@ fn refused(error: &clap::Error) -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
 
-/// Prints why the input cannot be used, and returns the exit status [`BAD_INPUT`].
+/// Prints the reason why the input cannot be used, and returns the exit status [`BAD_INPUT`].
 pub(crate) fn bad_input(error: &anyhow::Error) -> ExitCode {
     terminal::error(error);
     ExitCode::from(BAD_INPUT)

@@ -35,8 +35,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Returns the smallest of the amounts that the machine, the control groups and the limits of this process leave, or `None` if the system
-/// reports none of them.
+/// Returns the memory that is available within the limits of the machine, the control groups and this process: the smallest of the amounts
+/// that are left. Returns `None` if the system reports none of them.
 #[must_use]
 pub fn available() -> Option<Available> {
     let swap = read("/proc/meminfo").and_then(|text| field(&text, "SwapFree:")).unwrap_or(0);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn this_machine_says_what_it_has() {
-        let found = available().expect("a machine that says so");
+        let found = available().expect("a machine that reports its memory");
         assert!(found.bytes > 0, "{found:?}");
     }
 }

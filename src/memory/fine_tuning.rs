@@ -64,8 +64,8 @@ impl Batches<'_> {
         ]
     }
 
-    /// Returns a number of tokens that the largest micro-batch of every epoch reaches: the longest example, or as much of the budget as is
-    /// filled whichever examples are batched together.
+    /// Returns a number of tokens that the largest micro-batch of every epoch reaches: the longest example, or the part of the budget
+    /// that any batch fills.
     fn tokens(&self) -> usize {
         let mut lengths: Vec<usize> = self.examples.iter().map(tokens).collect();
         lengths.sort_unstable();

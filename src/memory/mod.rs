@@ -2,7 +2,7 @@
 //! being killed by the kernel.
 //!
 //! An [`Estimate`] is a sum of [`MemoryPart`]s, each of which is a product of settings and model sizes. It is a lower bound: a part only
-//! counts memory that is allocated whatever the responses are. Longer responses, fragmentation and the program itself are not counted.
+//! counts memory that is allocated for any responses. Longer responses, fragmentation and the program itself are not counted.
 //! Therefore a run that fits is never rejected, but an accepted run may still be too large. GPU memory is not counted.
 
 mod available;

@@ -42,7 +42,7 @@ pub struct Recipe {
     pub train_data: DatasetConfig,
     /// The validation prompts, if any.
     pub val_data: Option<DatasetConfig>,
-    /// The trainer's options. The critic is not set here: only the advantage estimator knows whether it needs one.
+    /// The trainer's options. The critic is not set here: only the advantage estimator determines whether one is needed.
     pub trainer: TrainerConfig,
     /// The critic's options, used if the advantage estimator needs one.
     pub critic: CriticConfig,
@@ -207,7 +207,7 @@ impl Recipe {
         limit.map(|limit| limit.nanos("trainer.max_wall_time")).transpose()
     }
 
-    /// Returns when responses are scored: as `pipeline.reward` says, or as the schedule does by default.
+    /// Returns the time at which responses are scored: according to `pipeline.reward`, or to the default of the schedule.
     ///
     /// # Errors
     /// If the recipe names an unknown schedule.
@@ -215,7 +215,7 @@ impl Recipe {
         self.raw.pipeline.scoring(&self.raw.schedule)
     }
 
-    /// Returns when groups are trained on: as `pipeline.gradient` says, or as the schedule does by default.
+    /// Returns the time at which groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
     ///
     /// # Errors
     /// If `pipeline.gradient` has an unknown value, or `pipeline.max_groups` is set although groups are not streamed.

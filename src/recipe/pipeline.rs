@@ -1,4 +1,4 @@
-//! The times at which rewards and gradients are computed: as the section `[pipeline]` says, or as the schedule does by default.
+//! The times at which rewards and gradients are computed: according to the section `[pipeline]`, or to the default of the schedule.
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 

@@ -81,7 +81,7 @@ section! {
         train_max_samples: i64 = -1,
         /// Maximum number of validation rows to use; -1, the default, uses all. (verl: `data.val_max_samples`)
         val_max_samples: i64 = -1,
-        /// `true`, the default, to shuffle the prompts anew in every epoch. (verl: `data.shuffle`)
+        /// `true`, the default, to reshuffle the prompts in every epoch. (verl: `data.shuffle`)
         shuffle: bool = true,
         /// Seed of the prompt order. Default: `trainer.seed`. (verl: `data.seed`)
         seed: Option<u64> = None,
@@ -124,7 +124,7 @@ section! {
         top_p: f64 = 1.0,
         /// Top-k sampling: draws from this many most likely tokens. The default, -1, and 0 disable it. (verl: `rollout.top_k`)
         top_k: i64 = -1,
-        /// Minimum response length in tokens: no response ends by itself before. At most `data.max_response_length`; default 0.
+        /// Minimum response length in tokens: no response ends by itself earlier. At most `data.max_response_length`; default 0.
         min_response_length: u32 = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
         instances: u32 = 2,
@@ -181,7 +181,7 @@ section! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "the name of a reward, or a table of rewards and their weights")]
 pub enum RouteTarget {
-    /// One reward.
+    /// The name of one reward.
     One(String),
     /// The weighted sum of several rewards.
     Sum(BTreeMap<String, f64>),
@@ -280,7 +280,7 @@ section! {
         lr: f64 = 1e-6,
         /// Number of updates over which the learning rate rises to its peak; default 0. (verl: `actor.optim.lr_warmup_steps`)
         lr_warmup_steps: u64 = 0,
-        /// Decay of the learning rate after the warm-up: `constant` (the default), `linear` or `cosine`. The latter two need
+        /// Decay of the learning rate after the warm-up: `constant` (the default), `linear` or `cosine`. `linear` and `cosine` need
         /// `trainer.total_training_steps`. (verl: `actor.optim.lr_scheduler_type`)
         lr_scheduler_type: String = "constant".to_owned(),
         /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01. (verl: `actor.optim.weight_decay`)

@@ -151,7 +151,7 @@ impl Schedules {
     ///
     /// Options with the names `prompts`, `responses` and `total_steps` are set from `data.train_batch_size`, `rollout.n` and
     /// `trainer.total_training_steps`, and `slots` by default from the number of responses of a round. Responses are scored as they end
-    /// and groups are trained on as they are complete, unless `[pipeline]` says otherwise.
+    /// and groups are trained on as they are complete, unless `[pipeline]` sets otherwise.
     #[must_use]
     pub fn with<O: DeserializeOwned, S: Schedule + 'static>(
         mut self,
@@ -253,7 +253,7 @@ impl ScheduleSection {
         })
     }
 
-    /// Returns when the schedule's responses are scored by default.
+    /// Returns the default time at which the schedule's responses are scored.
     ///
     /// # Errors
     /// If there is no schedule of that name.
@@ -261,7 +261,7 @@ impl ScheduleSection {
         Ok(self.entry()?.scoring)
     }
 
-    /// Returns when the schedule's groups are trained on by default.
+    /// Returns the default time at which the schedule's groups are trained on.
     ///
     /// # Errors
     /// If there is no schedule of that name.

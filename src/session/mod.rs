@@ -164,7 +164,7 @@ impl Session {
         self
     }
 
-    /// Takes snapshots, and resumes from one, as `snapshots` says.
+    /// Takes snapshots, and resumes from one, as configured in `snapshots`.
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
         Self { opened: self.opened.with_snapshots(snapshots), ..self }
@@ -329,7 +329,7 @@ impl Session {
         Ok(Some(restored.clone()))
     }
 
-    /// Validates the initial policy, if the recipe asks for it.
+    /// Validates the initial policy, if the recipe requires it.
     fn warm_start(
         &self,
         validator: Option<&Rc<ValidatorThread>>,

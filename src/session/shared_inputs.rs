@@ -127,7 +127,7 @@ impl SharedInputs {
         })
     }
 
-    /// Takes snapshots, and resumes from one, as `snapshots` says.
+    /// Takes snapshots, and resumes from one, as configured in `snapshots`.
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
         Self { snapshots, ..self }

@@ -77,13 +77,13 @@ fn split(text: &str) -> Vec<&str> {
 /// A point of the cross product.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GridPoint {
-    /// The names of its settings, one per axis.
+    /// The names of the point's settings, one per axis.
     pub(super) labels: Vec<String>,
     /// The names that identify the job.
     pub(super) job: Vec<String>,
-    /// Its settings, `key=value` each.
+    /// The point's settings, `key=value` each.
     pub(super) settings: Vec<String>,
-    /// The labels and settings that it shares with its baseline.
+    /// The labels and settings that the point shares with its baseline.
     shared_with_baseline: (Vec<String>, Vec<String>),
 }
 
@@ -105,12 +105,12 @@ impl GridPoint {
         self
     }
 
-    /// Returns its name in tables.
+    /// Returns the point's name in tables.
     pub(super) fn label(&self) -> String {
         self.labels.join(" ")
     }
 
-    /// Returns the point of its baseline: the same job, scheduled by `sync`.
+    /// Returns the baseline of this point: the same job, scheduled by `sync`.
     pub(super) fn baseline(&self) -> Self {
         let (mut labels, mut settings) = self.shared_with_baseline.clone();
         labels.push("sync".to_owned());

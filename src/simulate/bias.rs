@@ -84,8 +84,8 @@ impl LengthBias {
 /// The least effective sample size of a configuration of low bias, as a share of the responses.
 pub const LEAST_ESS: f64 = 0.95;
 
-/// Returns `true` if the run's own ledger knows the policy's lengths exactly: no response was dropped because its siblings were shorter.
-/// The ledger's estimate is then better than the baseline, which consists of other responses.
+/// Returns `true` if the run's own ledger has the policy's lengths exactly: no response was dropped because others of its group were
+/// shorter. The ledger's estimate is then better than the baseline, which consists of other responses.
 fn is_exact(run: &RunOutcome) -> bool {
     let bounds = ["bias/policy_mean", "bias/policy_mean_low"].map(|name| last(run, name));
     matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)

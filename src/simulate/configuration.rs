@@ -11,9 +11,9 @@ use super::summary::Summary;
 pub struct ConfigurationRuns {
     /// Name in tables.
     pub label: String,
-    /// The job that it belongs to, as the values of the swept keys that are not the schedule's.
+    /// The job of the configuration: the values of the swept keys that are not the schedule's.
     pub job: String,
-    /// Its settings beyond those of the job, `key=value` each.
+    /// The settings beyond those of the job, `key=value` each.
     pub settings: Vec<String>,
     /// Parallelism, placement and hand-out.
     pub setup: Setup,
@@ -21,9 +21,9 @@ pub struct ConfigurationRuns {
     pub seeds: Vec<u64>,
     /// The outcomes, one per seed.
     pub outcomes: Vec<RunOutcome>,
-    /// Index of its baseline among the configurations.
+    /// The index of the baseline among the configurations.
     pub baseline: usize,
-    /// `true` if it was requested; `false` if it was added only as a baseline.
+    /// `true` if the configuration was requested; `false` if it was added only as a baseline.
     pub asked: bool,
     /// `true` if every trained token is sampled by the weights that are updated.
     pub on_policy: bool,

@@ -22,7 +22,7 @@ pub struct Gantt {
     pub step: u64,
     /// The duration of the step, in seconds.
     pub seconds: f64,
-    /// For each instance, by its number: the mean number of running responses in each of 240 equal parts of the step.
+    /// The mean number of running responses, by instance and by 240th part of the step.
     pub running: Vec<Vec<f32>>,
     /// The intervals in which the trainer computed, as start and end.
     pub training: Vec<(f64, f64)>,

@@ -53,7 +53,7 @@ pub struct StepOutcome {
     pub metrics: Metrics,
 }
 
-/// Collects a [`RunOutcome`] from the reports of steps.
+/// An observer that collects a [`RunOutcome`] from the reports of steps.
 #[derive(Debug, Default)]
 pub struct Recorder {
     outcome: RunOutcome,
@@ -65,7 +65,7 @@ pub struct Recorder {
 /// The step whose Gantt chart is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GanttStep {
-    /// No chart.
+    /// No chart is recorded.
     #[default]
     None,
     /// The step that took longest, after the warm-up.

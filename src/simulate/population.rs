@@ -42,7 +42,7 @@ pub(super) fn longest_prompt(lengths: &Lengths, trace: Option<&Trace>) -> Result
     Ok(lengths.max().unwrap_or(drawn))
 }
 
-/// Checks `[lengths]` as building the model would, without building the model of a trace, which is valid whatever it contains.
+/// Checks `[lengths]` as building the model would, without building the model of a trace, which is valid for any contents.
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
@@ -151,7 +151,7 @@ fn read_domains<D: DeserializeOwned>(
 fn largest(tasks: &Tasks) -> &'static str {
     let shares = [("judge", tasks.judge), ("code", tasks.code), ("math", tasks.math)];
     let largest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
-    largest.expect("invariant: there are three").0
+    largest.expect("invariant: three tasks exist").0
 }
 
 /// Builds the length model of a trace. Responses with a recorded step, prompt and sample are replayed; all others are drawn as

@@ -212,7 +212,7 @@ section! {
     Stream {
         /// The rounds in which GPUs may move from the rollout to the trainer. Default: `long`.
         rounds: StreamRounds = StreamRounds::Long,
-        /// The trigger for moving them: `never`, `fixed`, `adaptive` or `predicted`. Default: `adaptive`.
+        /// The trigger for moving GPUs: `never`, `fixed`, `adaptive` or `predicted`. Default: `adaptive`.
         trigger: Trigger = Trigger::Adaptive,
         /// A share of completed responses: that of `fixed`, the first milestone of `adaptive`, or the earliest one of `predicted`. Default:
         /// 0.2.
@@ -243,7 +243,7 @@ section! {
     Sim {
         /// The number of measured steps. Default: 40.
         steps: u64 = 40,
-        /// The number of steps before them that are not measured. Default: 0.
+        /// The number of steps before the measured ones. Default: 0.
         warmup_steps: u64 = 0,
         /// The first seed. Default: 1.
         seed: u64 = 1,
@@ -284,9 +284,9 @@ choice! {
 choice! {
     /// The time at which instances receive requests that are launched together.
     HandOut {
-        /// All of them when the last is handed out (veRL, RollPacker).
+        /// When the last request of the batch is handed out (veRL, RollPacker).
         Together,
-        /// Each one immediately.
+        /// When the request itself is handed out.
         Streamed,
     }
 }
@@ -328,9 +328,9 @@ choice! {
 choice! {
     /// The way in which a colocated judge shares a GPU with the engine.
     JudgeSharing {
-        /// Both run at the same time.
+        /// The judge and the engine run at the same time.
         Mps,
-        /// They take turns.
+        /// The judge and the engine run alternately.
         TimeSlicing,
     }
 }
@@ -360,7 +360,7 @@ choice! {
 choice! {
     /// The trigger for moving GPUs from the rollout to the trainer.
     Trigger {
-        /// Never.
+        /// GPUs do not move.
         Never,
         /// At a fixed share of completed responses.
         Fixed,
@@ -376,9 +376,9 @@ choice! {
     PlannerRule {
         /// The tensor parallelism as written.
         Fixed,
-        /// Chosen by preemptions (RollPacker, section 4.3).
+        /// The tensor parallelism that follows from preemptions (RollPacker, section 4.3).
         Paper,
-        /// The one with the shortest predicted round.
+        /// The tensor parallelism with the shortest predicted round.
         Predictive,
     }
 }

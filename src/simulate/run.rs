@@ -152,7 +152,7 @@ impl Stages {
     }
 }
 
-/// Returns how the engine reports completions.
+/// Returns the way in which the engine reports completions.
 ///
 /// If no decision, placement or score depends on a single completion before the round has ended, the engine reports all responses of a
 /// round together, which saves waking the pipeline for each of them.

@@ -69,12 +69,12 @@ impl RawJob {
         Ok(self.tasks.timeout.unwrap_or(habit))
     }
 
-    /// Returns when responses are scored.
+    /// Returns the time at which responses are scored.
     pub(super) fn scoring(&self) -> Result<Scoring, RecipeError> {
         self.overlap().scoring(&self.schedule)
     }
 
-    /// Returns when groups are fetched for training.
+    /// Returns the time at which groups are fetched for training.
     pub(super) fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
         self.overlap().fetch(&self.schedule)
     }

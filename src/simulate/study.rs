@@ -16,7 +16,7 @@ pub type RunSweep<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<ConfigurationRuns>> 
 pub struct Study {
     /// The configurations, at the lower end of the correlation that traces leave open.
     pub runs: Vec<ConfigurationRuns>,
-    /// Their summaries, in the same order.
+    /// The summaries of the configurations, in the same order.
     pub summaries: Vec<Summary>,
     /// Notes on the traces that the jobs use.
     pub traces: Vec<TraceSummary>,

@@ -15,9 +15,9 @@ use super::stat::{SeedStat, stat};
 /// The steps of one kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundSummary {
-    /// Their share of all steps.
+    /// The share of these steps in all steps.
     pub share: f64,
-    /// Seconds of such a step.
+    /// The duration of such a step in seconds.
     pub step_s: SeedStat,
 }
 
@@ -26,9 +26,9 @@ pub struct RoundSummary {
 pub struct Summary {
     /// Name in tables.
     pub label: String,
-    /// The job that it belongs to, as the values of the swept keys that are not the schedule's.
+    /// The job of the configuration: the values of the swept keys that are not the schedule's.
     pub job: String,
-    /// Its settings beyond those of the job, `key=value` each.
+    /// The settings beyond those of the job, `key=value` each.
     pub settings: Vec<String>,
     /// Parallelism, placement and hand-out.
     pub setup: Setup,

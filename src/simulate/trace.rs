@@ -18,7 +18,7 @@ pub struct TraceSummary {
     pub responses: usize,
     /// `data.max_response_length`, in tokens.
     pub max_response_length: u32,
-    /// The number of responses that are longer than that and are cut to it.
+    /// The number of responses that are longer than `max_response_length` and are truncated.
     pub cut: usize,
     /// The column of prompt lengths; `None` if they are drawn from `lengths.population`.
     pub prompt_length_column: Option<String>,
@@ -53,7 +53,7 @@ impl TraceSummary {
                 "{trace}: {responses} responses, none longer than data.max_response_length = {max_response_length}."
             ),
             cut => format!(
-                "{trace}: {cut} of {responses} responses are longer than data.max_response_length = {max_response_length}, and cut to it."
+                "{trace}: {cut} of {responses} responses are longer than data.max_response_length = {max_response_length} and are truncated."
             ),
         }
     }
@@ -91,7 +91,7 @@ fn with_correlation(likeness: Likeness, correlation: Option<f64>) -> Likeness {
     correlation.map_or(likeness, |set| Likeness { low: set, high: set, ..likeness })
 }
 
-/// Describes how many responses to each prompt the trace has.
+/// Describes the number of responses to each prompt in the trace.
 fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String {
     match prompts {
         0 => "no prompt is recorded".to_owned(),

@@ -163,7 +163,7 @@ impl RawJob {
             table.insert((*key).to_owned(), default[*key].clone());
         }
         self.stream =
-            Value::Table(table).try_into().expect("invariant: a section reads what it wrote");
+            Value::Table(table).try_into().expect("invariant: a written section can be read");
     }
 
     /// Returns the keys of `[stream]` that differ from the default and have no effect, with their values.
@@ -282,7 +282,7 @@ mod tests {
         for without in ["schedule.name=sync", "tasks.judge=0", "pipeline.reward=after_rollout"] {
             let error = raw(&["schedule.name=tail_batching", sharing, without])
                 .reject_unused()
-                .expect_err("no judge beside the rollout");
+                .expect_err("no judge during the rollout");
             assert!(error.to_string().starts_with("key `tasks.judge_sharing`"), "{error}");
             let left = swept(&["schedule.name=tail_batching", sharing], &[without]);
             assert_eq!(left.tasks.judge_sharing, JudgeSharing::Mps);

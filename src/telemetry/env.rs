@@ -179,7 +179,10 @@ mod tests {
                 }
                 _ => None,
             };
-            target(Signal::Metrics, &variable).expect("possible").expect("asked for").timeout
+            target(Signal::Metrics, &variable)
+                .expect("possible")
+                .expect("telemetry is requested")
+                .timeout
         };
         assert_eq!((timeout("1500"), timeout("")), (Duration::from_millis(1500), TIMEOUT));
     }

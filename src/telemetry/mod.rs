@@ -64,7 +64,7 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Starts the exports that the `OTEL_*` variables ask for, as the module documentation describes. Returns `None` if they ask for none.
+    /// Starts the exports that the `OTEL_*` variables request, as the module documentation describes. Returns `None` if they request none.
     ///
     /// Installs the global `tracing` subscriber if traces are exported.
     ///

@@ -104,7 +104,7 @@ pub struct NoOptions {}
 pub struct About {
     /// Other names of the entry, each with the project that uses it.
     pub aliases: &'static [(&'static str, &'static str)],
-    /// A one-line summary of what the entry computes.
+    /// A one-line summary of the entry.
     pub summary: &'static str,
     /// The source: a paper or a project.
     pub source: &'static str,

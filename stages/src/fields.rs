@@ -2,7 +2,7 @@
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// Returns the fields that the `Deserialize` implementation of a struct asks for, aliases included.
+/// Returns the fields that the `Deserialize` implementation of a struct requests, aliases included.
 ///
 /// Returns an empty slice if `T` is not a struct, or flattens another one.
 #[must_use]

@@ -17,7 +17,7 @@ pub const REDACTED: &str = "[redacted]";
 const SHORTEST: usize = 4;
 /// The minimum length in bytes of a secret that is redacted everywhere, as opposed to the answers of the server that received it.
 const SHORTEST_EVERYWHERE: usize = 8;
-/// The length in bytes from which a value in the query of a URL counts as a secret, whatever the name of its parameter.
+/// The length in bytes from which a value in the query of a URL counts as a secret, regardless of the name of its parameter.
 const LONG_VALUE: usize = 20;
 
 static KNOWN: RwLock<Secrets> = RwLock::new(Secrets(Vec::new()));

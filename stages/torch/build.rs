@@ -1,4 +1,4 @@
-//! Lets what this crate links find libtorch at run time, and hands the folder on to dependents.
+//! Lets the binaries of this crate find libtorch at run time, and hands the folder on to dependents.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -29,7 +29,7 @@ fn with_small_disk(place: &Workplace, script: &str) -> Option<ProcessEnd> {
     None
 }
 
-/// Trains two steps and leaves no room for a third snapshot.
+/// A script that trains two steps and leaves no room for a third snapshot.
 const FILLED: &str = "
     $train trainer.total_training_steps=2
     dd if=/dev/zero of=run/snapshots/filler bs=4k 2> /dev/null || true

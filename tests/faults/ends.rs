@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
-/// More steps than any test waits for.
+/// Settings with more steps than any test waits for.
 pub(super) const ENDLESS: [&str; 2] =
     ["trainer.total_training_steps=100000", "trainer.total_epochs=10000"];
 

@@ -1,4 +1,4 @@
-//! Tests of two processes on one run: the process that was thought dead must not write any more.
+//! Tests of two processes on one run: the process that was presumed dead must no longer write.
 
 use super::ends::{ENDLESS, read_until, signal};
 use super::workplace::{ProcessEnd, RECIPE, Workplace};
@@ -18,7 +18,7 @@ fn of_two_processes_on_one_run_the_older_ends() {
     signal(&newer, "TERM");
     let end = ProcessEnd::of(newer);
     assert_eq!(end.code, Some(75), "{end:?}");
-    // Steps that the older process trained before it noticed are not among the records of the newer one.
+    // Steps that the older process trained before it detected this are not among the records of the newer one.
     let text = std::fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");
     let step = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).expect("whole lines");

@@ -1,6 +1,6 @@
-//! Tests of runs with faults: each ends in bounded time, reports the cause, and leaves no partial file that a later run would trust.
+//! Tests of runs with faults: each ends in bounded time, reports the cause, and leaves no partial file that a later run would read.
 #![cfg(feature = "torch")]
-#![allow(clippy::print_stdout, reason = "a test that skips says so")]
+#![allow(clippy::print_stdout, reason = "a skipped test prints a message")]
 
 mod damage;
 mod disk;

@@ -15,7 +15,7 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
     let place = Workplace::new(RECIPE);
     let end = place.ended(&[&STUCK[..], &["trainer.on_stall=fail"]].concat());
     end.assert_failed(&[
-        "watchdog, step 1: nothing has moved for 2.",
+        "watchdog, step 1: no progress for 2.",
         "reward, step 1, has waited ",
         " for a score by `slow`: p",
         " more",
@@ -28,10 +28,10 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
 fn a_signal_ends_a_run_whose_step_is_stuck() {
     let place = Workplace::new(RECIPE);
     let mut child = place.training(&STUCK).spawn().expect("the program starts");
-    read_until(&mut child, "warning: watchdog, step 1: nothing has moved");
+    read_until(&mut child, "warning: watchdog, step 1: no progress");
     signal(&child, "TERM");
     ProcessEnd::of(child).assert_failed(&[
-        "watchdog, step 1: the run was asked to end, and its step is stuck: nothing has moved for ",
+        "watchdog, step 1: the run was asked to end, and its step is stuck: no progress for ",
         "for a score by `slow`: p",
     ]);
 }

@@ -73,7 +73,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-/// Returns the rows of a domain. The model knows digits and few other characters, and its output is random.
+/// Returns the rows of a domain. The vocabulary has digits and few other characters, and its output is random.
 fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> {
     (0..count).map(move |row| {
         json!({
@@ -266,7 +266,10 @@ fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
             let judged = trained.get("t/judge").map_or(&[][..], Vec::as_slice);
             assert_eq!(judged.len(), if on_error == "zero" { QUOTA * GROUP } else { 0 });
             let mut failed = judged.iter().filter(|row| row.error.is_some());
-            assert!(failed.clone().count() + 1 >= judged.len(), "but for the first: {judged:?}");
+            assert!(
+                failed.clone().count() + 1 >= judged.len(),
+                "all but the first failed: {judged:?}"
+            );
             assert!(failed.all(|row| row.score == 0.0));
             let warning = format!("warning: reward, step {step}, prompt p");
             let warned = said.lines().filter(|line| line.starts_with(&warning)).collect::<Vec<_>>();

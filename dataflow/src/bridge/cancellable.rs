@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// Sets its flag when it is dropped.
+    /// A guard that sets its flag when it is dropped.
     struct Gone(Arc<AtomicBool>);
 
     impl Drop for Gone {

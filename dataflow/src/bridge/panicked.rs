@@ -5,7 +5,7 @@
 #[error("the thread or task that ran the request panicked")]
 pub struct Panicked;
 
-/// Calls a function when it is dropped, also while a thread unwinds.
+/// A guard that calls a function when it is dropped, also while a thread unwinds.
 pub(super) struct WakeOnDrop<F: FnOnce()>(pub(super) Option<F>);
 
 impl<F: FnOnce()> Drop for WakeOnDrop<F> {

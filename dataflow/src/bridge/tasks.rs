@@ -34,7 +34,7 @@ pub struct Tasks<K, R> {
 }
 
 enum TaskRunner {
-    /// With what wakes the operator.
+    /// Runs the futures on tokio; the activator wakes the operator.
     Tokio(Handle, JoinSet<()>, SyncActivator),
     Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
 }
@@ -124,7 +124,7 @@ impl TaskRunner {
     }
 }
 
-/// Wakes an operator through the `Waker` interface of futures.
+/// A waker of an operator, for futures.
 struct Activate(Mutex<SyncActivator>);
 
 impl Wake for Activate {
@@ -134,7 +134,8 @@ impl Wake for Activate {
     }
 }
 
-/// Sends exactly one reply and wakes the operator: the result, or `Panicked` if the task unwinds first. A cancelled task sends none.
+/// A sender of exactly one reply, which also wakes the operator: the result, or `Panicked` if the task unwinds first. A cancelled task
+/// sends none.
 struct ReplySender<K, R> {
     key: Option<K>,
     sender: mpsc::Sender<(K, Result<R, Panicked>)>,

@@ -3,8 +3,8 @@
 //! Every worker builds the same graph and holds a share of the data. Timely moves rows between workers and tracks the progress of steps.
 //! This module adds two things that timely leaves open. Before the run, processes find each other and check that they run the same job
 //! (`connect`). During the run, a failure anywhere ends the run everywhere. For that, each pair of processes keeps a control connection
-//! beside timely's data connection: a process that fails reports its fault there, the others detect there that a process was killed, and
-//! every process ends with the same message.
+//! in addition to timely's data connection: a process that fails reports its fault there, the others detect there that a process was
+//! killed, and every process ends with the same message.
 //!
 //! Processes cannot join or rejoin a run. After a loss the run is restarted and resumes from its last snapshot, with a different number of
 //! workers if wanted.
@@ -60,7 +60,7 @@ impl Cluster {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: false } }
     }
 
-    /// Like [`with_threads`](Self::with_threads), but every batch between two workers is encoded and decoded as between processes. For
+    /// Like [`with_threads`](Self::with_threads), but encodes every batch between two workers as between processes. For
     /// tests.
     #[must_use]
     pub fn with_serialized_batches(threads: usize) -> Self {

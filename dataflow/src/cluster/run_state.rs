@@ -227,7 +227,7 @@ impl RunState {
     }
 }
 
-/// Fails the run when it is dropped by a panic.
+/// A guard that fails the run when it is dropped by a panic.
 pub(super) struct PanicGuard {
     run_state: Arc<RunState>,
     worker: usize,

@@ -1,4 +1,4 @@
-//! Errors as rows beside the data, and how they end a run.
+//! Errors as rows on separate streams, and how they end a run.
 //!
 //! An operator that fails emits an error row at the step that failed and keeps its capability, so that no frontier reports the step as
 //! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping the capability on an error

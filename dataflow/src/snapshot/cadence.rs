@@ -16,7 +16,7 @@ pub struct Cadence {
 struct Agenda {
     /// The last step for which an operator has called `is_due`.
     asked: Option<Step>,
-    /// The requested steps. Kept, because some operators ask late.
+    /// The requested steps. Kept, because some operators query them late.
     requested: BTreeSet<Step>,
     /// The number of workers of this process that have an operator which takes part in snapshots.
     workers: usize,
@@ -70,8 +70,8 @@ pub struct SnapshotRequest(Cadence);
 impl SnapshotRequest {
     /// Requests a snapshot at the end of the first step that no operator has closed yet, and returns that step.
     ///
-    /// Returns `None` if some workers run in other processes, which cannot see the request. Such runs take snapshots only by the cadence
-    /// and at the end of the run.
+    /// Returns `None` if some workers run in other processes, which do not receive the request. Such runs take snapshots only by the
+    /// cadence and at the end of the run.
     #[must_use]
     pub fn now(&self) -> Option<Step> {
         let mut agenda = self.0.lock();

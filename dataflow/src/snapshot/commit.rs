@@ -24,7 +24,7 @@ use crate::step::Step;
 use crate::watchdog::WaitHandle;
 
 const NAME: &str = "snapshots";
-/// More incomplete snapshots than this are not explained by the end of a run: an operator fails to report its parts.
+/// The maximum number of incomplete snapshots. More of them mean that an operator does not report its parts.
 const INCOMPLETE: usize = 64;
 
 /// The output streams of a graph's snapshots.
@@ -187,7 +187,7 @@ impl Committer {
     fn start(&mut self, step: Step, collected: IncompleteSnapshot) {
         let reached = collected.reached();
         let IncompleteSnapshot { capabilities, parts } = collected;
-        // Skip snapshots that contain nothing new: the run has done no step at all, or its last step is already committed. The latter
+        // Skip snapshots that contain nothing new: the run has done no step at all, or its last step is already committed. The second case
         // occurs at the end, and for steps without rounds before it.
         let Some(of) = reached.filter(|&of| self.committed != Some(of)) else {
             // If the removal fails, the folder is removed when the store is opened next.

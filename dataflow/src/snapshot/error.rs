@@ -32,7 +32,7 @@ pub enum SnapshotError {
         /// The generation that the other process opened.
         generation: Generation,
     },
-    /// Another process has opened the folder since, so this process must not write any more.
+    /// Another process has opened the folder since, so this process must no longer write.
     #[error(
         "`{}`: this run is generation {ours} of the folder, and generation {newest} has been opened since: another process \
          resumes the same run",

@@ -59,8 +59,8 @@ fn remove(store: &SnapshotStore, path: PathBuf) -> Result<(), SnapshotError> {
     store.files.remove(&path).map_err(SnapshotError::io("remove", &path))
 }
 
-/// Removes a folder. A process that does not yet know that it is fenced may still write into it. Files that it adds meanwhile are removed
-/// at the next commit.
+/// Removes a folder. A process that has not yet detected that it is fenced may still write into it. Files that it adds meanwhile are
+/// removed at the next commit.
 fn remove_folder(store: &SnapshotStore, path: &Path) -> Result<(), SnapshotError> {
     match store.files.remove_folder(path) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The number of times that a run's folder had been opened when a process opened it, from 1.
 ///
 /// A process claims the next generation by creating a file exclusively, so no two processes have the same. Before a process commits, it
-/// checks that no newer generation was claimed. A process that was believed dead but still runs thus detects its successor and ends.
+/// checks that no newer generation was claimed. A process that was presumed dead but still runs thus detects its successor and ends.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

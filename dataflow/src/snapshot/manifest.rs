@@ -43,9 +43,9 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartRecord {
-    /// The operator that wrote it.
+    /// The operator that wrote the part.
     pub operator: String,
-    /// The worker that wrote it.
+    /// The worker that wrote the part.
     pub worker: u32,
     /// The path relative to the snapshot folder of the run. An unchanged part may belong to an earlier snapshot.
     pub path: String,
@@ -55,7 +55,7 @@ pub struct PartRecord {
     pub sha256: String,
     /// The version of the part's layout, numbered by the operator.
     pub version: u32,
-    /// Metadata that the operator stores beside the file, such as a cursor or an offset.
+    /// Metadata that the operator stores in addition to the file, such as a cursor or an offset.
     pub facts: Map<String, Value>,
 }
 

@@ -48,7 +48,7 @@ pub struct StoreOptions {
 /// let parts = store.write(Step(9), "schedule", 0, part)?;
 /// store.commit(Step(9), parts.into_iter().collect(), 1)?;
 ///
-/// let restored = store.latest()?.restored.expect("one was committed");
+/// let restored = store.latest()?.restored.expect("a committed snapshot");
 /// assert_eq!(restored.step(), Step(9));
 /// assert_eq!(restored.parts("schedule")?, [(0, b"[3, 4]".to_vec())]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -67,9 +67,9 @@ pub struct SnapshotStore {
 pub struct Committed {
     /// The last step that the snapshot includes.
     pub step: Step,
-    /// The total size of its parts in bytes.
+    /// The total size of the snapshot's parts in bytes.
     pub bytes: u64,
-    /// The number of its parts.
+    /// The number of the snapshot's parts.
     pub parts: usize,
     /// The reason why older snapshots could not be removed, if any. The snapshot itself is valid.
     pub cleanup_error: Option<SnapshotError>,

@@ -1,7 +1,7 @@
 //! The watchdog: reports what a stalled graph waits for.
 //!
 //! A graph that waits for something that never comes, such as a reward that hangs or a response that an engine lost, looks like a working
-//! one: its workers are parked. Operators therefore report what they wait for ([`WaitHandle`]). When nothing has moved for a set time, the
+//! one: its workers are parked. Operators therefore report what they wait for ([`WaitHandle`]). If there is no progress for a set time, the
 //! watchdog reports the stall ([`Stall`]) and ends the run if it is configured to.
 //!
 //! Three things count as progress of a graph: a row that an operator receives or emits, a frontier that advances, and work outside of the
@@ -41,10 +41,10 @@ pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStall {
-    /// Report it, once per stall. The default.
+    /// Report the stall once. The default.
     #[default]
     Warn,
-    /// Report it and end the run.
+    /// Report the stall and end the run.
     Fail,
 }
 
@@ -203,8 +203,8 @@ impl Watchdog {
         std::mem::replace(&mut self.beats, beats) != beats
     }
 
-    /// Returns how long a worker may park before the next [`check`](Self::check): at most a quarter of the limit. Work outside of the graph
-    /// for this worker becomes visible to other workers only through its checks.
+    /// Returns the time that a worker may park before the next [`check`](Self::check): at most a quarter of the limit. Work outside of the
+    /// graph for this worker becomes visible to other workers only through its checks.
     #[must_use]
     pub fn park_timeout(&self) -> Duration {
         let waited = self.clock.now().since(self.since);
@@ -261,14 +261,22 @@ mod tests {
             let now = clock.clone();
             let mut watchdog = watchdog.fail_on_stall_if(move || now.now() >= Nanos(asked_at));
             clock.advance_to(Nanos(9));
-            assert_eq!(watchdog.check(), None, "asked at {asked_at}: it may still move");
+            assert_eq!(
+                watchdog.check(),
+                None,
+                "asked to end at {asked_at}: the timeout has not passed"
+            );
             clock.advance_to(Nanos(20));
             let fault = watchdog.check();
-            assert_eq!(fault.is_some(), asked_at == 0, "asked at {asked_at}");
-            assert_eq!(told.borrow().len(), usize::from(asked_at == 25), "asked at {asked_at}");
+            assert_eq!(fault.is_some(), asked_at == 0, "asked to end at {asked_at}");
+            assert_eq!(
+                told.borrow().len(),
+                usize::from(asked_at == 25),
+                "asked to end at {asked_at}"
+            );
             clock.advance_to(Nanos(26));
             let fault = fault.or_else(|| watchdog.check()).expect("the run ends");
-            let message = "the run was asked to end, and its step is stuck: nothing has moved for ";
+            let message = "the run was asked to end, and its step is stuck: no progress for ";
             assert!(fault.message.starts_with(message), "{fault}");
         }
     }
@@ -293,12 +301,12 @@ mod tests {
         update.end_before(Step(7));
         snapshot.begin(Step(7), parts);
         clock.advance_to(Nanos(12_000_000_000));
-        let fault = watchdog.fail_on_stall().check().expect("it is to end");
+        let fault = watchdog.fail_on_stall().check().expect("a stall");
         assert_eq!(fault.step, Some(Step(7)));
         assert_eq!(
             *told.borrow(),
             [
-                "nothing has moved for 12.000 s: reward, step 8, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
+                "no progress for 12.000 s: reward, step 8, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
                  p3.4, p3.5, p3.6, p3.7, p3.8 and 1 more; reward, step 9, has waited 10.000 s for a group: p4; \
                  update, step 8, has waited 10.000 s for the disk; update, step 8, has waited 10.000 s for the trainer"
             ]
@@ -352,6 +360,6 @@ mod tests {
         assert_eq!(watchdog.park_timeout(), Duration::from_millis(10));
         clock.advance_to(Nanos(35_000_000));
         assert_eq!(watchdog.check(), None);
-        assert_eq!(watchdog.park_timeout(), Duration::from_millis(5), "until it is");
+        assert_eq!(watchdog.park_timeout(), Duration::from_millis(5), "the time until the stall");
     }
 }

@@ -102,7 +102,7 @@ impl fmt::Display for Wait {
 
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nothing has moved for {}: ", self.idle_time)?;
+        write!(f, "no progress for {}: ", self.idle_time)?;
         if self.waits.is_empty() {
             write!(f, "no operator reports what it waits for; the input frontiers are")?;
             for (operator, frontiers) in &self.frontiers {

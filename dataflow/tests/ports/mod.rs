@@ -1,4 +1,4 @@
-//! Ports for processes that learn their port before they listen on it.
+//! Reserved ports for processes that need their port number before they listen on it.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};

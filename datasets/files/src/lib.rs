@@ -1,6 +1,6 @@
 //! Output files that appear when they are complete, and never replace a device, a link or an input.
 //!
-//! Every command writes its files through this crate. A [`NewFile`] is written beside its place under a temporary name, and renamed to
+//! Every command writes its files through this crate. A [`NewFile`] is written next to its place under a temporary name, and renamed to
 //! its place when it is complete: readers see the previous file or the new one, and a failed run leaves the previous file as it was.
 //! The place must be free or hold a regular file. [`Inputs`] holds the identities of the files that a command reads, so that the command
 //! can refuse to replace one of them, whatever path leads to it.

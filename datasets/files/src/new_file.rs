@@ -12,7 +12,7 @@ use crate::{FileError, is_same_file};
 const PREFIX: &str = ".rollpacker-";
 const SUFFIX: &str = ".partial";
 
-/// A file that is written beside its place and renamed to it by [`finish`](Self::finish). It is removed if it is dropped before.
+/// A file that is written next to its place and renamed to it by [`finish`](Self::finish). It is removed if it is dropped before.
 ///
 /// A process that is killed leaves the temporary file behind: see [`remove_abandoned`].
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates an empty file beside `place`, with the permissions of the file that it will replace.
+    /// Creates an empty file next to `place`, with the permissions of the file that it will replace.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ pub fn copy(from: &Path, place: &Path) -> Result<(), FileError> {
     file.finish()
 }
 
-/// Checks that `place` is free or holds a regular file. A symbolic link is rejected whatever it leads to, because a rename would replace
-/// the link.
+/// Checks that `place` is free or holds a regular file. A symbolic link is rejected, regardless of its target, because a rename would
+/// replace the link.
 ///
 /// # Errors
 ///

@@ -82,9 +82,9 @@ impl std::fmt::Display for DigitMap {
 /// The kind of solution in a demonstration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demonstration {
-    /// Every step and the answer.
+    /// A solution with every step and the answer.
     Worked,
-    /// The answer only.
+    /// A solution with the answer only.
     Direct,
 }
 

@@ -143,7 +143,7 @@ impl HeldOut {
         self.chains.len() < self.places.len()
     }
 
-    /// Keeps the next draw if it is held out, and returns it otherwise.
+    /// Stores `chain` if it is held out, and returns it otherwise.
     fn take(&mut self, chain: Chain) -> Option<Chain> {
         let is_held_out = self.places.contains(&self.drawn);
         self.drawn += 1;

@@ -14,7 +14,7 @@ use crate::jsonl::{JsonObject, LINE, OBJECT, descend, object};
 use crate::messages::{MessagesBuilder, shown};
 use crate::segment::index_u32;
 
-/// Builds a chunk line by line.
+/// A builder of a chunk, line by line.
 pub(super) struct ChunkBuilder {
     plan: Arc<ColumnRoles>,
     pub(super) rows: Vec<u64>,

@@ -118,7 +118,7 @@ impl ParquetFile {
             let text = descend(&batch, &column.parts);
             let text = text.as_ref().and_then(|text| text.as_string_opt::<i32>());
             for index in 0..batch.num_rows() {
-                let row = rows.next().expect("invariant: as many rows are read as were asked for");
+                let row = rows.next().expect("invariant: all requested rows are read");
                 each(row, text.filter(|text| text.is_valid(index)).map(|text| text.value(index)));
             }
         }

@@ -25,7 +25,8 @@ pub(super) fn read(path: &Path, trace: &mut TraceReader<'_>) -> Result<(), Datas
                     object.iter().map(|(name, value)| (name.clone(), kind(value))).collect();
                 planned = Some((columns.clone(), trace.plan(path, &columns)?));
             }
-            let (columns, plan) = planned.as_ref().expect("invariant: the first line planned it");
+            let (columns, plan) =
+                planned.as_ref().expect("invariant: the first line sets the plan");
             let at = RowLocation { file: path, row, columns };
             trace.push(&at, plan, |column| {
                 object.get(columns[column].0.as_str()).map_or(TraceCell::Null, cell)

@@ -159,7 +159,7 @@ impl Table<'_> {
             .or_else(|| counted().map(|at| (at, LengthSource::Text))))
     }
 
-    /// Returns how lengths are derived from a requested column.
+    /// Returns the derivation of lengths from a requested column.
     fn how(
         &self,
         index: usize,

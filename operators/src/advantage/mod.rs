@@ -97,9 +97,9 @@ pub trait TokenAdvantage: Send + Sync {
 /// An advantage estimator of either kind.
 #[derive(Clone)]
 pub enum Estimator {
-    /// Works on one group at a time.
+    /// An estimator of one group at a time.
     Group(Arc<dyn Advantage>),
-    /// Works on tokens.
+    /// An estimator of token advantages.
     Token(Arc<dyn TokenAdvantage>),
 }
 

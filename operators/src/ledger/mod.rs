@@ -13,7 +13,7 @@
 //!
 //! - *Long prompts are launched twice.* Responses that were cut when a round was full are launched again later, so the prompts with long
 //!   responses have twice the weight. The new draws of a prompt therefore enter late: they are at risk only beyond the largest number of
-//!   tokens at which the prompt was observed before, and stand in for the continuation of what was cut there
+//!   tokens at which the prompt was observed before, and replace the continuation of what was cut there
 //!   ([`Survival::observe_from`](crate::survival::Survival::observe_from)).
 //! - *A response that is cut because its siblings were done* belongs to a prompt with short responses, and its remaining length is
 //!   distributed differently from that of other responses of its length: the censoring is informative. No estimator can correct this,

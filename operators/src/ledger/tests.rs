@@ -1,4 +1,4 @@
-//! Checks the metrics against counts by hand, and the facts of steps against the events that they stand for.
+//! Checks the metrics against counts by hand, and the facts of steps against the events that they represent.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn columns_are_what_a_hand_count_gives() {
     assert!(metrics.keys().all(|name| !name.contains("weighted")), "all weights are 1");
 }
 
-/// The response of 900 tokens stands for the two that are longer than 512.
+/// The response of 900 tokens represents the two that are longer than 512.
 #[test]
 fn weights_count_in_the_weighted_columns_alone() {
     let metrics = lengths(&[100, 300, 900, 900], &[(100, 1.0), (300, 1.0), (900, 2.0)]).bias(2000);
@@ -205,7 +205,7 @@ fn the_product_of_the_policy_is_what_a_hand_count_gives() {
     near(metrics["bias/gradient_ratio_high"], 0.75);
     assert!(!metrics.contains_key("bias/weighted_gradient_ratio"), "all weights are 1");
     let few = pair_metrics(&groups[..3]);
-    assert!(!few.contains_key("bias/gradient_ratio"), "three groups say nothing");
+    assert!(!few.contains_key("bias/gradient_ratio"), "three groups are too few for an estimate");
 }
 
 /// A third response to each prompt is aborted at 300 tokens; its pairs are censored there, or end there for the lower bound.

@@ -72,7 +72,7 @@ impl Job {
         Placement { instances: self.devices / tensor_parallel, tensor_parallel }
     }
 
-    /// Returns the number of devices of the whole training replicas that fit beside `rollout`.
+    /// Returns the number of devices of the whole training replicas that fit in addition to `rollout`.
     #[must_use]
     pub fn training_beside(self, rollout: Placement) -> u32 {
         let free = self.devices - rollout.devices();

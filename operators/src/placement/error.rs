@@ -36,7 +36,7 @@ pub enum PlacementError {
     Capacity {
         /// The number of devices of an instance.
         tensor_parallel: u32,
-        /// The number of tokens that it caches.
+        /// The number of tokens that an instance caches.
         capacity: u64,
         /// The maximum response length, in tokens.
         response_length: u32,

@@ -1,4 +1,4 @@
-//! Placements that depend only on the rounds. They learn nothing, so a resumed policy starts like a new one.
+//! Placements that depend only on the rounds. They have no learned state, so a resumed policy starts like a new one.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::Placement;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Event, PlacementPolicy, Reason};
 
-/// Implements `save` and `restore` for a policy that learns nothing. The saved state is the JSON value `null`.
+/// Implements `save` and `restore` for a policy without learned state. The saved state is the JSON value `null`.
 macro_rules! learns_nothing {
     () => {
         fn save(&self) -> Option<Vec<u8>> {

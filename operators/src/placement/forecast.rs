@@ -7,7 +7,7 @@ use super::cost::{Job, StepCost};
 use super::round_progress::{Cohort, RoundLoad, RoundProgress};
 use crate::survival::Curve;
 
-/// A rollout placement with the number of training devices beside it.
+/// A rollout placement and the number of training devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Layout {
     pub(super) rollout: Placement,
@@ -35,7 +35,7 @@ pub(super) struct Rung {
 /// A forecast of the rest of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Forecast {
-    /// By residual length, ascending.
+    /// The rungs, in ascending order of residual length.
     rungs: Vec<Rung>,
     job: Job,
     /// The number of tokens of the groups that can be trained on now.

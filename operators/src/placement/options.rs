@@ -38,7 +38,7 @@ pub enum RoundFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
-    /// Never: rollout and training alternate on all devices.
+    /// Devices never leave: rollout and training alternate on all devices.
     Never,
     /// At a fixed share of ended responses, whether or not the rest fits (Table 3).
     Fixed {
@@ -119,7 +119,7 @@ impl StreamTrainerOptions {
             && (self.rounds == RoundFilter::All || round != RoundKind::Short)
     }
 
-    /// Whether predictions are compared: to consolidate, or where devices may still leave by them.
+    /// Returns `true` if predictions are compared: to consolidate, or because the trigger uses them and devices may still leave.
     pub(super) fn compares(self, leaves: bool) -> bool {
         self.consolidate || leaves && matches!(self.trigger, Trigger::Predicted { .. })
     }

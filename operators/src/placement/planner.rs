@@ -1,7 +1,8 @@
 //! The parallelism planner: the number of devices over which an engine instance of the next round is sharded.
 //!
-//! Wider instances hold more tokens beside the weights and decode a single response faster; narrower ones lose less to communication. The
-//! better choice changes as responses grow over a run, and differs between short and long rounds, so each kind of round has its own state.
+//! Wider instances hold more tokens in addition to the weights and decode a single response faster; narrower ones lose less to
+//! communication. The better choice changes as responses grow over a run, and differs between short and long rounds, so each kind of round
+//! has its own state.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +101,7 @@ impl Planner {
         }
     }
 
-    /// Returns the job for which it plans.
+    /// Returns the job for which the planner plans.
     #[must_use]
     pub fn job(&self) -> Job {
         self.job

@@ -73,9 +73,9 @@ struct LearnedState<K, H> {
     layout: Option<Layout>,
 }
 
-/// The number of rounds of a kind that are remembered. The policy learns, so the lengths of much earlier rounds no longer apply.
+/// The number of rounds of a kind whose lengths are kept. The policy learns, so the lengths of much earlier rounds no longer apply.
 const REMEMBERED: usize = 8;
-/// In the tail, predictions are compared again when 1 / `TAIL` of the remaining responses has ended.
+/// The inverse of the share of remaining responses that must end in the tail before predictions are compared again.
 const TAIL: u32 = 8;
 
 impl<C: StepCost> StreamTrainer<C> {

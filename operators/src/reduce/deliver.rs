@@ -20,7 +20,7 @@ use crate::trainer::TrainerThread;
 
 /// The output streams of the operator.
 pub(super) struct Delivered<'scope> {
-    /// Carries no data. Its frontier passes a step once this worker's replica has the sums of the step.
+    /// A stream without data. Its frontier passes a step once this worker's replica has the sums of the step.
     pub(super) done: BatchStream<'scope>,
     pub(super) metrics: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,
@@ -112,7 +112,7 @@ pub(super) fn deliver<'scope>(
 #[derive(Default)]
 struct StepSums {
     chunks: BTreeMap<u32, Numbers>,
-    /// Totals by the worker that they come from.
+    /// The totals by the worker that sent them.
     totals: BTreeMap<u32, Vec<Total>>,
 }
 

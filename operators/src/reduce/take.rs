@@ -125,7 +125,10 @@ impl TakeState {
     fn take_reply(&mut self) -> Option<(OpenStep, Step, Result<Partial, String>)> {
         let outcome = self.taking.as_ref()?.reply.poll_outcome()?;
         let step = self.taking.take()?.step;
-        let open = self.open.remove(&step).expect("invariant: what is taken from is open");
+        let open = self
+            .open
+            .remove(&step)
+            .expect("invariant: a step is open while parts are taken from it");
         Some((open, step, outcome))
     }
 

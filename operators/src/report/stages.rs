@@ -33,11 +33,11 @@ pub struct StageInstants {
 pub struct StageTimes {
     /// Transfer of the new weights to the engine.
     pub sync: f64,
-    /// From the end of the transfer until the last response ended: distributing requests, prefill and decoding.
+    /// Time from the end of the transfer until the last response ended: distributing requests, prefill and decoding.
     pub rollout: f64,
-    /// From the end of the last response until the last reward was known.
+    /// Time from the end of the last response until the last reward was computed.
     pub reward: f64,
-    /// From the last reward until the step closed: training that overlapped with nothing else.
+    /// Time from the last reward until the step closed: training that overlapped with nothing else.
     pub training: f64,
 }
 
@@ -108,7 +108,7 @@ impl StageTimes {
     }
 }
 
-/// Returns when each response of the step started and ended, in nanoseconds of the run's clock. Responses that ended in an earlier round
+/// Returns the start and end of each response of the step, in nanoseconds of the run's clock. Responses that ended in an earlier round
 /// and were kept are left out, because they occupy no slot.
 pub(super) fn ran(responses: &[Batch]) -> impl Iterator<Item = (u64, u64)> {
     responses.iter().flat_map(|batch| {

@@ -22,7 +22,7 @@ pub(crate) fn json(value: &impl Serialize) -> Part {
     Part::bytes("json", serde_json::to_vec(value).expect("invariant: a state is plain data"))
 }
 
-/// Returns the rows of all parts with a name, whichever workers wrote them; `None` if no worker did.
+/// Returns the rows of all parts with a name, from all workers that wrote them; `None` if no worker did.
 pub(crate) fn read_rows(
     restored: &RestoredSnapshot,
     part: &'static str,

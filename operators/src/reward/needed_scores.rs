@@ -21,15 +21,15 @@ pub(super) struct NeededScores {
     owed: ScoringScope,
 }
 
-/// Which scores are needed in addition to those of admitted responses.
+/// The scores that are needed in addition to those of admitted responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ScoringScope {
-    /// Those of prompts that the schedule has not decided. The default.
+    /// The scores of prompts that the schedule has not decided. The default.
     #[default]
     Undecided,
-    /// All until the round closes, because the schedule decides by scores.
+    /// All scores until the round closes, because the schedule decides by scores.
     UntilClosed,
-    /// All.
+    /// All scores.
     All,
 }
 

@@ -74,7 +74,7 @@ pub(super) struct ScorerConfig<L> {
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// Scores responses whose scores are needed, and cancels those that are no longer needed.
+/// The scoring of responses whose scores are needed; cancels those that are no longer needed.
 pub(super) struct Scorer<L> {
     rules: ScorerConfig<L>,
     tallies: Tallies,
@@ -207,7 +207,7 @@ impl<L: TimeLimit> Scorer<L> {
         let (mut messages, known) = (Vec::new(), self.failed.len());
         while let Some((id, outcome)) = self.tasks.try_next() {
             let pending =
-                self.pending.remove(&id).expect("invariant: what answers was not cancelled");
+                self.pending.remove(&id).expect("invariant: a cancelled call does not answer");
             match self.settle(&pending, outcome) {
                 Ok((score, executions, warning)) => {
                     arrived.push(FinishedScore { pending, score, executions, warning });

@@ -2,7 +2,7 @@
 //!
 //! `T = min(max(T_min, slack * T_anchor), T_max)`, where `T_anchor` is the longest correct execution of the case. Until there is one, the
 //! reference time of the dataset is used; without a reference time, the limit is `T_max`. Anchors are learned as scores arrive, so that the
-//! siblings of a response benefit at once. The ledger keeps them as well and reports them at the end of each step
+//! other responses of the group benefit immediately. The ledger keeps them as well and reports them at the end of each step
 //! ([`crate::ledger::anchors`]).
 //!
 //! # Measurement

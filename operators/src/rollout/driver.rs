@@ -64,7 +64,7 @@ pub(crate) struct RolloutDriver {
     held: Vec<HeldRequests>,
     in_flight: InFlightResponses,
     kept: KeptResponses,
-    /// In lockstep: the progress that is reported to the schedule.
+    /// The progress that is reported to the schedule; present in lockstep mode only.
     notices: Option<Notices>,
     /// Responses that ended and were not passed on yet.
     ended: BTreeMap<Step, Vec<EndedResponse>>,
@@ -263,7 +263,7 @@ impl RolloutDriver {
     /// Reports the progress of the race to the schedule, at the earliest open step.
     ///
     /// This is the last report of a step without outstanding responses; once no step is open, there is no capability left to send anything
-    /// with. An instance reports an aborted response before it publishes its new floor, so the floor that the engine knows may still be
+    /// with. An instance reports an aborted response before it publishes its new floor, so the floor in the engine may still be
     /// that of the aborted response. With such a floor, the schedule would wait for this worker until the next request. Therefore the floor
     /// of a worker without outstanding responses is always [`Tick::MAX`].
     fn notice(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
@@ -300,7 +300,7 @@ impl RolloutDriver {
         self.settle();
     }
 
-    /// Reports how long the weights of each step took to load, once the engine knows it.
+    /// Reports the loading time of the weights of each step, once the engine has measured it.
     fn report_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for under_way in self.steps.values_mut() {
             let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));
@@ -358,7 +358,7 @@ impl RolloutDriver {
             let under_way = self
                 .steps
                 .get_mut(&step)
-                .expect("invariant: an engine reports what it was asked for");
+                .expect("invariant: an engine reports only requested responses");
             let responses = response_batch(&completions, &under_way.prompts);
             give(Port::Responses, under_way.capability(Port::Responses), responses);
             under_way.outstanding -= completions.len();
@@ -370,7 +370,7 @@ impl RolloutDriver {
     fn version(&self, id: SampleId) -> PolicyVersion {
         let asked =
             self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
-        asked.expect("invariant: an engine reports what it was asked for").version
+        asked.expect("invariant: an engine reports only requested responses").version
     }
 
     /// Drops the capabilities of steps without outstanding responses. After a failure, all are kept.

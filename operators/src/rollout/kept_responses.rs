@@ -96,7 +96,8 @@ impl KeptResponses {
         }
     }
 
-    /// Launches samples of a prompt. A sample that was kept whole is returned again, a partial one is continued, and any other starts anew.
+    /// Launches samples of a prompt. A sample that was kept whole is returned again, a partial one is continued, and any other starts
+    /// again.
     pub(super) fn launch(
         &mut self,
         step: Step,

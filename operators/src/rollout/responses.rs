@@ -14,7 +14,7 @@ use super::kept_responses::EndedResponse;
 use crate::wire::columns::lists;
 use crate::wire::rows::{Row, gather};
 
-/// A prompt for which the engine was asked to generate responses.
+/// A prompt whose responses were requested from the engine.
 pub(super) struct LaunchedPrompt {
     pub(super) row: Row,
     pub(super) version: PolicyVersion,

@@ -28,9 +28,9 @@ use crate::wire::rows::Row;
 pub(super) struct ScheduleDriver {
     schedule: Box<dyn Schedule>,
     clock: Arc<dyn Clock>,
-    /// Orders the events of the schedule if races are decided by tokens.
+    /// The sequencer of the schedule's events; present if races are decided by tokens.
     sequencer: Option<Sequencer>,
-    /// Orders scores after the ends of their responses. Present only if the schedule wants scores and there is no sequencer.
+    /// The queue that orders scores after the ends of their responses. Present only if the schedule wants scores and there is no sequencer.
     scores: Option<OrderedScores>,
     /// A tick that has passed and that rollouts must still be informed of.
     passed: Option<Tick>,
@@ -39,9 +39,9 @@ pub(super) struct ScheduleDriver {
     budget: Budget,
     stop: Stop,
     waiting: WaitHandle,
-    /// Held while no round can open for lack of prompts, so that the watchdog reports it.
+    /// The wait for prompts, held while no round can open without them, so that the watchdog reports it.
     lacks_prompts: Option<WaitGuard>,
-    /// Prompts that the schedule knows.
+    /// The prompts that were offered to the schedule and are neither admitted nor rejected.
     prompts: HeldPrompts,
     /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,

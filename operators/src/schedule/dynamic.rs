@@ -14,7 +14,7 @@
 //! A group has variance if its rewards are not all equal; there is no threshold on the sum of squares.
 //!
 //! - **The bound.** A round launches at most `max_generated_batches * prompts` prompts. If these cannot fill it, the run fails or the step
-//!   trains on the groups that exist, as `on_exhausted` says. It fails as soon as that is certain.
+//!   trains on the groups that exist, according to `on_exhausted`. It fails as soon as that is certain.
 //! - **End of an epoch.** The last round of an epoch admits the groups that exist, if any; this is not a failure.
 //! - **Tail batching** filters in the same way: see [`tail_batching::Config::filter_zero_variance`](super::tail_batching::Config).
 

@@ -62,7 +62,7 @@ pub enum ScheduleError {
     /// The quotas do not sum to the prompts of a round.
     #[error("`quotas` sum to {found}, expected `prompts` = {expected}")]
     Quotas {
-        /// Their sum.
+        /// The sum of the quotas.
         found: usize,
         /// The number of prompts of a round.
         expected: usize,

@@ -8,8 +8,8 @@
 //!
 //! # Why it is unbiased
 //! The rounds of a window are fixed when its first one opens, from responses of closed steps. The prompts of a step are therefore chosen
-//! before any of their responses is sampled. Every sampled response is trained on with weight 1, and a prompt has the same number of them
-//! whatever their lengths. Hence, given the past, each trained response of a prompt has the policy's distribution at its step, and each
+//! before any of their responses is sampled. Every sampled response is trained on with weight 1, and a prompt has the same number of
+//! them for any lengths. Hence, given the past, each trained response of a prompt has the policy's distribution at its step, and each
 //! prompt counts once per epoch. Selection by *realized* length, the source of the bias of speculation, does not occur. Sorting does change
 //! the composition of single steps: the prompts of one step are alike, so a step's gradient estimates that of its stratum, and the mean
 //! over the epoch equals that of `sync`. A narrower window mixes more and gains less.

@@ -1,7 +1,7 @@
 //! Estimates which response lengths a speculative round leaves out, and the weights that correct for it.
 //!
 //! With speculation on prompts alone, a response trained in a short round is the first draw of its prompt, and counts once. A prompt that
-//! was cut off is sampled anew in a long round, and the new draws stand for the lost ones. The lost draws are longer, because the prompt
+//! was cut off is sampled again in a long round, and the new draws stand for the lost ones. The lost draws are longer, because the prompt
 //! was cut off *because of* them, while the new draws are ordinary draws. A new draw is therefore weighted by the ratio of losses to new
 //! draws at its length:
 //!
@@ -124,7 +124,7 @@ impl Inclusion {
     ///
     /// Only now is it known which of the round's prompts were deferred, so its responses are classified here: those of a prompt that this
     /// round deferred are lost, those of a prompt that an earlier round deferred are new draws, and all others are first draws. A prompt
-    /// that was sampled anew then leaves the set of deferred prompts.
+    /// that was sampled again then leaves the set of deferred prompts.
     pub(super) fn close(&mut self, step: Step, deferred: &[PromptId]) {
         for prompt in deferred {
             self.deferred.entry(*prompt).or_insert(Cutoff { step, longest: 0 }).step = step;
@@ -246,7 +246,7 @@ mod tests {
         weights
     }
 
-    /// Prompts 1 and 2 each lost a draw of 10 tokens and one beyond 100. Sampled anew, prompt 1 gave three draws of 10 and one of 1000.
+    /// Prompts 1 and 2 each lost a draw of 10 tokens and one beyond 100. Sampled again, prompt 1 gave three draws of 10 and one of 1000.
     /// Long draws are a quarter of the new draws and stand for a half of the losses: weight (2 + 1) / (1 + 1) with the prior. Short draws
     /// have (2 + 1) / (3 + 1). Both are divided by the mean weight.
     #[test]
@@ -278,6 +278,9 @@ mod tests {
         assert!((f64::from(found[0]) - 0.75 / mean).abs() < 1e-4, "{found:?}");
         assert!((f64::from(found[1]) - 1.5 / mean).abs() < 1e-4, "{found:?}");
         inclusion.close(Step(2), &[]);
-        assert!(inclusion.deferred.is_empty(), "what was drawn anew waits no more");
+        assert!(
+            inclusion.deferred.is_empty(),
+            "prompts that were sampled again are no longer deferred"
+        );
     }
 }

@@ -11,7 +11,7 @@ use super::plan::LeftoverPrompt;
 
 /// Deferred prompts by lane, in the order in which they were launched.
 ///
-/// All belong to one epoch: the queue drains before the next epoch begins.
+/// All queued prompts belong to one epoch: the queue drains before the next epoch begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LongPromptQueue {
     epoch: u32,
@@ -22,7 +22,7 @@ pub(super) struct LongPromptQueue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Deferred {
     left: LeftoverPrompt,
-    /// The step whose round deferred it.
+    /// The step whose round deferred the prompt.
     step: Step,
 }
 

@@ -98,7 +98,7 @@ pub enum Event {
 pub struct Offer {
     /// The prompt.
     pub prompt: PromptId,
-    /// The epoch in which it was read.
+    /// The epoch in which the prompt was read.
     pub epoch: u32,
     /// The row of the dataset. It is the same in every epoch and so identifies the prompt across epochs.
     pub row: u64,
@@ -122,7 +122,7 @@ pub enum Decision {
     Launch {
         /// The prompt.
         prompt: PromptId,
-        /// The range of its samples to launch.
+        /// The range of the prompt's samples to launch.
         samples: Range<u32>,
         /// The reason for the launch.
         reason: Reason,
@@ -219,7 +219,7 @@ pub enum Reason {
     Fresh,
     /// The prompt was deferred before.
     Queued,
-    /// It is among the first to finish.
+    /// The prompt is among the first to finish.
     Finished,
     /// The round has admitted all its prompts.
     RoundFull,
@@ -308,7 +308,7 @@ pub trait Schedule {
 
     /// Returns `true` if the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
     ///
-    /// A schedule learns that an epoch is over only from a prompt of a later epoch or from the end of prompts. The last rounds of an epoch
+    /// A schedule detects the end of an epoch only by a prompt of a later epoch or by the end of prompts. The last rounds of an epoch
     /// may therefore request a prompt that they do not launch. While a round is open, the needs of the next one depend on the prompts that
     /// this one defers. The method then returns `true` only if the open round itself needs a prompt to continue.
     fn wants_prompts(&self) -> bool;
@@ -340,7 +340,7 @@ pub trait Schedule {
     /// # Contract
     /// The saved state comes from another process, whose run may have ended because it reached its last step or ran out of prompts. The
     /// configuration of the current schedule determines when the run ends, and prompts may be offered again. Implementations therefore
-    /// ignore what the saved state says about either end.
+    /// ignore both ends in the saved state.
     ///
     /// # Errors
     /// If `saved` is not a state of this schedule.

@@ -84,7 +84,7 @@ impl<'scope> Scheduled<'scope> {
     }
 
     /// Decides races by tokens instead of time if `in_lockstep` is `true`: every run launches, admits and aborts the same responses,
-    /// whatever the speed of the engine. The engine must support [lockstep](rollpacker_stages::rollout::lockstep).
+    /// at any speed of the engine. The engine must support [lockstep](rollpacker_stages::rollout::lockstep).
     #[must_use]
     pub fn in_lockstep(self, in_lockstep: bool) -> Self {
         Self { in_lockstep, ..self }

@@ -81,7 +81,7 @@ impl Partial {
         Ok(Self { config, launched, stock: PromptStore::default(), rounds })
     }
 
-    /// Returns how many of the oldest groups the upcoming round must admit. Each later round can admit one quota, and each group must be
+    /// Returns the number of oldest groups that the upcoming round must admit. Each later round can admit one quota, and each group must be
     /// admitted within `max_versions` rounds of its first launch.
     fn due(&self) -> usize {
         let step = self.rounds.upcoming();

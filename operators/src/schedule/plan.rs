@@ -15,15 +15,15 @@ pub(super) struct Plan {
     pub(super) round: RoundKind,
     /// The reason for this kind of round.
     pub(super) reason: Reason,
-    /// The epoch of its prompts.
+    /// The epoch of the round's prompts.
     pub(super) epoch: u32,
     /// The number of responses launched for each prompt, at least `responses`.
     pub(super) samples: u32,
     /// The number of responses that form a group.
     pub(super) responses: u32,
-    /// Its prompts, in any order.
+    /// The prompts of the round, in any order.
     pub(super) prompts: Vec<PlannedPrompt>,
-    /// The number of groups to admit by lane, at most the number of its prompts. A lane without places launches for later rounds.
+    /// The number of groups to admit by lane, at most the number of the lane's prompts. A lane without places launches for later rounds.
     pub(super) places: BTreeMap<Arc<str>, usize>,
     /// The rules by which the round runs.
     pub(super) rules: RoundRules,
@@ -54,7 +54,7 @@ impl Default for RoundRules {
 /// The order in which requests of equal priority are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// All requests of a prompt, then all of the next.
+    /// Prompt by prompt: all requests of one prompt, then all of the next.
     Prompts,
     /// Requests of the group with the fewest responses left to end first.
     Groups,
@@ -67,15 +67,15 @@ pub(super) enum Order {
 pub(super) struct PlannedPrompt {
     /// The prompt.
     pub(super) prompt: PromptId,
-    /// The lane whose quota it uses.
+    /// The lane whose quota the prompt uses.
     pub(super) lane: Arc<str>,
     /// The reason for the launch.
     pub(super) reason: Reason,
     /// The priority; requests with lower values are launched first.
     pub(super) priority: u8,
-    /// The step that first launched it, or `None` if it was never launched.
+    /// The step that first launched the prompt, or `None` if no step did.
     pub(super) since: Option<Step>,
-    /// Its responses that are resumed.
+    /// The responses that are resumed.
     pub(super) kept: KeptSamples,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct PlannedPrompt {
 pub(super) struct LeftoverPrompt {
     /// The prompt.
     pub(super) prompt: PromptId,
-    /// The step that first launched it, or `None` if it was never launched.
+    /// The step that first launched the prompt, or `None` if no step did.
     pub(super) since: Option<Step>,
     /// The samples whose tokens are kept.
     pub(super) kept: KeptSamples,
@@ -104,7 +104,7 @@ impl LeftoverPrompt {
         Self { prompt, since: None, kept: KeptSamples::default() }
     }
 
-    /// Turns it into a prompt of a round.
+    /// Converts the leftover prompt to a prompt of a round.
     pub(super) fn planned(self, lane: &Arc<str>, priority: u8) -> PlannedPrompt {
         PlannedPrompt {
             prompt: self.prompt,

@@ -66,7 +66,7 @@ impl Pool {
         self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
     }
 
-    /// Returns how many of `wanted` prompts are available, or `None` if more may still be offered.
+    /// Returns the number of available prompts, at most `wanted`, or `None` if more may still be offered.
     pub(super) fn fresh(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
         let fresh = self.len(epoch, lane).min(wanted);
         (fresh == wanted || self.has_all_of(epoch)).then_some(fresh)

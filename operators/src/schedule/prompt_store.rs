@@ -11,7 +11,7 @@ use super::round::OpenRound;
 use super::rounds::{NextAction, Rounds, times};
 use super::{Decision, Queue, Reason};
 
-/// Fresh prompts, and prompts left by earlier rounds. The latter all belong to one epoch, and all of them go into the next round.
+/// Fresh prompts, and prompts left by earlier rounds. All leftover prompts belong to one epoch and go into the next round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct PromptStore {
     pub(super) pool: Pool,

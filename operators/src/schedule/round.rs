@@ -140,17 +140,17 @@ impl OpenRound {
         self.kind
     }
 
-    /// Returns the epoch of its prompts.
+    /// Returns the epoch of the round's prompts.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Returns its prompts, ascending.
+    /// Returns the prompts of the round, ascending.
     pub(super) fn prompts(&self) -> impl Iterator<Item = PromptId> {
         self.groups.keys().copied()
     }
 
-    /// Returns `true` if every place is taken and no paused response owes an answer.
+    /// Returns `true` if every place is taken and no stop of a response is unanswered.
     pub(super) fn is_decided(&self) -> bool {
         self.is_full() && self.pausing == 0
     }

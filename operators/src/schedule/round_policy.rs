@@ -18,10 +18,10 @@ pub(super) trait RoundPolicy {
     /// The plan of the next round, as far as it is known.
     type Upcoming: PartialEq;
 
-    /// Returns its rounds.
+    /// Returns the rounds of the schedule.
     fn rounds(&mut self) -> &mut Rounds;
 
-    /// Returns its rounds, for reading.
+    /// Returns a shared reference to the rounds of the schedule.
     fn rounds_ref(&self) -> &Rounds;
 
     /// Returns the prompts that were offered and not taken.
@@ -51,7 +51,7 @@ pub(super) trait RoundPolicy {
         self.rounds().on_score(id, score);
     }
 
-    /// Returns how groups without reward variance are handled. `None` if the schedule does not use rewards.
+    /// Returns the treatment of groups without reward variance. `None` if the schedule does not use rewards.
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
         None
     }
@@ -68,7 +68,7 @@ pub(super) trait RoundPolicy {
         NextAction::Finish
     }
 
-    /// Returns `true` if it pauses responses.
+    /// Returns `true` if the schedule pauses responses.
     fn pauses(&self) -> bool {
         false
     }
@@ -96,7 +96,7 @@ pub(super) trait RoundPolicy {
         self.settle();
     }
 
-    /// Returns `true` if it cannot continue without a prompt.
+    /// Returns `true` if the schedule cannot continue without a prompt.
     fn asks(&self) -> bool {
         let rounds = self.rounds_ref();
         rounds.vacancy().is_some() || (rounds.is_idle() && self.next() == NextAction::Prompts)

@@ -86,7 +86,7 @@ impl Rounds {
         self.open.is_none() && !self.finished
     }
 
-    /// Returns `true` if no round follows, so that events have no effect any more.
+    /// Returns `true` if no round follows, so that events no longer have an effect.
     pub(super) fn is_finished(&self) -> bool {
         self.finished
     }

@@ -38,7 +38,7 @@ impl OrderedScores {
                 self.admitted.extend(ids);
             }
             Decision::Close { .. } => {
-                // Admitted responses have ended. Running responses and early scores of the round are not needed any more.
+                // Admitted responses have ended. Running responses and early scores of the round are no longer needed.
                 let admitted = std::mem::take(&mut self.admitted);
                 self.wanted.retain(|id| admitted.contains(id) || Some(id.step) != self.open);
                 self.running.clear();

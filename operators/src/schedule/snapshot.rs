@@ -32,7 +32,7 @@ const LAST: &str = "last_prompt";
 const DECIDED: &str = "decided";
 const WIDENED: &str = "widened";
 
-/// The schema of offered prompts, with a column that says if each was launched.
+/// The schema of offered prompts, with a column that is `true` if the prompt was launched.
 static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
     let launched = Arc::new(Field::new(LAUNCHED, DataType::Boolean, false));
     let fields = schema::PROMPTS.fields().iter().cloned().chain([launched]);
@@ -44,9 +44,9 @@ static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub struct LastPrompt {
     /// The id of the prompt; later prompts have greater ids.
     pub prompt: PromptId,
-    /// The epoch in which it was read.
+    /// The epoch in which the prompt was read.
     pub epoch: u32,
-    /// Its row of the dataset.
+    /// The prompt's row of the dataset.
     pub row: u64,
 }
 
@@ -102,7 +102,7 @@ impl ScheduleSnapshot<'_> {
     }
 }
 
-/// Writes the snapshot parts of the schedule and of its prompts.
+/// The snapshot parts of the schedule and of its prompts.
 pub(crate) struct SavedParts {
     schedule: Keeper,
     prompts: Keeper,
@@ -184,7 +184,7 @@ fn held_rows(restored: &RestoredSnapshot) -> Result<Option<Batch>, ResumeError> 
     Ok(rows.filter(|batch| batch.num_rows() > 0))
 }
 
-/// Returns a fact stored beside the rows of the prompts part, or the default if it is absent.
+/// Returns a fact stored with the rows of the prompts part, or the default if it is absent.
 fn fact<T: DeserializeOwned + Default>(
     restored: &RestoredSnapshot,
     key: &'static str,

@@ -17,7 +17,7 @@
 //! complete, in the order in which they end; a larger value waits for more groups to choose from. `group_size` rounds consume a load.
 //!
 //! - `mode = "on_policy"`: stopped responses are aborted, and their prompts deferred and launched anew after the prompts of the load that
-//!   have not run yet, because they are known to be long. Every response is sampled by one policy. `harvest` must be `prompts`, since
+//!   have not run yet, because they are long. Every response is sampled by one policy. `harvest` must be `prompts`, since
 //!   further complete groups would be lost.
 //! - `mode = "partial"`: stopped responses are paused, together with those that have ended, and resumed first. A response spans at most
 //!   `group_size` policies, or twice as many with carry-over.
@@ -60,7 +60,7 @@ pub struct Config {
     pub harvest: Option<usize>,
     /// The treatment of responses that are running at a harvest.
     pub mode: Mode,
-    /// If `true`, slots that the load leaves empty are given to the next one. Default: `false`.
+    /// If `true`, slots that the current load leaves empty are filled from the next load. Default: `false`.
     #[serde(default)]
     pub carry_over: bool,
     /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
@@ -72,9 +72,9 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Drop them and launch their prompts anew.
+    /// Abort the responses and launch their prompts again.
     OnPolicy,
-    /// Keep their tokens and resume them in the next round.
+    /// Pause the responses and resume them in the next round.
     Partial,
 }
 
@@ -210,7 +210,7 @@ impl RoundPolicy for Sorted {
 }
 
 impl Config {
-    /// Returns the harvest if it leaves a choice.
+    /// Returns the harvest if it is larger than a round, so that the round selects groups.
     fn chooses(&self) -> Option<usize> {
         self.harvest.filter(|&harvest| harvest > self.prompts)
     }

@@ -48,7 +48,7 @@ impl Stop {
         self.reason().is_some()
     }
 
-    /// Returns why the run is to end, or `None` if it is not.
+    /// Returns the reason to end the run, or `None` if there is none.
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
         let set = self.0.reason.load(Ordering::Acquire);

@@ -30,7 +30,7 @@
 //!   ended, and the long round resumes them. They span the policies of both rounds, at most `max_queue_age + 2` steps apart. With surplus
 //!   responses the long round also keeps the first of the resumed responses to end; `eta_responses = 1` selects none by length.
 //! - **Selection.** `weighted` decides as the paper does, with speculation on prompts only. It weights the responses of long rounds so that
-//!   the trained lengths match the policy's: responses that are sampled anew for a cut-off prompt are weighted by the inverse of their
+//!   the trained lengths match the policy's: responses that are sampled again for a cut-off prompt are weighted by the inverse of their
 //!   inclusion probability, which is estimated during the run. With surplus responses some lengths are never trained on, which no weight
 //!   can correct, so `weighted` rejects `eta_responses` above 1.
 //! - **Duplicates.** Rows are distinguished by their id only; two equal rows are two prompts.
@@ -79,11 +79,11 @@ pub struct Config {
     /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
-    /// Rejects groups without reward variance and replaces them. If `None` (the default), they are admitted. (verl:
+    /// The filter that rejects and replaces groups without reward variance. If `None` (the default), they are admitted. (verl:
     /// `algorithm.filter_groups`)
     #[serde(default)]
     pub filter_zero_variance: Option<ZeroVarianceFilter>,
-    /// If `true`, responses that a short round cuts off are resumed in a long round instead of being generated anew. With `eta_responses`
+    /// If `true`, responses that a short round cuts off are resumed in a long round instead of being generated again. With `eta_responses`
     /// above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`. Default: `false`.
     #[serde(default)]
     pub keep_partial: bool,
@@ -225,7 +225,7 @@ impl TailBatching {
         self.lanes.iter().map(|(name, &lane)| share(name, lane)).collect()
     }
 
-    /// Returns why the upcoming round must be a long one, or `None` if it may be a short one.
+    /// Returns the reason why the upcoming round must be a long one, or `None` if it may be a short one.
     ///
     /// The conditions are checked in a fixed order, and those that depend on the queue alone come first: full queues, the age limit, and
     /// the end of the run. Only then does the method consult the pool of fresh prompts. The answer is thus independent of how many prompts
@@ -280,8 +280,8 @@ impl TailBatching {
         Some(LaneShare { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
     }
 
-    /// Returns how many prompts a short round may defer without violating the age limit or leaving prompts in the queue at the end of the
-    /// run.
+    /// Returns the number of prompts that a short round may defer without violating the age limit or leaving prompts in the queue at the
+    /// end of the run.
     fn room(&self, name: &str, lane: LaneQuota) -> usize {
         let by_age = self.max_queue_age.map_or(u64::MAX, |age| age.saturating_add(1));
         let rounds = by_age.min(self.rounds.left() - 1);
@@ -438,7 +438,7 @@ impl Config {
         }
         if self.selection != Selection::Fastest && self.keep_partial {
             let (with, why) =
-                ("`selection = \"weighted\"`", "it weights only responses sampled anew");
+                ("`selection = \"weighted\"`", "it weights only responses sampled again");
             return Err(ScheduleError::Conflict { key: "keep_partial", with, why });
         }
         factor("max_weight", self.max_weight)?;

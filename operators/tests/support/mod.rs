@@ -4,7 +4,7 @@
 #![allow(
     dead_code,
     unreachable_pub,
-    reason = "a module that tests and benches share, each a part of it"
+    reason = "tests and benches share the module and use different parts"
 )]
 
 pub mod in_virtual_time;
@@ -227,7 +227,7 @@ impl Trainer for Remembering {
         if self.fails_at == Some(step) {
             return Err(TrainError::NotFinite { step, quantity: "loss" });
         }
-        assert_eq!(step.0, self.updates, "what a step trains on belongs to its own update");
+        assert_eq!(step.0, self.updates, "a step trains on groups of its own update");
         let mut steps = self.steps.lock().expect("unpoisoned");
         let trained = steps.entry(step).or_default();
         trained.calls += 1;
@@ -282,7 +282,7 @@ pub fn prompts(
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
-/// Collects reports.
+/// An observer that collects reports.
 #[derive(Clone, Default)]
 pub struct Reports(pub Rc<RefCell<Vec<StepReport>>>);
 

@@ -15,7 +15,7 @@ use super::length;
 struct Running {
     instance: usize,
     launched: Tick,
-    /// The step that launched it first. Together with prompt and sample, it determines the sampled tokens.
+    /// The step that first launched the response. Together with prompt and sample, it determines the sampled tokens.
     first: Step,
     partial: Partial,
     version: PolicyVersion,

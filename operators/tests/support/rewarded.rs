@@ -58,7 +58,7 @@ pub struct Logged<S>(pub S, pub Log);
 impl<S: Schedule> Schedule for Logged<S> {
     fn on(&mut self, now: Nanos, event: Event) {
         if let Event::Scored { id, score } = &event {
-            self.1.say(format_args!("heard of {id}: {score}"));
+            self.1.say(format_args!("received for {id}: {score}"));
         }
         self.0.on(now, event);
     }

@@ -7,9 +7,9 @@ use super::super::summary::Summary;
 /// A configuration of a job, considered as the choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
-    /// Its index among all configurations.
+    /// The index among all configurations.
     pub(super) index: usize,
-    /// The summary of its runs.
+    /// The summary of the candidate's runs.
     pub(super) summary: &'a Summary,
     /// The summary at the upper end of the correlation; `None` unless the trace leaves an interval open.
     pub(super) upper: Option<&'a Summary>,
@@ -39,12 +39,12 @@ pub(super) struct CandidateCost {
 }
 
 impl<'a> Candidate<'a> {
-    /// Returns its name in tables.
+    /// Returns the candidate's name in tables.
     pub(super) fn label(&self) -> &'a str {
         &self.summary.label
     }
 
-    /// Returns its summaries: one, or one for each end of the correlation.
+    /// Returns the candidate's summaries: one, or one for each end of the correlation.
     pub(super) fn summaries(&self) -> impl Iterator<Item = &'a Summary> {
         std::iter::once(self.summary).chain(self.upper)
     }
@@ -62,7 +62,7 @@ impl<'a> Candidate<'a> {
         intervals.reduce(SpeedupInterval::hull).unwrap_or(nothing)
     }
 
-    /// Returns `true` if it is on-policy and its mean length is within `tolerance` of the policy's, at both ends.
+    /// Returns `true` if the candidate is on-policy and its mean length is within `tolerance` of the policy's, at both ends.
     pub(super) fn is_low(&self, tolerance: f64) -> bool {
         self.summaries().all(|summary| summary.on_policy && summary.bias.is_low(tolerance))
     }

@@ -19,7 +19,7 @@ pub struct Advice {
     pub job: String,
     /// The configuration to choose; `None` if none has low bias at both ends of the correlation that a trace leaves open.
     pub choice: Option<String>,
-    /// Other low-bias configurations whose speed-up the simulator cannot tell from that of the fastest of them.
+    /// Other low-bias configurations whose speed-up does not differ significantly from that of the fastest one.
     pub not_separated: Vec<String>,
     /// The fastest configuration, regardless of its bias.
     pub fastest: Option<String>,
@@ -49,7 +49,7 @@ pub struct AssumptionCheck {
     pub settings: Vec<String>,
     /// The configuration to choose; `None` if none has low bias.
     pub choice: Option<String>,
-    /// `true` if it differs from the choice under the job's own assumptions.
+    /// `true` if this choice differs from the one under the job's own assumptions.
     pub changes: bool,
 }
 

@@ -35,7 +35,7 @@ fn choice(decision: &Decision<'_>) -> String {
     }
 }
 
-/// Names the configurations that the simulator cannot tell apart, and says why the choice is preferred.
+/// Lists the configurations that the simulator cannot separate, and explains why the choice is preferred.
 fn overlap(chosen: &ChosenCandidate<'_>) -> Option<String> {
     let ChosenCandidate { choice, rivals } = chosen;
     if rivals.is_empty() {

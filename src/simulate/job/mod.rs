@@ -1,4 +1,4 @@
-//! Jobs: a checked description of what is simulated.
+//! Jobs: checked descriptions of simulated runs.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Fig. 15: RollPacker in a one-off pipeline; section 6.7: the 7B job on 8 GPUs that generate and 8 that train, 32 prompts per step.
 //!
-//! Both pipelines train one step off-policy. The paper does not say which parts of RollPacker are enabled; here they are tail batching and
-//! streamed rewards.
+//! Both pipelines train one step off-policy. The paper does not state which parts of RollPacker are enabled; here they are tail batching
+//! and streamed rewards.
 
 use super::ROLLPACKER;
 use super::item::Item;

@@ -11,14 +11,14 @@ pub(super) struct Item {
     /// The experiment as the source describes it.
     pub(super) setting: &'static str,
     targets: Vec<PaperTarget>,
-    /// The jobs that it needs.
+    /// The jobs that the item needs.
     pub(super) jobs: Vec<JobId>,
 }
 
 /// The relation of a number to the fit of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provenance {
-    /// A constant was fitted to it, or chosen with it in view.
+    /// A constant was fitted to the item, or chosen with it in view.
     Fitted,
     /// The number was held out of the fit.
     HeldOut,

@@ -31,7 +31,7 @@ struct SweepPoint {
     settings: Vec<String>,
     job: Job,
     baseline: usize,
-    /// `true` if it was requested, `false` if it was added as a baseline.
+    /// `true` if the configuration was requested, `false` if it was added as a baseline.
     asked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Invariant: no device does two things at once, whatever the schedule.
+//! Invariant: no device does two things at once, under any schedule.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -134,7 +134,7 @@ pub enum ModelError {
     Device {
         /// The requested device.
         choice: String,
-        /// The reason why it is not available.
+        /// The reason why the feature is not available.
         reason: String,
     },
     /// A memory budget that is too small for the model even with the fewest resident layers.

@@ -18,7 +18,7 @@ const ASSUMED_BYTES: usize = 256;
 /// The maximum number of bytes of text that one token covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenBound {
-    /// At most this many bytes.
+    /// The maximum number of bytes.
     Bytes(usize),
     /// No bound.
     None,

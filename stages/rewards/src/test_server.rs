@@ -24,7 +24,7 @@ pub(super) enum Reply {
     Text(u16, &'static str, String),
     /// Sends the text as it is and closes the connection.
     Raw(&'static str),
-    /// Never answers.
+    /// Does not answer.
     Hang,
 }
 

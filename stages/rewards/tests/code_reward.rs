@@ -39,7 +39,7 @@ fn fenced(code: &str) -> String {
     format!("Here it is:\n```python\n{code}\n```\n")
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test prints a message")]
 fn skipped(why: &str) {
     eprintln!("skipped: {why}");
 }
@@ -152,7 +152,7 @@ fn bounds_that_leave_nothing_to_run_in_are_refused() {
     );
 }
 
-/// Each hack targets the score in another way, and none of them adds.
+/// Hacks of the score are scored as wrong: none of them adds.
 #[test]
 fn what_only_wants_the_score_does_not_get_it() {
     let hacks = [
@@ -180,7 +180,8 @@ fn what_only_wants_the_score_does_not_get_it() {
         "import sys, rollpacker_wire as w\nw.Peer.send = lambda *a: None\ndef add(a, b): return 3",
     ];
     for hack in hacks {
-        let found = score(&CODE, &fenced(hack), ADD).expect("a hack is the model's fault");
+        let found =
+            score(&CODE, &fenced(hack), ADD).expect("a hack is scored, not reported as an error");
         assert_eq!(found.value, 0.0, "{hack}");
     }
     check(&fenced("def add(a, b):\n    return a + b"), ADD, (1.0, "passed"));
@@ -205,7 +206,8 @@ fn a_forged_message_does_nothing() {
         "pickle.dumps(('loaded',))",
         "b''",
     ] {
-        let found = score(&CODE, &forge(payload), ADD).expect("it is the model's fault");
+        let found = score(&CODE, &forge(payload), ADD)
+            .expect("the response is scored, not reported as an error");
         assert_eq!(found.value, 0.0, "{payload}");
     }
 }

@@ -33,7 +33,7 @@ struct Program {
     expect: Vec<String>,
     #[serde(default)]
     most: f64,
-    /// `None` if plain Python does not run such a test.
+    /// `true` if plain Python passes the program; `None` if plain Python does not run such a test.
     plain_passes: Option<bool>,
 }
 

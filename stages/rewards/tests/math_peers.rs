@@ -1,7 +1,7 @@
 //! The math rewards compared with the test suites of peers; needs their files in the folder `ROLLPACKER_SHARED`.
 
 #![allow(missing_docs, reason = "tests")]
-#![allow(clippy::print_stdout, reason = "says what was skipped, and which rows differ")]
+#![allow(clippy::print_stdout, reason = "prints the skipped tests and the rows that differ")]
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! Rule rewards on peers' data: results of their graders, in the folder `ROLLPACKER_SHARED`.
 
-#![allow(clippy::print_stderr, reason = "says what is skipped")]
+#![allow(clippy::print_stderr, reason = "a skipped test prints a message")]
 
 use std::path::PathBuf;
 

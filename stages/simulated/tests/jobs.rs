@@ -34,7 +34,7 @@ struct Round {
     prompts: u64,
     samples: u32,
     dispatch: Dispatch,
-    /// The number of complete groups after which the round ends, each with its first responses; the rest is aborted.
+    /// The number of complete groups after which the round ends; a group keeps its first responses, and the rest is aborted.
     wanted: usize,
 }
 

@@ -31,7 +31,7 @@ pub trait BatchReward: Send + Sync + 'static {
 pub struct Call {
     /// The sample.
     pub sample: Sample,
-    /// Its context.
+    /// The context of the call.
     pub context: Context,
 }
 

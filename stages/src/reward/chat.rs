@@ -40,7 +40,7 @@ pub struct JudgeSampling {
     pub temperature: f64,
     /// The maximum length of an answer in tokens.
     pub max_tokens: u32,
-    /// The seed of the answer. The same messages and seed may produce equal answers; another seed samples anew.
+    /// The seed of the answer. The same messages and seed may produce equal answers; another seed gives a new sample.
     pub seed: u64,
 }
 
@@ -85,12 +85,12 @@ impl Chat for SharedChat {
     }
 }
 
-/// A source of chat models that recipes select with `engine`, besides servers.
+/// A source of chat models that recipes select with `engine`, in addition to servers.
 ///
 /// # Contract
 /// The same options select the same model, so that several judges share it.
 pub trait ChatEngine: Send + Sync + 'static {
-    /// Returns the names of its options.
+    /// Returns the names of the source's options.
     fn options(&self) -> &'static [&'static str];
 
     /// Returns the model that the options select. An answer has at most `max_tokens` tokens.

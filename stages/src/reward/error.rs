@@ -16,9 +16,9 @@ pub struct RewardError {
     pub reward: String,
     /// The kind of error, which determines the reaction.
     pub kind: ErrorKind,
-    /// The reason. For a missing or unreadable field, it names the field and says what was expected and what was found.
+    /// The reason. For a missing or unreadable field, it names the field, the expected value and the value found.
     pub reason: String,
-    /// The time to wait before another attempt, if the scorer asked for one.
+    /// The time to wait before another attempt, if the scorer requested one.
     pub retry_after: Option<Duration>,
 }
 
@@ -36,7 +36,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// All kinds.
+    /// All kinds of errors.
     pub const ALL: [Self; 4] = [Self::Retryable, Self::Fatal, Self::Timeout, Self::NotApplicable];
 
     /// Returns the name used in metrics: `reward/errors/<name>`.

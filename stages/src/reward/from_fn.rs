@@ -55,7 +55,7 @@ where
     }
 }
 
-/// Cancels the context of a call when the call is dropped, and the call itself if it has not started.
+/// A guard that cancels the context of a call when the call is dropped, and the call itself if it has not started.
 struct Unwanted {
     context: Context,
     call: AbortHandle,

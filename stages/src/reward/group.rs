@@ -20,7 +20,7 @@ pub trait GroupReward: Send + Sync + 'static {
         context: &Context,
     ) -> impl Future<Output = Result<Vec<Score>, RewardError>> + Send;
 
-    /// Returns `true` if it uses [`Sample::own_score`], and therefore requires that the samples also have a reward of their own.
+    /// Returns `true` if the reward uses [`Sample::own_score`], and therefore requires that the samples also have a reward of their own.
     fn needs_own_scores(&self) -> bool {
         false
     }

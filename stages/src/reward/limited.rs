@@ -118,7 +118,7 @@ impl Bucket {
     }
 }
 
-/// Returns the amount to the bucket if the call is dropped while it waits.
+/// A guard that returns the amount to the bucket if the call is dropped while it waits.
 struct Taken<'a> {
     bucket: &'a Bucket,
     amount: f64,

@@ -82,7 +82,7 @@ impl Limits {
     }
 }
 
-/// One execution of a test case, from which limits are learned.
+/// An execution of a test case, from which limits are learned.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Execution {
     /// The index of the test case within the prompt, from 0.
@@ -91,9 +91,9 @@ pub struct Execution {
     pub took: Nanos,
     /// The limit at the time of the execution.
     pub limit: Nanos,
-    /// `true` if it ended with the right result, including after its limit in an audit.
+    /// `true` if the execution ended with the right result, including after its limit in an audit.
     pub correct: bool,
-    /// `true` if it was allowed to run past its limit.
+    /// `true` if the execution was allowed to run past its limit.
     pub audited: bool,
 }
 
@@ -110,7 +110,7 @@ impl Execution {
         self.audited && self.is_killed() && self.correct
     }
 
-    /// Returns `true` if it counts as passed: it ended within its limit with the right result.
+    /// Returns `true` if the execution counts as passed: it ended within its limit with the right result.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.correct && !self.is_killed()

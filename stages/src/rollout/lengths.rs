@@ -32,7 +32,7 @@ pub enum LengthsError {
         /// The position and cause of the error.
         source: serde_json::Error,
     },
-    /// There is no step.
+    /// The lengths have no step.
     #[error("lengths to replay: expected at least one step, found none")]
     NoSteps,
     /// A step has no lengths.

@@ -18,7 +18,7 @@ pub struct End {
     pub tick: Tick,
     /// The response.
     pub id: SampleId,
-    /// Number of its tokens, including those that it was resumed with.
+    /// Number of tokens of the response, including those that it was resumed with.
     pub tokens: u32,
     /// The finish reason; always [whole](FinishReason::is_whole).
     pub finish_reason: FinishReason,
@@ -29,7 +29,7 @@ pub struct End {
 pub struct Reached {
     /// The responses that have ended since the last call, in no particular order.
     pub ended: Vec<End>,
-    /// Every other response that was requested and not aborted ends later than this; [`Tick::MAX`] if there is none.
+    /// A tick before the end of every other response that was requested and not aborted; [`Tick::MAX`] if there is none.
     ///
     /// The floor may lag: until an instance reports that it dropped an aborted response, the floor may be that of this response. A caller
     /// that expects no response must treat it as [`Tick::MAX`].

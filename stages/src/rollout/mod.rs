@@ -84,9 +84,9 @@ pub enum FinishReason {
     Stop,
     /// The response reached the maximum length.
     Length,
-    /// The caller aborted it.
+    /// The caller aborted the response.
     Abort,
-    /// The caller stopped it, keeps its tokens, and will continue it. Engines report [`Abort`](Self::Abort) instead.
+    /// The caller stopped the response, keeps its tokens, and will continue it. Engines report [`Abort`](Self::Abort) instead.
     Pause,
 }
 
@@ -146,15 +146,15 @@ pub struct Completion {
     pub token_versions: Vec<PolicyVersion>,
     /// The text of the response, without special tokens.
     pub text: String,
-    /// The reason why it ended.
+    /// The reason why the response ended.
     pub finish_reason: FinishReason,
     /// The time at which the engine admitted it.
     pub started: Nanos,
-    /// The time at which its last token was sampled.
+    /// The time at which the last token was sampled.
     pub finished: Nanos,
-    /// The number of times its KV cache was dropped and computed again.
+    /// The number of times the KV cache of the response was dropped and computed again.
     pub preemptions: u32,
-    /// The engine instance that finished it.
+    /// The engine instance that finished the response.
     pub instance: u32,
 }
 
@@ -182,7 +182,7 @@ pub enum RolloutError {
     },
     /// The prompt and its longest response do not fit.
     #[error(
-        "{prompt} has {tokens} tokens; expected at most {limit}, which the engine can hold beside the longest response"
+        "{prompt} has {tokens} tokens; expected at most {limit}, which the engine can hold in addition to the longest response"
     )]
     PromptTooLong {
         /// The prompt.
@@ -209,7 +209,7 @@ pub enum RolloutError {
     Resume {
         /// The response.
         id: SampleId,
-        /// The field of its [`Partial`].
+        /// The field of the [`Partial`].
         field: &'static str,
         /// The expected value.
         expected: String,

@@ -1,6 +1,6 @@
 //! Saved models load in transformers, with equal logits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "a skipped test says so")]
+#![allow(clippy::print_stdout, reason = "a skipped test prints a message")]
 
 use std::path::Path;
 use std::process::Command;

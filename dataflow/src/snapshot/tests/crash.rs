@@ -52,7 +52,7 @@ fn at_each_operation(
         files.die_at(operation);
         first(&files);
         if files.operations() <= operation {
-            assert!(operation > 20, "there were operations to die at");
+            assert!(operation > 20, "enough operations are tested");
             return;
         }
         for crash in CRASHES {

@@ -28,7 +28,7 @@ pub(super) struct Memory(Arc<Mutex<MemoryState>>);
 
 #[derive(Default)]
 struct MemoryState {
-    /// The names that processes see, without the root `/`, which always exists.
+    /// The names that are visible to processes, without the root `/`, which always exists.
     names: BTreeMap<PathBuf, Node>,
     /// The names that are on disk.
     durable: BTreeMap<PathBuf, Node>,

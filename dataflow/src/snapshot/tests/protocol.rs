@@ -56,7 +56,7 @@ fn a_run_in_virtual_time_takes_the_same_snapshots() {
     finishes(&Toy::new(2, STEPS, 2), &files, &expected(), "prolonged");
 }
 
-/// A worker without work learns of the last step only through the end of its inputs.
+/// A worker without work detects the last step only through the end of its inputs.
 #[test]
 fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
     let files = Memory::default();
@@ -100,7 +100,7 @@ fn a_run_that_is_over_can_be_prolonged() {
         let again = Toy::new(1, STEPS, 3).run(&files);
         assert_eq!((again.fault, again.resumed, steps(&files)[0]), (None, Some(Step(5)), 5));
         let found = open(&files, 2).expect("opens").latest().expect("readable");
-        assert!(found.damage.is_empty(), "it left nothing: {:?}", found.damage);
+        assert!(found.damage.is_empty(), "damage of the removed snapshot: {:?}", found.damage);
     }
 }
 
@@ -191,7 +191,7 @@ fn who_waits_for_the_disk_is_never_far_ahead_of_it() {
         assert_eq!(outcome.fault, None);
         outcome.ahead
     };
-    assert_eq!(ahead(false), 15, "all steps at once");
+    assert_eq!(ahead(false), 15, "all steps are in flight at once");
     assert!(ahead(true) <= 5, "{}", ahead(true));
 }
 
@@ -206,13 +206,13 @@ fn a_full_disk_ends_the_run_or_is_a_warning() {
         fault.starts_with("snapshots, step 6: cannot write `/run/step-00000005/0002/"),
         "{fault}"
     );
-    assert_eq!(steps(&files)[0], 3, "the one before is there");
+    assert_eq!(steps(&files)[0], 3, "the previous snapshot is kept");
 
     let mut toy = Toy::new(2, STEPS, 2);
     toy.on_error = OnError::Warn;
     let outcome = toy.run(&files);
     assert_eq!((outcome.fault, outcome.states), (None, expected()));
-    assert!(outcome.warnings.len() >= 2, "it is tried again: {:?}", outcome.warnings);
+    assert!(outcome.warnings.len() >= 2, "the failed snapshot is retried: {:?}", outcome.warnings);
     assert_eq!(steps(&files)[0], 3);
 
     files.limit(None);

@@ -56,7 +56,7 @@ fn any_flipped_bit_is_found() {
             files.damage(&path, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
         }
     }
-    assert_eq!(restored(&store), Some(Step(9)), "as it was");
+    assert_eq!(restored(&store), Some(Step(9)), "the undamaged snapshot is restored");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn what_an_older_process_still_writes_into_is_removed_later() {
     write(&zombie, Step(9)).expect("the newest");
     let of_zombie = || files.paths().iter().any(|path| of_step_9(path));
     files.set_written_into(true);
-    let heir = open(&files, 2).expect("opens though the zombie writes");
+    let heir = open(&files, 2).expect("opens while the fenced process writes");
     assert!(of_zombie());
     files.set_written_into(false);
     take(&heir, Step(5)).expect("written");
@@ -313,7 +313,7 @@ fn a_file_that_someone_else_writes_is_a_part_once_it_is_complete() {
             begin.recv().expect("told");
             std::fs::write(path, b"weights").map_err(|error| error.to_string())
         });
-        || trainer.join().expect("the trainer lives")
+        || trainer.join().expect("the trainer is not dropped")
     });
     begun.send(()).expect("heard");
     let record = store.write(Step(3), "weights", 0, part).expect("written").expect("a file");

@@ -50,7 +50,7 @@ pub(super) struct Toy {
     pub(super) bursts: bool,
     /// The source waits until no snapshot is being written.
     pub(super) patient: bool,
-    /// Applies rows as they arrive, which is wrong.
+    /// `true` to apply rows as they arrive, which is wrong.
     pub(super) on_arrival: bool,
 }
 
@@ -194,7 +194,7 @@ impl Toy {
                     if waits {
                         break;
                     }
-                    // A dead disk is ignored.
+                    // Errors of a failed disk are ignored.
                     if worker == 0
                         && let Ok(ids) = store.manifests()
                     {

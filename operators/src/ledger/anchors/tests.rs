@@ -35,5 +35,5 @@ fn the_longest_add_up_to_their_maximum() {
         longest.plus_equals(&Longest(other));
     }
     assert_eq!(longest, Longest(7));
-    assert!(!Longest(0).is_zero(), "a case that took no time is known");
+    assert!(!Longest(0).is_zero(), "an execution time of 0 is an observation");
 }

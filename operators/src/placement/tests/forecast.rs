@@ -67,8 +67,8 @@ fn response(tokens: u32, resumed: u32, finish_reason: FinishReason) -> Response 
     Response { tokens, resumed, finish_reason, preemptions: 0 }
 }
 
-/// One prompt with two responses. One response ended after 10 s with 10 tokens, beside 10 of the prompt. The other also has 10 tokens and
-/// is expected to reach 100. Another group is complete, with 40 tokens.
+/// One prompt with two responses. One response ended after 10 s with 10 tokens, in addition to 10 of the prompt. The other also has 10
+/// tokens and is expected to reach 100. Another group is complete, with 40 tokens.
 fn tail() -> RoundProgress {
     let mut progress = RoundProgress::new(RoundKind::Long);
     progress.launch(Nanos(0), PromptId(0), 2, 10);

@@ -194,7 +194,11 @@ fn check_decision(job: Job, decision: &Decision) {
     assert!(job.allows(rollout.tensor_parallel), "{decision}");
     assert!(decision.training_devices.is_multiple_of(job.training_replica), "{decision}");
     let drained = decision.reason == Reason::Drained;
-    assert_eq!(rollout.instances == 0, drained, "something generates until the drain: {decision}");
+    assert_eq!(
+        rollout.instances == 0,
+        drained,
+        "the rollout has devices until it is drained: {decision}"
+    );
     assert!(!drained || decision.training_devices > 0, "the step ends: {decision}");
 }
 

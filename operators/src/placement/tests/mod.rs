@@ -16,7 +16,7 @@ use super::{Job, StepCost};
 /// Costs that are easy to compute by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Cost {
-    /// Seconds of an iteration on one device, whatever the batch; more devices divide it.
+    /// Seconds of an iteration on one device for any batch; more devices divide it.
     iteration: f64,
     /// Seconds per running response.
     response: f64,

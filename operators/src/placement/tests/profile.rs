@@ -143,7 +143,11 @@ fn a_step_counts_once_a_cell_and_what_drifted_is_renewed_from_it() {
     let step = [slow(7, 90, 4), slow(9, 80, 1), slow(1, 10, 2)];
     assert_eq!(drift.max_ratio(), None);
     drift.observe_step(&profile, &step);
-    assert_eq!(drift.renew_in(&mut profile), Ok(0), "a step is one measurement");
+    assert_eq!(
+        drift.renew_in(&mut profile),
+        Ok(0),
+        "several iterations of a step count as one measurement"
+    );
     near(drift.max_ratio(), 1.5);
     drift.observe_step(&profile, &step);
     let before = profile.clone();

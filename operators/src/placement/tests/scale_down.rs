@@ -104,8 +104,8 @@ fn algorithm_1_keeps_half_at_the_first_milestone_that_fits() {
     );
 }
 
-/// No lengths are known, so each response may reach 100 tokens beside 10 of its prompt: 110 for each running one. 2 x 690 x 0.95 = 1311
-/// tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
+/// No lengths are known, so each response may reach 100 tokens in addition to 10 of its prompt: 110 for each running one. 2 x 690 x 0.95 =
+/// 1311 tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
 #[test]
 fn fewer_leave_when_half_cannot_hold_the_rest() {
     let small = Cost { capacity: 690, ..cost() };
@@ -136,7 +136,7 @@ fn fewer_leave_when_half_cannot_hold_the_rest() {
     assert_eq!(scale_down_after(&mut policy), None, "nothing fits until the last milestone");
 }
 
-/// Returns how many of 20 responses had ended at the scale-down of a first long round.
+/// Returns the number of responses, of 20, that had ended at the scale-down of a first long round.
 fn scale_down_after(policy: &mut StreamTrainer<Cost>) -> Option<usize> {
     let mut script = String::from("open 0 long\nlaunch @0 0..20 x 1 of 10\nat 1\n");
     (0..20).for_each(|id| script += &format!("stop @0 {id}:0 tokens 1\n"));
@@ -199,7 +199,7 @@ fn a_predicted_trigger_waits_until_training_hidden_outweighs_the_slow_down() {
         found.map(|decision| decision.split(':').next().unwrap().parse::<u32>().unwrap())
     };
     let (free, dear) = (at(0.0).expect("fires"), at(0.1).expect("fires"));
-    assert!(free < dear, "{free} is not before {dear}");
+    assert!(free < dear, "without cost at {free}, with cost at {dear}");
     assert!(free >= 4, "{free} is before the first share");
 }
 
@@ -268,9 +268,9 @@ fn options_out_of_range_are_refused_by_name() {
     );
 }
 
-/// One round with 100 tokens per response, then rounds with 10. While the first is remembered, 16 responses with 11 tokens each are
-/// expected to sample 20 more, 496 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more, 320 in
-/// all.
+/// One round with 100 tokens per response, then rounds with 10. While the lengths of the first are kept, 16 responses with 11 tokens each
+/// are expected to sample 20 more, 496 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more, 320
+/// in all.
 #[test]
 fn lengths_of_long_ago_are_forgotten() {
     let tight = Cost { capacity: 200, ..cost() };

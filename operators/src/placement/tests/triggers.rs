@@ -1,4 +1,4 @@
-//! Compares triggers by step time. Responses and training take exactly the time that the costs predict; the policy knows lengths from
+//! Compares triggers by step time. Responses and training take exactly the time that the costs predict; the policy has the lengths of
 //! earlier rounds only.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The contract of a schedule as a slow oracle: reads the log of a run, and checks each decision against the entries before it.
 //!
-//! It knows the dataset and the promises of the configuration, keeps no state, and scans the log again for each question.
+//! It has the dataset and the guarantees of the configuration, keeps no state, and scans the log again for each question.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::log::{
 };
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
 
-/// The promises of a schedule.
+/// The guarantees of a schedule.
 #[derive(Clone, Debug)]
 pub(super) struct Contract {
     /// The prompts of the run, without those that have no quota.
@@ -116,7 +116,7 @@ impl Contract {
         assert_eq!(samples, members.into_iter().collect::<Vec<_>>(), "the group of {prompt}");
         assert_eq!(samples.len(), self.responses as usize, "the group of {prompt}");
         if self.filters {
-            assert!(varies(self.judged(round, prompt)), "{prompt} teaches nothing");
+            assert!(varies(self.judged(round, prompt)), "{prompt} has no variance of reward");
         }
         let first = first_launch(past, prompt).expect("a launched prompt");
         assert!(step.0 - first.0 < self.max_rounds, "{prompt} took from {first} to {step}");
@@ -213,7 +213,10 @@ impl Contract {
         let rejected = launched.iter().filter(|prompt| is_rejected(round, **prompt)).count();
         assert!(self.fails, "the run failed");
         assert_eq!(launched.len(), self.most, "prompts could be launched");
-        assert!(launched.len() - rejected < self.places, "enough groups may vary");
+        assert!(
+            launched.len() - rejected < self.places,
+            "the remaining prompts could still fill the round"
+        );
     }
 
     /// Checks that between events no possible decision is pending.

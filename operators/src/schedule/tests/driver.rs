@@ -72,7 +72,7 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
         let (_errors, _) = operator.output(&schema::ERRORS, &[]);
         operator.build(move |capabilities| {
             let [requests, decisions, errors] =
-                <[_; 3]>::try_from(capabilities).expect("one an output");
+                <[_; 3]>::try_from(capabilities).expect("one capability for each output");
             let version = PolicyVersion(0);
             let policy = Policy { version, location: "nowhere".into(), digest: 0 };
             let clock = Arc::new(WallClock::start());
@@ -97,7 +97,7 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
             decide(&mut driver);
             // Input that arrives after the schedule has ended the run is read again by a run that resumes.
             driver.offer(&prompt(8));
-            let last = driver.state().prompts.last.expect("one was offered");
+            let last = driver.state().prompts.last.expect("an offered prompt");
             assert_eq!(last.prompt, PromptId(7));
             |_| {}
         });

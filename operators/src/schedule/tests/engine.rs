@@ -149,7 +149,7 @@ impl Run<'_> {
     /// Delivers an event of the agenda. A response is followed by its reward if the schedule wants it.
     fn happen(&mut self, schedule: &mut impl Schedule, event: Event) {
         if let Event::Response { id, tokens, finish_reason } = event {
-            let (fate, _) = self.running.remove(&id).expect("only what runs ends");
+            let (fate, _) = self.running.remove(&id).expect("only running responses end");
             let fate = GroupOutcome { sampled: tokens, ..fate };
             if self.pausing.remove(&id) && finish_reason != FinishReason::Abort {
                 self.kept.insert((id.prompt, id.sample), fate);
@@ -213,7 +213,7 @@ impl Run<'_> {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 3]);
         let is_it = |event: &Event| matches!(event, Event::Response { id: it, .. } if *it == id);
         let found = self.agenda.iter().find(|(_, event)| is_it(event)).map(|(&key, _)| key);
-        self.agenda.remove(&found.expect("only what runs is stopped"));
+        self.agenda.remove(&found.expect("only running responses are stopped"));
         self.later(random >> 8 & 63, random, Event::Response { id, tokens, finish_reason });
     }
 

@@ -143,7 +143,7 @@ fn schedule(config: &Config) -> Builtin {
 }
 
 proptest! {
-    /// Mutants: a window taken without its last prompt; rounds one prompt short; the next epoch begun beside planned rounds.
+    /// Mutants: a window taken without its last prompt; rounds one prompt short; the next epoch begun while planned rounds remain.
     #[test]
     fn each_prompt_is_launched_once_and_all_of_it_trained(
         world in worlds(),
@@ -174,7 +174,7 @@ proptest! {
     }
 
     /// The composition of a round is fixed before its first response, so other lengths in the same step do not change it. Mutant: rounds
-    /// planned anew at each opening while the one before still reports.
+    /// planned again at each opening while the previous one still reports.
     #[test]
     fn what_a_round_launches_does_not_hang_on_its_own_lengths(
         rows in prop::collection::vec((1..500_u32, 1..500_u32), 1..12),

@@ -115,7 +115,7 @@ pub(super) fn restored(schedule: Builtin) -> Builtin {
     restored
 }
 
-/// Each law was seen to fail on mutants, some of which it names.
+/// The laws. Each was seen to fail on mutants; some of them are named.
 mod law {
     use super::*;
 
@@ -123,7 +123,7 @@ mod law {
         /// Mutants: responses of earlier steps counted; lost responses counted or not replaced; surplus of a group not aborted; admitted
         /// prompts deferred; long rounds with surplus responses; the queue taken from its tail; the age limit off by one, checked only for
         /// the oldest, or not applied to launched prompts; the end of the run ignored, or off by one; a last quota of fresh prompts taken
-        /// for spent; the next epoch begun beside a queue.
+        /// for spent; the next epoch begun while a queue exists.
         #[test]
         fn tail_batching_decides_as_the_oracle(case in cases()) {
             case.oracle().check(&case.world.run(case.tail_batching(), |schedule| schedule));

@@ -1,7 +1,7 @@
 //! Races in lockstep: the events of a schedule, and therefore its decisions, are independent of arrival order.
 //!
 //! A run is played by rollouts, a reader, a trainer and rewards with random delays: a seeded generator chooses which of them acts next. The
-//! oracle knows only the arithmetic of ticks.
+//! oracle uses only the arithmetic of ticks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -81,7 +81,7 @@ struct Running {
     brought: u32,
     /// The number of tokens so far.
     tokens: u32,
-    /// The number of tokens at its end.
+    /// The number of tokens at the end of the response.
     length: u32,
 }
 
@@ -93,7 +93,7 @@ impl Running {
 
 #[derive(Default)]
 struct Worker {
-    /// Requests that were sent to it and not processed.
+    /// The requests that the worker has not processed.
     inbox: VecDeque<Asked>,
     taken_in: u64,
     tick: Tick,
@@ -321,7 +321,7 @@ impl Play {
                 self.kept.insert((id.prompt, id.sample), (tokens, false));
             }
         } else if pauses {
-            let tokens = self.whole.remove(&id).expect("what does not run has ended");
+            let tokens = self.whole.remove(&id).expect("a response that does not run has ended");
             self.kept.insert((id.prompt, id.sample), (tokens, true));
         }
     }
@@ -376,7 +376,8 @@ impl Play {
     /// Checks that a response ends at the tick of its launch plus the number of tokens that it sampled itself, and is released once.
     fn check(&mut self, event: &Event) {
         let Event::Response { id, tokens, finish_reason } = *event else { return };
-        let (launched, brought) = self.untold.remove(&id).expect("launched, and not told before");
+        let (launched, brought) =
+            self.untold.remove(&id).expect("launched, and not reported before");
         assert_eq!(self.tick.0 - launched.0, u64::from(tokens - brought), "{id}");
         self.heard.insert(id, tokens);
         let stopped = self.stopping.remove(&id);
@@ -524,7 +525,11 @@ fn what_ends_as_it_is_launched_has_ended_though_it_is_stopped_at_the_same_tick()
     };
     let ends = vec![end(0, 0, FinishReason::Stop), end(1, 4, FinishReason::Stop)];
     sequencer.notice(Notice { worker: 0, taken_in: 3, floor: Tick::MAX, ends });
-    assert_eq!(sequencer.next(false, false), None, "one has not answered: its end came too late");
+    assert_eq!(
+        sequencer.next(false, false),
+        None,
+        "one stop is unanswered: the response had ended"
+    );
     let ends = vec![end(1, 0, FinishReason::Pause)];
     sequencer.notice(Notice { worker: 0, taken_in: 3, floor: Tick::MAX, ends });
     let told = std::iter::from_fn(|| sequencer.next(false, false)).map(|turn| turn.event);

@@ -1,6 +1,6 @@
 //! The slow oracle: reads the log of a run, and computes what the schedule should have decided.
 //!
-//! It knows the whole dataset, keeps no counters, and scans the log again for each question.
+//! It has the whole dataset, keeps no counters, and scans the log again for each question.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct Oracle {
     /// The quotas by domain; a quota of `""` applies to all domains.
     pub(super) quotas: BTreeMap<Arc<str>, usize>,
     pub(super) responses: u32,
-    /// Both factors, in twentieths.
+    /// The factors of prompts and responses, in twentieths.
     pub(super) eta_prompts: u64,
     pub(super) eta_responses: u64,
     pub(super) max_queue_age: Option<u64>,
@@ -174,7 +174,7 @@ impl Oracle {
         Expected { round, reason, launches, samples: u32::try_from(samples).unwrap() }
     }
 
-    /// Returns how many prompts of a lane a short round of `step` launches, or `None` if the round must not be short.
+    /// Returns the number of prompts of a lane that a short round of `step` launches, or `None` if the round must not be short.
     fn short(&self, queue: &[Waiting], rest: usize, quota: usize, step: u64) -> Option<usize> {
         let most = usize::try_from(ceil(self.eta_prompts, quota as u64)).unwrap();
         let with = |launched: usize| {
@@ -239,7 +239,7 @@ impl Oracle {
     fn defer(&self, past: &[Entry], prompt: PromptId) {
         let round = since_open(past);
         assert!(fates(round, prompt).is_empty(), "{prompt} was decided before");
-        assert_eq!(self.free(round, prompt), 0, "a place was left for {prompt}");
+        assert_eq!(self.free(round, prompt), 0, "{prompt} was deferred although a place was free");
         let last = past.iter().rev().map_while(as_defer).next();
         assert!(last.is_none_or(|last| last < prompt), "deferrals are in launch order");
     }

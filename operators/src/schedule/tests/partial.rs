@@ -267,7 +267,7 @@ fn tail_batching_goes_on_in_its_long_round_with_what_its_short_round_cut_off() {
     let weighted = tail_batching::Selection::Weighted;
     let refused =
         tail_batching::Config { selection: weighted, eta_responses: 1.0, ..config.clone() };
-    expect![[r#"`keep_partial` cannot be combined with `selection = "weighted"`: it weights only responses sampled anew"#]].assert_eq(&TailBatching::new(refused).unwrap_err().to_string());
+    expect![[r#"`keep_partial` cannot be combined with `selection = "weighted"`: it weights only responses sampled again"#]].assert_eq(&TailBatching::new(refused).unwrap_err().to_string());
     let outcome = play(
         &mut TailBatching::new(config).unwrap(),
         "prompts 0..9

@@ -93,7 +93,8 @@ impl Case {
             }
             Kind::TailBatching(config) => {
                 let schedule = super::super::TailBatching::new(config.clone()).expect("valid");
-                let (launched, samples) = schedule.round_size().expect("it speculates");
+                let (launched, samples) =
+                    schedule.round_size().expect("a schedule with speculation");
                 let filter = config.filter_zero_variance;
                 Contract {
                     samples,
@@ -123,7 +124,7 @@ prop_compose! {
     }
 }
 
-/// Every kind, by its number in `cases`.
+/// The numbers of all kinds, as `cases` uses them.
 const ALL: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
 
 prop_compose! {
@@ -297,7 +298,7 @@ fn harvested(
     (complete, tokens)
 }
 
-/// Each law was seen to fail on mutants, some of which it names.
+/// The laws. Each was seen to fail on mutants; some of them are named.
 mod law {
     use super::*;
 

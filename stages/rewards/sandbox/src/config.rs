@@ -105,12 +105,12 @@ pub struct Language {
     /// The command that compiles a solution, once for all test cases. If it fails, the outcome is a compile error.
     #[serde(default)]
     pub compile: Option<Vec<String>>,
-    /// The command that runs it, for each test case.
+    /// The command that runs the program, for each test case.
     pub run: Vec<String>,
 }
 
 impl Language {
-    /// Checks that the language can work.
+    /// Checks the configuration of the language.
     pub(super) fn check(&self, name: &str) -> Result<(), SandboxError> {
         let wrong = |field, expected, found: &str| {
             let (name, found) = (name.into(), found.into());

@@ -1,4 +1,4 @@
-//! The container of a slot, which defines the part of this machine that its processes see.
+//! The container of a slot, which defines the part of this machine that is visible to its processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,8 +86,8 @@ impl View {
         }
     }
 
-    /// Makes the parent folders of `path` accessible, whatever their permissions on this machine. They are new folders of the container
-    /// without other contents.
+    /// Makes the parent folders of `path` accessible, regardless of their permissions on this machine. They are new folders of the
+    /// container without other contents.
     fn open_the_way(&mut self, path: &Path) {
         for folder in
             path.ancestors().skip(1).filter_map(Path::to_str).filter(|folder| *folder != "/")

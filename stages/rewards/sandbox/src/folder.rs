@@ -38,7 +38,7 @@ impl Folder {
         )))
     }
 
-    /// Creates a folder within it.
+    /// Creates a subfolder.
     pub(super) fn within(&self, name: &str, mode: u32) -> io::Result<PathBuf> {
         let path = self.path.path().join(name);
         fs::DirBuilder::new().mode(mode).create(&path)?;

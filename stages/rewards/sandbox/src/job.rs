@@ -37,7 +37,7 @@ struct JobFrame<'a> {
 pub(super) struct Packed {
     /// The frame that the checker reads.
     pub(super) frame: Vec<u8>,
-    /// `true` if the runs share a file system, so that one run finds what another has compiled. The zygote needs to know it.
+    /// `true` if the runs share a file system, so that one run finds what another has compiled. The zygote depends on it.
     pub(super) together: bool,
 }
 

@@ -1,8 +1,8 @@
-//! The sandbox: runs code of a model against the tests of a dataset, and trusts neither.
+//! The sandbox: runs code of a model against the tests of a dataset. Neither is trusted.
 //!
 //! A [`Sandbox`] is a pool of slots. Each slot is a container around one warm Python interpreter, the *zygote*, which forks all processes
 //! of a job instead of starting new interpreters. For each job it forks a *checker*, which reads the job and runs the tests, and a *run* of
-//! the solution, which the checker controls. A run that dies, hangs or is not the last one is replaced by a new one. Each of these
+//! the solution, which the checker controls. A run that crashes, hangs or is not the last one is replaced by a new one. Each of these
 //! processes is the first process of its own namespaces. They share no memory and exchange only plain values, so a solution can neither
 //! read the tests nor change the code that checks it. The runs of a language other than Python share the namespaces of a *host*, because
 //! one run compiles what the next runs execute.

@@ -102,7 +102,7 @@ impl Drop for Pool {
     }
 }
 
-/// Cancels a job when it is dropped. Has no effect if the job is over.
+/// A guard that cancels a job when the guard is dropped. Has no effect if the job is over.
 struct Called(Arc<Call>);
 
 impl Drop for Called {

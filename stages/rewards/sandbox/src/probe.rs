@@ -20,7 +20,7 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layer {
     name: &'static str,
-    /// `true` if full isolation requires it.
+    /// `true` if full isolation requires the layer.
     required: bool,
     state: Result<String, String>,
 }

@@ -20,14 +20,14 @@ const DYING: Duration = Duration::from_secs(2);
 /// The maximum number of bytes of an error stream that are read.
 const WORDS: u64 = 64 << 10;
 
-/// Limits the allocator to one arena for all threads. By default, each thread reserves 64 MiB of address space, which counts toward the
-/// memory limit, so that eight threads could exhaust it.
+/// The variable that limits the allocator to one arena for all threads. By default, each thread reserves 64 MiB of address space, which
+/// counts toward the memory limit, so that eight threads could exhaust it.
 const ALLOCATOR: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
 /// The outermost process of a slot.
 pub(super) struct Process {
     child: Child,
-    /// Its error stream. This is a file, because a pipe that nobody reads would block the process when it is full.
+    /// The error stream of the process. This is a file, because a pipe that nobody reads would block the process when it is full.
     errors: File,
 }
 

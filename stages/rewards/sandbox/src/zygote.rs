@@ -165,7 +165,7 @@ impl Zygote {
         self.facts = Facts { cgroups: self.group.describe(), ..facts };
     }
 
-    /// Returns the reason why it did not start, from the error stream of the zygote or the container.
+    /// Returns the reason why the zygote did not start, from its error stream or that of the container.
     fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
         let (contained, said) = self.process.last_words();
         let reason =

@@ -176,10 +176,10 @@ fn control_groups_are_cleared_away() {
     drop(sandbox);
     assert_eq!(machine::groups(), Vec::<std::path::PathBuf>::new());
     drop(start(1));
-    assert!(stale.iter().all(|group| !group.exists()), "no process has that number");
+    assert!(stale.iter().all(|group| !group.exists()), "groups of dead processes are removed");
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+#[expect(clippy::print_stderr, reason = "a skipped test prints a message")]
 fn skipped(why: &str) {
     eprintln!("skipped: no control groups:\n{why}");
 }
@@ -190,7 +190,7 @@ fn jobs_share_nothing() {
     let sandbox = start(1);
     let chance = "import random\nprint(random.random())\n";
     let print = || run(&sandbox, &format!("{chance}{RIGHT}")).stdout;
-    assert_ne!(print(), print(), "nor their random numbers");
+    assert_ne!(print(), print(), "two runs have different random numbers");
     let leave = "import builtins, os\nbuiltins.left = 1\nopen('/tmp/left', 'w').write('x')\nos.environ['LEFT'] = '1'\n";
     let look = "import builtins, os\nassert not hasattr(builtins, 'left') and not os.path.exists('/tmp/left') and 'LEFT' not in os.environ\n";
     for code in [leave, look] {
@@ -198,7 +198,7 @@ fn jobs_share_nothing() {
     }
 }
 
-/// Every job is forked from the zygote and inherits its memory. Neither the solution nor the tests of a former job may be in it.
+/// Every job is forked from the zygote and inherits its memory. Neither the solution nor the tests of an earlier job may be in it.
 #[test]
 fn no_memory_of_a_former_job() {
     let _alone = alone();
@@ -213,8 +213,8 @@ fn no_memory_of_a_former_job() {
     let verdict = block_on(sandbox.run(&marked)).expect("there is a verdict");
     assert_eq!(verdict.outcome(), Outcome::Passed);
     let search = |own: &str| run(&sandbox, &format!("{}{RIGHT}# {own}", hostile::SEARCH)).stdout;
-    assert_eq!(search(""), "0\n", "of former jobs nothing is left");
-    assert_ne!(search(&mark), "0\n", "of its own source a run has copies: the search works");
+    assert_eq!(search(""), "0\n", "the memory has no data of earlier jobs");
+    assert_ne!(search(&mark), "0\n", "the search finds the source of the run itself");
 }
 
 /// Runs a job on a sandbox with one slot, and kills the slot `times` times while the job runs.

@@ -36,11 +36,11 @@ pub enum CodeScore {
     Fraction,
 }
 
-/// Scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
+/// A reward that scores the code in a response by the tests of its prompt, in a [sandbox](rollpacker_sandbox).
 ///
-/// The code is one program, taken from the response after the thinking: the last fenced block that defines what the tests ask for, with the
-/// imports and helpers of other blocks. Without a fence, it is the code in the text. The forms of tests are those of [`Check`]; they are
-/// read from the ground truth or, for ROLL's columns, from the extra fields.
+/// The code is one program, taken from the response after the thinking: the last fenced block that defines the names that the tests use,
+/// with the imports and helpers of other blocks. Without a fence, it is the code in the text. The forms of tests are those of [`Check`];
+/// they are read from the ground truth or, for ROLL's columns, from the extra fields.
 ///
 /// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total time of the cases. Labels: `outcome`, that of the
 /// first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason why that case did not pass. A case

@@ -12,8 +12,8 @@ use super::Cost;
 
 /// A reward that is called once for equal samples, including samples that are scored concurrently.
 ///
-/// Samples are equal if they agree in everything that a reward sees apart from the ids of sample and row. Errors are not cached. A cached
-/// score has no executions, so that limits do not learn from an execution twice.
+/// Samples are equal if they agree in all inputs of a reward apart from the ids of sample and row. Errors are not cached. A cached
+/// score has no executions, so that no execution changes the limits twice.
 pub struct Cached {
     reward: SharedReward,
     memory: Arc<Mutex<Memory>>,
@@ -140,7 +140,7 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a digest of everything that a reward sees of a sample. Each text is preceded by its length, so that different samples cannot
+/// Returns a digest of all inputs of a reward. Each text is preceded by its length, so that different samples cannot
 /// collide by moving text between fields.
 fn key(sample: &Sample) -> Key {
     let mut digest = Sha256::new();

@@ -28,7 +28,7 @@ pub struct Guard {
     /// [retryable](rollpacker_stages::reward::ErrorKind::Retryable) error or a [timeout](rollpacker_stages::reward::ErrorKind::Timeout).
     pub attempts: u32,
     /// The wait before the second attempt in seconds, from 1e-6 to 86400; 1 by default. It doubles for each further attempt, up to a
-    /// minute, and is shortened by up to a half at random. The wait is at least as long as the server asks for; if that is ten minutes or
+    /// minute, and is shortened by up to a half at random. The wait is at least as long as the server requests; if that is ten minutes or
     /// more, there is no further attempt.
     pub backoff_s: f64,
     /// Maximum number of concurrent calls; no limit by default.
@@ -38,7 +38,7 @@ pub struct Guard {
     /// Maximum mean rate of tokens per minute, [as estimated](rollpacker_stages::reward::Reward::cost), from 1e-3 to 1e12; no limit by
     /// default. A burst of as many tokens is possible.
     pub tokens_per_minute: Option<f64>,
-    /// Number of cached scores, by everything that a reward sees of a sample; 0, no cache, by default.
+    /// Number of cached scores, by all inputs of a reward; 0, no cache, by default.
     pub cache: usize,
 }
 

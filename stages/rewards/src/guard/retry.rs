@@ -9,7 +9,7 @@ use rollpacker_stages::reward::{Context, ErrorKind, Reward, RewardError, Sample,
 
 use super::Cost;
 
-/// The wait from which on there is no further attempt, so that a server that asks to wait for a day does not block a run for a day.
+/// The wait from which on there is no further attempt, so that a server that requests a wait of a day does not block a run for a day.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A reward that is called again after a retryable error or a timeout.

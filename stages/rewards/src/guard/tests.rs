@@ -174,7 +174,7 @@ async fn requests_wait_for_their_budget() {
     assert_eq!(took, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 11.0, 21.0]);
     advance(Duration::from_secs(600)).await;
     let took = join_all((0..7).map(|_| timed(&reward, &context))).await;
-    assert_eq!(took[6].1.round(), 11.0, "a bucket holds no more than a minute's");
+    assert_eq!(took[6].1.round(), 11.0, "a bucket holds at most the budget of one minute");
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +213,7 @@ async fn equal_samples_are_asked_of_once() {
     for response in ["a", "b", "a", "c", "a", "b"] {
         score(response).await.expect("scores");
     }
-    assert_eq!(scripted.counts().0, 4, "`b` was forgotten for `c`, `a` was in use");
+    assert_eq!(scripted.counts().0, 4, "`b` was evicted for `c`; `a` was in use");
     let other = Sample { ground_truth: Some(String::new()), ..sample("a") };
     reward.score(&other, &context).await.expect("scores");
     assert_eq!(scripted.counts().0, 5, "an empty ground truth is not none");
@@ -236,7 +236,7 @@ async fn a_shared_call_outlives_who_asked_first_and_ends_with_the_last() {
     assert!(poll!(&mut only).is_pending());
     drop(only);
     advance(Duration::from_secs(10)).await;
-    assert_eq!(scripted.counts(), (2, 1), "nobody waits: the call is gone");
+    assert_eq!(scripted.counts(), (2, 1), "the call is dropped when no caller waits for it");
     assert_eq!(reward.score(&other, &context).await, Ok(1.0.into()));
 }
 

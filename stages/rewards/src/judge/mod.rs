@@ -44,7 +44,7 @@ pub struct Judgement {
     pub votes: u32,
     /// The way to combine several verdicts.
     pub combine: Votes,
-    /// `true` (default) if the judge only sees the part of a response after `</think>`.
+    /// `true` (default) if the judge only receives the part of a response after `</think>`.
     pub after_think: bool,
     /// The temperature of the judge's answers, from 0 to 2; 0 (default) is greedy.
     pub temperature: f64,
@@ -156,7 +156,7 @@ impl Judge {
 
     /// Returns one verdict. `seed` distinguishes the verdicts of a response.
     ///
-    /// If the first answer has no verdict, the question is asked once more with the seed `seed + votes`, which no other verdict of this
+    /// If the first answer has no verdict, the question is sent once more with the seed `seed + votes`, which no other verdict of this
     /// response uses. Its cost is spent first: [`Reward::cost`] covers one question per verdict.
     async fn vote(
         &self,

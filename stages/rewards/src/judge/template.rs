@@ -24,7 +24,7 @@ use crate::field::{content, messages};
 /// | `verdict` | the instruction how to write the verdict, as the end of a sentence |
 ///
 /// The policy learns to please the judge, so its response must be treated as hostile. It is placed between two lines with a code that
-/// depends on every character of the response; the policy therefore cannot know the code and close the fence. Control tokens of chat
+/// depends on every character of the response; the policy therefore cannot predict the code and close the fence. Control tokens of chat
 /// templates (`<|im_end|>`, `</s>`, ...) in the response are broken by a blank.
 #[derive(Debug)]
 pub struct Template {

@@ -53,7 +53,7 @@ fn completion(content: &str) -> Reply {
     Reply::json(&json!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
 }
 
-/// A server that judges by the text within the fence, whatever that text claims about itself.
+/// A server that judges by the text within the fence, regardless of that text's claims.
 fn right_if_four(_: usize, request: &Request) -> Reply {
     let prompt = request.body["messages"][1]["content"].as_str().unwrap_or_default();
     let response = prompt.split_once("Response:\n").map_or("", |(_, rest)| rest);
@@ -191,7 +191,7 @@ async fn a_server_that_fails_for_a_while_is_asked_again() {
     })
     .await;
     let judge = made(&server.url, json!({"attempts": 4, "backoff_s": 0.001}));
-    assert_eq!(score(&judge, "It is 4.").await.expect("at last").value, 1.0);
+    assert_eq!(score(&judge, "It is 4.").await.expect("the last attempt succeeds").value, 1.0);
     assert_eq!(server.requests().len(), 4);
 }
 
@@ -230,7 +230,7 @@ async fn a_dropped_call_hangs_up_all_its_votes() {
         server.hung_up().await;
         server.hung_up().await;
     };
-    tokio::time::timeout(Duration::from_secs(30), both).await.expect("both hang up");
+    tokio::time::timeout(Duration::from_secs(30), both).await.expect("both connections are closed");
 }
 
 /// The second question takes as much from the budgets as the first.

@@ -38,7 +38,7 @@ async fn a_process_scores_one_sample_after_the_other() {
     let first = score(&reward, "x").await.expect("scores");
     assert_eq!((first.value, first.labels["note"].as_str()), (0.5, "n"));
     let second = score(&reward, "x").await.expect("scores");
-    assert_eq!(first.components["pid"], second.components["pid"], "the process lives on");
+    assert_eq!(first.components["pid"], second.components["pid"], "the process was not killed");
     assert!(!first.components.contains_key("id"));
 }
 
@@ -61,7 +61,7 @@ async fn errors_are_of_their_kind_and_end_no_process() {
         shell(r#"echo "{\"id\": $id, \"error\": \"by $$\", \"kind\": \"not_applicable\"}""#);
     let error = score(&reward, "x").await.expect_err("an error");
     assert_eq!(error.kind, ErrorKind::NotApplicable);
-    assert_eq!(score(&reward, "x").await, Err(error), "the process lives on");
+    assert_eq!(score(&reward, "x").await, Err(error), "the process was not killed");
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn a_dropped_call_kills_the_whole_group() {
     // Only the call is dropped, not the reward.
     let mut rest = Vec::new();
     let end = tokio::time::timeout(Duration::from_secs(30), receiver.read_to_end(&mut rest));
-    end.await.expect("nobody holds the pipe").expect("the pipe ends");
+    end.await.expect("no process holds the pipe open").expect("the pipe ends");
     assert!(rest.is_empty());
     drop(reward);
 }
@@ -159,7 +159,7 @@ async fn a_reward_that_is_dropped_leaves_no_process() {
     drop(reward);
     let mut rest = Vec::new();
     let end = tokio::time::timeout(Duration::from_secs(30), receiver.read_to_end(&mut rest));
-    end.await.expect("nobody holds the pipe").expect("the pipe ends");
+    end.await.expect("no process holds the pipe open").expect("the pipe ends");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
 const MAX_WRAPPERS: usize = 8;
 
 fn valid(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("invariant: a valid pattern")
+    Regex::new(pattern).expect("invariant: the pattern is valid")
 }
 
 /// Returns the letter that a text consists of or begins with as a label, in upper case: `B`, `(b)`, `\text{(B)}`, `B) Paris`,

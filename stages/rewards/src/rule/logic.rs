@@ -13,7 +13,7 @@ use super::format::{FormatStyle, opened_by_prompt};
 
 use claims::Claims;
 
-/// Checks the solution of a knights-and-knaves puzzle, in the data of Logic-RL.
+/// A reward that checks the solution of a knights-and-knaves puzzle, in the data of Logic-RL.
 ///
 /// The ground truth is text with one claim a line, `(1) Zoey is a knight`, or JSON with such text in the field `solution_text_format`. The
 /// answer must make exactly the same claims in any order, with the names as they are written. An additional name, a contradiction or an

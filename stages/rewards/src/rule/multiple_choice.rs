@@ -62,7 +62,7 @@ static ALONE: LazyLock<Regex> =
     LazyLock::new(|| valid(r"(?:^|[^\p{L}\p{N}'’])([A-Z])(?:$|[^\p{L}\p{N}'’])"));
 
 fn valid(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("invariant: a valid pattern")
+    Regex::new(pattern).expect("invariant: the pattern is valid")
 }
 
 impl Choices {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 static ARTICLES: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\b(a|an|the)\b").expect("invariant: a valid pattern"));
+    LazyLock::new(|| Regex::new(r"\b(a|an|the)\b").expect("invariant: the pattern is valid"));
 
 /// The differences to ignore when texts are compared. Surrounding blanks are always ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

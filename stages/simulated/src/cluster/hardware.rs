@@ -46,7 +46,7 @@ impl Hardware {
         })
     }
 
-    /// Returns the names that [`built_in`](Self::built_in) knows.
+    /// Returns the names that [`built_in`](Self::built_in) accepts.
     #[must_use]
     pub fn names() -> [&'static str; 5] {
         BUILT_IN.map(|(name, ..)| name)

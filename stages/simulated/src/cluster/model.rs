@@ -41,7 +41,7 @@ impl ModelShape {
         Some(Self { name: name.to_owned(), parameters, layers, hidden_size, kv_heads, head_dim })
     }
 
-    /// Returns the names that [`built_in`](Self::built_in) knows.
+    /// Returns the names that [`built_in`](Self::built_in) accepts.
     #[must_use]
     pub fn names() -> [&'static str; 5] {
         BUILT_IN.map(|(name, ..)| name)

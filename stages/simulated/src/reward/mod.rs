@@ -45,9 +45,9 @@ pub struct SimulatedRewardsConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judge {
-    /// On separate devices.
+    /// The judge has separate devices.
     Dedicated,
-    /// On the devices of the rollout, which slows down its decoding.
+    /// The judge uses the devices of the rollout, which slows down decoding.
     #[default]
     Colocated,
 }
@@ -94,7 +94,7 @@ struct Course {
     draw: Draw,
     lengths: Arc<dyn LengthModel>,
     clock: VirtualClock,
-    /// Dispatches the responses if they are scored after the rollout.
+    /// The controller that dispatches responses; present if they are scored after the rollout.
     controller: Option<Arc<Controller>>,
     /// The latency in seconds in addition to the scoring time.
     latency: f64,

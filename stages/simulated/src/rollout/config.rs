@@ -48,10 +48,10 @@ pub enum Dispatch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandOut {
-    /// All are received when the last one is sent: a batch is one call (veRL, and RollPacker according to its Fig. 11c).
+    /// When the last response of the batch is sent: a batch is one call (veRL, and RollPacker according to its Fig. 11c).
     #[default]
     Together,
-    /// Each is received when it is sent, so the first ones run before the last one is sent.
+    /// When the response itself is sent, so the first ones run before the last one is sent.
     Streamed,
 }
 
@@ -59,10 +59,10 @@ pub enum HandOut {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collect {
-    /// Each when it ends.
+    /// When the response itself ends.
     #[default]
     Streamed,
-    /// All when the last requested one has ended: a batch is one call (veRL).
+    /// When the last requested response has ended: a batch is one call (veRL).
     Together,
 }
 

@@ -82,7 +82,7 @@ enum Next {
     Iterations(u64),
     /// The KV cache is full.
     Full,
-    /// Nothing runs, and the next response arrives at this time.
+    /// The instance is idle, and the next response arrives at this time.
     Arrival(f64),
     Nothing,
 }
@@ -117,7 +117,7 @@ impl Instance {
     /// Each round starts between two iterations. It admits what has arrived and fits, and then jumps to the next event: the end of a
     /// response, a full KV cache, the first iteration boundary after an arrival, or an arrival while nothing runs. A jump that would end
     /// after `until` is not made, because the caller may change the instance before. The instance then stays at its last decided boundary,
-    /// and the next call computes the jump anew.
+    /// and the next call computes the jump again.
     pub(super) fn advance(
         &mut self,
         until: f64,

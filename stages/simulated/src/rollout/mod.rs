@@ -73,7 +73,7 @@ pub struct SimulatedEngine {
 #[derive(Debug, Default)]
 struct Site {
     instance: Instance,
-    /// The version of its weights.
+    /// The version of the instance's weights.
     version: Option<PolicyVersion>,
     due: Option<Nanos>,
 }

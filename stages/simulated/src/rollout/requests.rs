@@ -27,14 +27,14 @@ pub(super) struct Live {
     pub(super) length: u32,
     /// Number of tokens at iteration `since`.
     pub(super) tokens: u32,
-    /// Iteration of its instance at which it started to run; valid only while it runs.
+    /// Iteration of the instance at which the response started to run; valid only while it runs.
     pub(super) since: u64,
     /// The turn of the only valid [`Ticket`] of the response.
     pub(super) turn: u64,
     pub(super) state: State,
     pub(super) instance: u32,
     pub(super) preemptions: u32,
-    /// Time of its first admission, in nanoseconds.
+    /// Time of the first admission, in nanoseconds.
     pub(super) started: Option<f64>,
 }
 
@@ -75,7 +75,7 @@ impl Requests {
         let id = live.id;
         let slot = self.live.insert(live);
         let before = self.open.insert(id, slot);
-        debug_assert!(before.is_none(), "{id} was asked for twice");
+        debug_assert!(before.is_none(), "{id} was requested twice");
         slot
     }
 

@@ -267,7 +267,10 @@ fn fewer_instances_take_over_what_the_others_had() {
     bench.run();
     assert_eq!(bench.ended.len(), 8);
     assert!(bench.ended.values().all(|c| c.instance == 0 && c.response_length == 1000));
-    assert!(bench.ended.values().all(|c| c.preemptions == 0), "moving is no preemption");
+    assert!(
+        bench.ended.values().all(|c| c.preemptions == 0),
+        "moved responses do not count as preempted"
+    );
     let on_four = {
         let mut bench = Bench::new(config(4, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
         bench.generate(1, 8);
@@ -317,7 +320,9 @@ fn without_instances_responses_wait_and_another_tensor_parallelism_restarts() {
 fn a_model_that_does_not_fit_ends_the_engine() {
     let mut bench = Bench::new(config(2, 0), Rule { length: scattered, prompt_length: 250 });
     bench.engine.place(Placement { instances: 1, tensor_parallel: 9 });
-    let Some(RolloutEvent::Failed(error)) = bench.engine.poll() else { panic!("it goes on") };
+    let Some(RolloutEvent::Failed(error)) = bench.engine.poll() else {
+        panic!("the engine did not fail")
+    };
     assert_eq!(
         error.to_string(),
         "rollout engine instance 0 failed: tensor_parallel: expected 1 to 8, the devices of a server, found 9"

@@ -58,7 +58,7 @@ async fn calls_are_collected_up_to_a_size_and_a_wait() {
     let expected = [Ok(0.0), Ok(1.0), Ok(2.0), Ok(3.0), Err(ErrorKind::Fatal)];
     assert_eq!((values.as_slice(), took), (expected.as_slice(), 11.0));
     assert_eq!(*lock(&lengths.sizes), [3, 2]);
-    assert_eq!(scores(&reward, &["a", "b", "c"]).await.1, 1.0, "a full batch waits no more");
+    assert_eq!(scores(&reward, &["a", "b", "c"]).await.1, 1.0, "a full batch starts immediately");
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,5 +94,9 @@ async fn a_batch_ends_with_its_last_call() {
     drop(call);
     advance(Duration::from_secs(10)).await;
     assert_eq!(lengths.ended.load(Ordering::Relaxed), 0);
-    assert_eq!(scores(&reward, &["a"]).await.0, [Ok(1.0)], "the next one is not held up");
+    assert_eq!(
+        scores(&reward, &["a"]).await.0,
+        [Ok(1.0)],
+        "a dropped call does not delay the next one"
+    );
 }

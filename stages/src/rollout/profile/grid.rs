@@ -52,7 +52,7 @@ impl Grid {
     }
 }
 
-/// Returns `first`, twice it, four times it, ... below `last`, and then `last`.
+/// Returns `first * 2^i` for i = 0, 1, ... as long as it is less than `last`, and then `last`.
 #[must_use]
 pub fn doublings(first: u32, last: u32) -> Vec<u32> {
     let below = std::iter::successors(Some(first), |value| value.checked_mul(2));

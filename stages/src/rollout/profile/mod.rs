@@ -14,7 +14,7 @@ use super::RolloutError;
 /// Number of repeats that suffice for a median.
 pub const LEAST_REPEATS: u32 = 3;
 
-/// Maximum number of repeats of a point, whatever time is left.
+/// Maximum number of repeats of a point, regardless of the remaining time.
 pub const MOST_REPEATS: u32 = 15;
 
 /// A point is deferred while one repeat of it would take more than this fraction (1/8) of the remaining time.
@@ -52,7 +52,7 @@ impl fmt::Display for Phase {
 pub struct Point {
     /// The kind of the iteration.
     pub phase: Phase,
-    /// Number of instances that run it at the same time; on one machine they share cores or bandwidth.
+    /// Number of instances that run the iteration at the same time; on one machine they share cores or bandwidth.
     pub instances: u32,
     /// Number of devices of an instance.
     pub tensor_parallel: u32,
@@ -84,7 +84,7 @@ impl Point {
 pub struct Row {
     /// The kind of the iteration.
     pub phase: Phase,
-    /// Number of instances that ran it at the same time; on one machine they share cores or bandwidth.
+    /// Number of instances that ran the iteration at the same time; on one machine they share cores or bandwidth.
     pub instances: u32,
     /// Number of devices of an instance.
     pub tensor_parallel: u32,
@@ -141,7 +141,7 @@ pub trait Measure {
 /// A point is deferred while one repeat would take more than an eighth of the remaining time and other points are left. It is omitted if it
 /// would take all the remaining time. Its time is estimated from smaller points that were measured, in proportion to the tokens; this
 /// overestimates rather than underestimates, and becomes more accurate as larger points are measured. The smallest point of each phase and
-/// instance count has no estimate and is measured whatever it takes, while there is time, so that there is always a row.
+/// instance count has no estimate and is measured regardless of its cost, while time is left, so that there is always a row.
 ///
 /// # Errors
 /// Returns an error if the engine fails.
@@ -321,7 +321,10 @@ mod tests {
         let points = grid().points().len();
         let rows = Steady::new(0.0, &[1.0]).measure(points as f64 * 8.0);
         let repeats: Vec<u32> = rows.iter().map(|row| row.repeats).collect();
-        assert!(rows.len() + 3 >= points, "but for the last, which may be thought too dear");
+        assert!(
+            rows.len() + 3 >= points,
+            "all points are measured, except the last ones if their estimated time exceeds the budget"
+        );
         assert!(repeats.iter().all(|repeats| (6..10).contains(repeats)), "{repeats:?}");
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Answering {
     generator: Generator<Box<dyn Network>>,
     /// The questions in progress, with the channels of their answers.
     open: BTreeMap<SampleId, oneshot::Sender<Reply>>,
-    /// The id with which it is registered as a host; `None` for the judge's own thread.
+    /// The id of the host; `None` for the judge's own thread.
     host: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ impl Answering {
         }
     }
 
-    /// Does some work. An error or panic in it ends the judge.
+    /// Calls `work`. An error or a panic of the call ends the judge.
     fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<usize, GeneratorError>) -> usize {
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
         let reason = match outcome {

@@ -82,7 +82,7 @@ impl Questions {
         Ok(answer)
     }
 
-    /// Puts questions back at the front of the queue, in the order in which they were asked.
+    /// Puts questions back at the front of the queue, in the order of their arrival.
     pub(super) fn give_back(&self, mut questions: Vec<Question>) {
         let mut state = self.lock();
         if let Some(failure) = state.failure.clone() {

@@ -221,7 +221,7 @@ fn a_folder_is_one_model_whoever_names_it() {
         "`max_running`: expected 8, the value that another judge of the same model uses, found 3"
     );
     drop(first);
-    assert!(models.open_model(other).is_ok(), "nobody uses the first any more");
+    assert!(models.open_model(other).is_ok(), "the first model is no longer in use");
 }
 
 /// Returns a queue and a worker that answers it with the model of `folder`, `max_running` questions at once.
@@ -278,7 +278,7 @@ fn an_answer_goes_on_elsewhere_from_the_tokens_it_has() {
     let mut first = new();
     (0..10).for_each(|_| _ = first.step(usize::MAX));
     drop(first);
-    assert_eq!(questions.next(), Some(4 + 10), "in the order in which they were asked");
+    assert_eq!(questions.next(), Some(4 + 10), "questions are answered in order");
     let mut second = new();
     let mut iterations = 0;
     while second.wants() > 0 {

@@ -80,7 +80,7 @@ impl Checkpoint {
             for name in metadata.offset_keys() {
                 let info = metadata
                     .info(&name)
-                    .expect("invariant: the metadata knows the names that it lists");
+                    .expect("invariant: the metadata describes the tensors that it lists");
                 match missing.remove(&name) {
                     Some(shape) => {
                         let entry = Entry::new(&file.path, shards.len(), &name, info, &shape)?;

@@ -29,9 +29,9 @@ struct Place {
 /// The next step of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route<T> {
-    /// It is sent to an instance.
+    /// The response is sent to an instance.
     To(usize, T),
-    /// It was aborted in transit and ends.
+    /// The response was aborted in transit and ends.
     Ends(T),
 }
 

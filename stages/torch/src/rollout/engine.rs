@@ -5,7 +5,7 @@
 //! cost more than they gain by splitting small kernels.
 //!
 //! In an iteration, an instance executes the commands that have arrived, preempts responses if the KV budget is exceeded, admits waiting
-//! ones, prefills new prompts (once per prompt, whatever its number of samples), and samples one token for every running response.
+//! ones, prefills new prompts (once per prompt, for any number of samples), and samples one token for every running response.
 //! Responses that end leave at once, so that no time is spent on padding.
 //!
 //! Requests made between two polls are sent to an instance together and start in the same iteration: their prompts are prefilled together,
@@ -72,13 +72,13 @@ pub struct TorchEngine {
     dispatch: Dispatch<Sequence>,
     /// Responses that are assigned to instances but not sent yet, by instance.
     asked: BTreeMap<usize, Vec<Sequence>>,
-    /// Set if lengths are replayed.
+    /// The replay of lengths, if one is configured.
     replay: Option<Replay>,
     received: Receiver<Report>,
     guests: Guests,
     /// The policy that was loaded last.
     policy: PolicyVersion,
-    /// Set once the lockstep interface was requested.
+    /// The state of lockstep mode; present once the lockstep interface was requested.
     race: Option<Race>,
     failed: bool,
 }

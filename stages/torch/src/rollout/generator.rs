@@ -27,7 +27,7 @@ pub(crate) struct Generator<N> {
     cache: KvCache,
     sampler: Sampler,
     scheduler: Scheduler,
-    /// Set in deterministic mode, in which tokens must not depend on the other sequences in the batch.
+    /// The passes of deterministic mode, in which tokens must not depend on the other sequences in the batch.
     passes: Option<Passes>,
 }
 
@@ -193,7 +193,7 @@ impl<N: Network> Generator<N> {
         Ok(self.sampler.sample(&network.logits(&hidden)?, &draws)?)
     }
 
-    /// Does the same as [`decode`](Self::decode), in passes. Padding rows repeat the draw of the pass's last row; their tokens are dropped.
+    /// Decodes as [`decode`](Self::decode) does, in passes. Padding rows repeat the draw of the pass's last row; their tokens are dropped.
     fn decode_in(
         &mut self,
         passes: Passes,
@@ -279,7 +279,7 @@ impl<N: Network> Generator<N> {
         Ok(tokens)
     }
 
-    /// Does the same as [`prefill`](Self::prefill) for one prefix, in passes. The other slots copy the result.
+    /// Prefills one prefix as [`prefill`](Self::prefill) does, in passes. The other slots copy the result.
     fn prefill_in(&mut self, passes: Passes, prefix: &Prefix) -> Result<usize, TchError> {
         let Prefix { tokens, slots } = prefix;
         let positions: Vec<usize> = (0..tokens.len()).collect();

@@ -229,7 +229,7 @@ mod tests {
                 took += lodger.beside_actor();
                 prop_assert!(took <= iteration * share);
             }
-            prop_assert_eq!(took, pieces.iter().sum::<usize>(), "all of it is done");
+            prop_assert_eq!(took, pieces.iter().sum::<usize>(), "all pieces are processed");
         }
     }
 }

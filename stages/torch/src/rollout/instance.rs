@@ -110,9 +110,9 @@ impl Fault {
 /// The result of a turn of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It did some work.
+    /// The instance worked.
     Acted,
-    /// There was no work.
+    /// The instance had no work.
     Idle,
     /// The engine was dropped.
     Over,
@@ -192,7 +192,7 @@ impl Instance {
         now.map_or(Ok(()), |command| self.follow(command))
     }
 
-    /// Publishes how far the instance has come.
+    /// Publishes the progress of the instance.
     fn publish(&self) {
         if !self.deterministic {
             return;

@@ -55,7 +55,7 @@ pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
             other => return other.map(|()| passes),
         }
     }
-    Err(refused.expect("invariant: there are ways"))
+    Err(refused.expect("invariant: at least one choice of passes is tried"))
 }
 
 /// A test sequence and its reference logits.
@@ -94,11 +94,11 @@ impl<'a, N: Network> Trial<'a, N> {
         (1..SLOTS).try_for_each(|to| self.cache.copy(Copy { from: 0, to, positions: TOKENS }))?;
         for position in TOKENS - ALONE..TOKENS {
             let found = self.rows(&[position])?;
-            self.compare(&found, [position], "alone and beside others of its sequence")?;
+            self.compare(&found, [position], "alone and with others of its sequence")?;
         }
         let positions = [TOKENS - 1, EXTENT, EXTENT / 2, 3];
         let found = self.rows(&positions)?;
-        self.compare(&found, positions, "beside other sequences")
+        self.compare(&found, positions, "with other sequences")
     }
 
     /// Computes the logits of the sequence in passes of `size`, into one slot.
@@ -207,6 +207,6 @@ mod tests {
     fn kernels_that_round_by_place_are_refused() {
         tch::set_num_threads(1);
         let refusal = passes_where(|place, _| if place == 7 { 1.0 } else { 0.0 }).unwrap_err();
-        assert!(refusal.contains("differently alone and beside others"), "{refusal}");
+        assert!(refusal.contains("differently alone and with others"), "{refusal}");
     }
 }

@@ -318,9 +318,9 @@ impl KeysValues {
 /// The keys that a query attends to.
 #[derive(Clone, Copy)]
 enum Causal<'a> {
-    /// Those up to its own position.
+    /// The positions up to that of the row.
     Yes,
-    /// Those that the mask lets through; all of them without a mask.
+    /// The positions that the mask permits; all positions without a mask.
     No(Option<&'a Tensor>),
 }
 

@@ -168,7 +168,7 @@ impl Shared {
     }
 }
 
-/// Returns how instances of `config` split passes, tested with `decoder` on a thread like theirs; `None` without deterministic generation.
+/// Returns the passes for instances of `config`, tested with `decoder` on a thread like theirs; `None` without deterministic generation.
 pub(super) fn passes(
     config: &TorchEngineConfig,
     decoder: &mut Decoder,

@@ -14,7 +14,7 @@ use super::{Completion, FinishReason, RolloutError, RolloutEvent};
 pub(crate) struct Launch {
     /// The tick of the launch.
     pub(super) tick: Tick,
-    /// Number of tokens that it was resumed with.
+    /// Number of tokens that the response was resumed with.
     pub(super) brought: u32,
     /// The policy version that was loaded.
     pub(super) policy: PolicyVersion,
@@ -41,9 +41,9 @@ pub(super) struct Progress(Mutex<Standing>);
 /// A snapshot of the progress of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// Number of shares of work that it has taken.
+    /// Number of shares of work that the instance has taken.
     pub(super) shares: u64,
-    /// All responses that it has taken and that have not ended end later than this.
+    /// A tick before the end of all responses that the instance has taken and that have not ended.
     pub(super) floor: Tick,
 }
 
@@ -300,7 +300,7 @@ mod tests {
         end(&mut race, 3, 3, FinishReason::Abort);
         let cut = |sample, tokens| (sample, tokens, FinishReason::Abort);
         assert_eq!(given(&mut race), [cut(0, 4), cut(1, 4), cut(2, 1), cut(3, 3)]);
-        assert_eq!(race.reached(Tick::MAX).ended, [], "nobody hears of what is dropped");
+        assert_eq!(race.reached(Tick::MAX).ended, [], "dropped responses are not reported");
         assert!(race.launched.is_empty() && race.aborted.is_empty() && race.ended.is_empty());
     }
 

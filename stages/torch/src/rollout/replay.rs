@@ -76,12 +76,12 @@ mod tests {
         assert_eq!((replay.launch(id(0, 0)), replay.launch(id(0, 1))), (9, 3));
         assert_eq!((replay.resume(id(0, 0)), replay.resume(id(0, 0))), (9, 9));
         assert_eq!((replay.launch(id(1, 2)), replay.launch(id(1, 1))), (5, 7));
-        assert_eq!(replay.resume(id(1, 1)), 7, "launched anew");
+        assert_eq!(replay.resume(id(1, 1)), 7, "launched again");
         replay.end(id(0, 1));
-        assert_eq!(replay.resume(id(1, 1)), 7, "what ended is the one before");
+        assert_eq!(replay.resume(id(1, 1)), 7, "only the earlier launch has ended");
         replay.end(id(3, 1));
         assert_eq!(replay.given.len(), 2);
-        assert_eq!(replay.resume(id(0, 5)), 9, "of another engine");
+        assert_eq!(replay.resume(id(0, 5)), 9, "a response that another engine launched");
     }
 
     #[test]

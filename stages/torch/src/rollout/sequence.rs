@@ -18,7 +18,7 @@ pub(crate) struct Draw {
     pub(crate) uniform: f64,
     /// `true` if an end-of-sequence token may be sampled.
     pub(crate) may_end: bool,
-    /// `true` if the response ends with this token, whatever would be sampled.
+    /// `true` if the response ends with this token, regardless of the sampled token.
     pub(crate) must_end: bool,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Draw {
 pub(crate) struct Sequence {
     pub(crate) id: SampleId,
     pub(crate) prompt_ids: Arc<[i32]>,
-    /// The sampling options of its tokens, and their number.
+    /// The sampling options of the response's tokens, and their number.
     pub(crate) sampling: Sampling,
     /// Forced length of the response, if lengths are replayed.
     pub(crate) forced_length: Option<u32>,

@@ -196,7 +196,7 @@ impl Critic {
     /// Returns the gradient that an update would apply, `[parameters]`.
     #[cfg(test)]
     pub(crate) fn gradient(&self) -> Tensor {
-        let tally = self.accumulated.tally().expect("all is taken");
+        let tally = self.accumulated.tally().expect("all units are accumulated");
         let denominator = tally.denominator().max(f64::MIN_POSITIVE);
         self.accumulated.mean(&self.parameters, denominator).expect("gradients fit")
     }

@@ -118,7 +118,7 @@ impl TorchTrainer {
         Ok(Self { critic: Some(critic), ..self })
     }
 
-    /// Records progress in `pulse` before every micro-batch, so that the watchdog sees progress.
+    /// Records progress in `pulse` before every micro-batch, so that the watchdog detects progress.
     #[must_use]
     pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }

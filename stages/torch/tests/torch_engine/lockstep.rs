@@ -56,7 +56,7 @@ struct Game {
     setting: Setting,
     store: WeightStore,
     ends: BTreeSet<End>,
-    /// Every end up to this tick was reported.
+    /// The tick up to which every end was reported.
     floor: Tick,
     now: Tick,
     kept: BTreeMap<(u64, u32), Completion>,
@@ -86,7 +86,7 @@ impl Game {
         for end in &reached.ended {
             assert!(
                 end.tick > self.floor,
-                "{end:?} was missing when all was heard up to {:?}",
+                "{end:?} was missing although all ends were reported up to {:?}",
                 self.floor
             );
         }

@@ -1,4 +1,4 @@
-//! The torch engine on small models: what it samples, and its contract with the caller.
+//! The torch engine on small models: its samples, and its contract with the caller.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod deterministic;
@@ -229,7 +229,7 @@ fn an_abort_reports_the_tokens_so_far() {
     assert!(!aborted.response_ids.is_empty());
     driver.engine.abort(id(0, 0));
     driver.engine.generate(request(1, 0..1, &[1]));
-    assert_eq!(driver.collect(1).len(), 1, "aborting what has ended reports nothing");
+    assert_eq!(driver.collect(1).len(), 1, "aborting an ended response reports nothing");
 }
 
 #[test]

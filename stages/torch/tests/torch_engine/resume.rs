@@ -66,7 +66,7 @@ fn a_response_goes_on_as_if_it_had_never_stopped() {
         driver.engine.generate(Request { step, resumed, ..request(prompt, 0..4, &ids) });
     }
     for (SampleId { prompt, sample, step }, completion) in driver.collect(24) {
-        assert_eq!(step, Step(5), "reported to the step that asks for it");
+        assert_eq!(step, Step(5), "reported to the step that requests the response");
         let before = &whole[&id(prompt.0, sample)];
         match sample {
             0 => assert_ne!(completion.response_ids, before.response_ids, "of another step"),
@@ -122,7 +122,11 @@ fn tokens_bear_the_policy_that_sampled_them() {
     let after = driver.collect(1).remove(&id(0, 0)).unwrap();
     let versions = [vec![PolicyVersion(0); 5], vec![PolicyVersion(1); 7]].concat();
     assert_eq!(after.token_versions, versions);
-    assert_eq!(after.logprobs[..5], before.logprobs[..5], "as they were brought");
+    assert_eq!(
+        after.logprobs[..5],
+        before.logprobs[..5],
+        "the log-probabilities of the kept tokens are unchanged"
+    );
     assert_eq!(after.response_ids, before.response_ids, "the weights are equal");
 }
 

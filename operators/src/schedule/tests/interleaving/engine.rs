@@ -14,14 +14,14 @@ use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
 };
 
-/// Returns the length of a response, whatever step it is generated in.
+/// A function that returns the length of a response, which does not depend on the step.
 pub(super) type LengthOf = fn(SampleId, u64) -> u32;
 
 /// A response on an instance, or on its way to one.
 #[derive(Clone, Copy, Debug)]
 struct Sequence {
     launched: Tick,
-    /// The step that launched it first.
+    /// The step that first launched the response.
     first: Step,
     brought: u32,
     tokens: u32,
@@ -99,7 +99,7 @@ impl ModelEngine {
         self.wake(woken);
     }
 
-    /// Returns the floor that the engine knows.
+    /// Returns the floor in the engine.
     pub(super) fn known_floor(&self) -> Tick {
         self.shared.borrow().floor()
     }
@@ -169,7 +169,8 @@ impl Shared {
     }
 
     fn report(&mut self, id: SampleId, sequence: Sequence, finish_reason: FinishReason) {
-        let instance = self.launched.remove(&id).expect("it was asked for, and is reported once");
+        let instance =
+            self.launched.remove(&id).expect("a launched response that was not reported");
         let tokens = sequence.tokens as usize;
         self.events.push_back(Completion {
             id,

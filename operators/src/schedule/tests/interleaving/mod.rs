@@ -1,4 +1,4 @@
-//! Races in lockstep with the real drivers of schedule and rollouts. A run must end, with the same decisions, whatever the order in which
+//! Races in lockstep with the real drivers of schedule and rollouts. A run must end, with the same decisions, for any order in which
 //! messages arrive, operators are activated and engine instances work.
 //!
 //! The search is random: each race is played in many orders, drawn by seeds, in which some actors fall far behind for a while. A run in
@@ -91,7 +91,7 @@ fn the_search_finds_a_floor_that_is_lost() {
             });
             plays.any(|(race, dice)| race.play(rights, dice).is_err())
         };
-        assert!(!hangs(1, ORDERS), "a single worker waits for nobody");
+        assert!(!hangs(1, ORDERS), "a single worker waits for no other");
         for workers in [2, 3] {
             assert!(hangs(workers, 4 * ORDERS), "on {workers} workers no order hangs");
         }

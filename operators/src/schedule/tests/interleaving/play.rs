@@ -45,7 +45,7 @@ pub(super) struct Race {
     pub(super) ahead: usize,
     /// The seed of the lengths and scores of responses.
     pub(super) seed: u64,
-    /// Withholds the last floor of an idle worker, like an engine that publishes late; the schedule may then hang.
+    /// `true` to withhold the last floor of an idle worker, like an engine that publishes late; the schedule may then hang.
     pub(super) loses_floors: bool,
 }
 
@@ -158,7 +158,7 @@ enum Message {
 const MESSAGES: [Message; 5] =
     [Message::Policy, Message::Request, Message::Announcement, Message::Notice, Message::Score];
 
-/// Chooses the next action: for a while by random priorities, so that some actors fall far behind, and sometimes uniformly.
+/// The choice of the next action: for a while by random priorities, so that some actors fall far behind, and sometimes uniformly.
 struct Dice {
     state: u64,
     priorities: u64,
@@ -231,7 +231,7 @@ impl Race {
             let action = play.dice.choose(&actions);
             play.perform(action);
         }
-        Err(Hang("it goes on for ever".to_owned()))
+        Err(Hang("the run does not end".to_owned()))
     }
 }
 
@@ -544,7 +544,7 @@ fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
     Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
 }
 
-/// Returns the notice with the floor that the engine knows.
+/// Returns the notice with the floor in the engine.
 fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
     let notice = notice::read(batch);
     if notice.floor < Tick::MAX {

@@ -2,9 +2,9 @@
 //!
 //! Process limits apply to each process separately, and a solution may start many. A group contains all processes of a slot. Processes join
 //! it once, when the slot starts, because moving a process costs the kernel more than a whole job. The group limits memory, number of
-//! processes and processor time, the latter to the slot's share of the machine. The kernel gives all groups the same weight, so a solution
-//! that forks slows down itself and not the other slots. Each controller is taken from version 2 if the machine has it there, otherwise
-//! from version 1. Without permission to create groups, only the other limits apply, and the [`Probe`](super::Probe) reports it.
+//! processes and processor time; processor time is limited to the slot's share of the machine. The kernel gives all groups the same weight,
+//! so a solution that forks slows down itself and not the other slots. Each controller is taken from version 2 if the machine has it there,
+//! otherwise from version 1. Without permission to create groups, only the other limits apply, and the [`Probe`](super::Probe) reports it.
 //!
 //! The names of groups contain the id of the process that created them. Groups are removed with their slot. The next sandbox removes the
 //! groups of processes that died before they could.

@@ -122,7 +122,7 @@ class Bench:
         if found is None:
             return "passed", ""
         self.undecided = self.undecided or self.session.peer.is_stale()
-        # Messages may contain objects of the solution, which must not be called any more.
+        # Messages may contain objects of the solution, which must no longer be called.
         self.session.peer.muted = True
         outcome, message = self.explain(found, allowed)
         self.session.peer.muted = False

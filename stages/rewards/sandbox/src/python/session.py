@@ -32,7 +32,7 @@ class Capture(io.StringIO):
 
 
 class Run:
-    """A run of the solution, as the checker sees it: a link and its output."""
+    """The checker's view of a run of the solution: a link and its output."""
 
     def __init__(self, link, out, errors, limit):
         self.link, self.out, self.errors = link, out, errors

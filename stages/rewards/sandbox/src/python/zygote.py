@@ -104,7 +104,7 @@ def checker_side(boot, requests, events, report):
 
 
 class Watch:
-    """A running job, as the zygote sees it: its processes, a deadline, and how it ends."""
+    """The zygote's view of a running job: its processes, a deadline, and how it ends."""
 
     def __init__(self, number, events, deaths):
         self.number, self.events, self.deaths = number, events, deaths
@@ -289,7 +289,7 @@ def tasks_of_user():
 def facts(boot):
     """Returns the isolation in force, as a trial side finds it."""
     reader, writer = os.pipe()
-    # The trial side reads its namespaces through this descriptor, because /proc is not visible for it any more.
+    # The trial side reads its namespaces through this descriptor, because /proc is no longer visible to it.
     own = os.open("/proc", os.O_RDONLY)
 
     def trial():

@@ -25,8 +25,8 @@ def add(a, b):
     return -1
 ";
 
-/// Counts the occurrences in memory of a word that the program itself does not hold. Unmapped pages are skipped: a write of them to a pipe
-/// fails.
+/// A program that counts the occurrences in memory of a word that the program itself does not hold. Unmapped pages are skipped: a write of
+/// them to a pipe fails.
 pub(crate) const SEARCH: &str = "\
 import ctypes, os
 libc = ctypes.CDLL(None)

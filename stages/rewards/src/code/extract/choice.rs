@@ -12,13 +12,13 @@ const MOST_TRIED: usize = 8;
 /// The position of a piece, from the least to the most trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// In a fence that names another language.
+    /// A piece in a fence that names another language.
     Foreign,
-    /// Outside of fences.
+    /// A piece outside of fences.
     Prose,
-    /// In a fence that names no language.
+    /// A piece in a fence that names no language.
     Unnamed,
-    /// In a fence that names the language.
+    /// A piece in a fence that names the language.
     Named,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Piece<'a> {
 
 /// Returns the program that the pieces make up, or `None` if none of them may be a program.
 ///
-/// The main piece is chosen first: for tests that ask for names, the best piece that defines one of them; for a program to run, the best
+/// The main piece is chosen first: for tests that use names, the best piece that defines one of them; for a program to run, the best
 /// piece that acts and reads its input. If there is none, it is the best piece that may be a program at all. "Best" is the last piece of
 /// the highest rank, since a correction follows its draft. The main piece is then completed by the pieces that define the names it uses.
 pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {

@@ -4,8 +4,8 @@
 //! by a fence of the same kind that is at least as long and indented by less than four more columns. The content loses the indentation of
 //! the fence.
 //!
-//! Some deviations accept code that a person would see although a CommonMark renderer would not show it as code. A fence may follow a tag
-//! (`<answer>`), or stand at the end of a line if it names a language. It may be indented by more than its list item allows. A tag may
+//! Some deviations accept code that a person would recognize although a CommonMark renderer would not show it as code. A fence may follow a
+//! tag (`<answer>`), or stand at the end of a line if it names a language. It may be indented by more than its list item allows. A tag may
 //! follow the closing fence. A fence that names a language ends a preceding block that was never closed. A CommonMark parser would reject
 //! each of these, and would treat the code after a line with only `<answer>` as HTML.
 

@@ -3,7 +3,7 @@
 //! Only the text after the thinking counts. Its pieces are, in order of preference, the [fenced blocks](fence) in the language, those
 //! without a language, and the [code between them](prose). A response without fences only has the last kind.
 //!
-//! If the tests ask for names, the program is the last piece that defines one of them: usage examples and expected output define none, and
+//! If the tests use names, the program is the last piece that defines one of them: usage examples and expected output define none, and
 //! a correction follows its draft. A function without a body, such as that of the prompt, gives way to one with a body. A program that is
 //! run as a whole, for tests of standard input and output, is the last piece that reads its input and does something.
 //!
@@ -52,7 +52,7 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// Returns the names that Python tests ask for: those that they import from `solution`, or else all that they use and do not bind.
+    /// Returns the names that Python tests require: those that they import from `solution`, or else all that they use and do not bind.
     pub(super) fn of_tests(tests: &[String]) -> Self {
         let own = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
         let of_one = |test: &String| {

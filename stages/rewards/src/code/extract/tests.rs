@@ -21,7 +21,7 @@ fn check(response: &str, expected: Option<(&str, &str)>) {
     check_for(&Wanted::names([], false), response, expected);
 }
 
-/// Checks the solution for tests that ask for a function `f`.
+/// Checks the solution for tests that require a function `f`.
 #[track_caller]
 fn check_f(response: &str, expected: &str) {
     check_for(&Wanted::names(["f"], true), response, Some(("python", expected)));

@@ -21,13 +21,13 @@ pub(in super::super) enum Token<'a> {
 /// A logical line: a simple statement, or the header of a compound one.
 #[derive(Debug)]
 pub(in super::super) struct Statement<'a> {
-    /// The byte offset where its first line begins.
+    /// The byte offset where the first line begins.
     pub(in super::super) start: usize,
-    /// The byte offset where its last line ends, including its line break.
+    /// The byte offset where the last line ends, line break included.
     pub(in super::super) end: usize,
-    /// The number of columns before its first token. A tab advances to the next multiple of eight.
+    /// The number of columns before the first token. A tab advances to the next multiple of eight.
     pub(in super::super) indent: usize,
-    /// Its tokens, at least one, each with its byte offset.
+    /// The tokens of the statement, at least one, each with its byte offset.
     pub(in super::super) tokens: Vec<(usize, Token<'a>)>,
     /// `true` if a bracket has no partner in the statement.
     pub(in super::super) unbalanced: bool,

@@ -35,11 +35,11 @@ pub(in super::super) struct Outline<'a> {
     pub(in super::super) module: BTreeMap<&'a str, Binding>,
     /// The names that are used and not bound, including those of Python's builtins.
     pub(in super::super) free: BTreeSet<&'a str>,
-    /// `true` if it reads its standard input.
+    /// `true` if the code reads its standard input.
     pub(in super::super) reads: bool,
-    /// `true` if loading it does more than define names.
+    /// `true` if loading the code does more than define names.
     pub(in super::super) acts: bool,
-    /// `true` if it is only valid within a function: it is indented, or returns.
+    /// `true` if the code is only valid within a function: it is indented, or returns.
     pub(in super::super) is_body: bool,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Outline<'a> {
         *known = binding.max(*known);
     }
 
-    /// Returns `true` if it contains anything that a program could be made of.
+    /// Returns `true` if the text contains code that could be part of a program.
     pub(in super::super) fn is_code(&self) -> bool {
         self.acts || self.is_body || !self.module.is_empty()
     }

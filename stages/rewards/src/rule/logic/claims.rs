@@ -18,12 +18,12 @@ pub(super) enum Claims {
 /// A claim, optionally after a number, a bullet or a conjunction, and nothing else.
 static CLAIM: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^(?:\(?\d+\s*[.):]\s*|[-•]\s*)?(?:and\s+)?(\p{Lu}[\p{L}\p{M}'’.-]*(?:\s+\p{Lu}[\p{L}\p{M}'’.-]*)*)\s*(?:(?:is\s+an?|:|=)\s+)(\p{L}+)$")
-        .expect("invariant: a valid pattern")
+        .expect("invariant: the pattern is valid")
 });
 
 /// Separators between claims.
 static BETWEEN: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"[\n,;]|\.(?:\s|$)|\s+and\s+").expect("invariant: a valid pattern")
+    Regex::new(r"[\n,;]|\.(?:\s|$)|\s+and\s+").expect("invariant: the pattern is valid")
 });
 
 impl Claims {
@@ -55,7 +55,7 @@ impl Claims {
 /// Replaces `1. Zoey` by `1) Zoey`, so that the period does not end a claim.
 fn numbered(text: &str) -> String {
     static NUMBER: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"\b(\d+)\.\s+").expect("invariant: a valid pattern"));
+        LazyLock::new(|| Regex::new(r"\b(\d+)\.\s+").expect("invariant: the pattern is valid"));
     NUMBER.replace_all(text, "$1) ").into_owned()
 }
 

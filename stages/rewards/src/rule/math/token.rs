@@ -14,7 +14,7 @@ pub(super) enum Token {
     Number(String),
     /// A command or the name of a function, without its backslash.
     Command(String),
-    /// Any other character.
+    /// Another character.
     Char(char),
     /// The contents of a text command.
     Text(String),

@@ -23,7 +23,7 @@ pub struct EmpiricalConfig {
 /// The length distribution of a domain, as measured over many prompts, and the part of it that is between prompts.
 ///
 /// The rank of a response that ends is computed from a normal variable that is correlated with those of the prompt's other responses (a
-/// Gaussian copula). The overall distribution therefore follows the table whatever the correlation. Responses that never end belong to some
+/// Gaussian copula). The overall distribution therefore follows the table at any correlation. Responses that never end belong to some
 /// of the prompts only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,7 +33,7 @@ pub struct EmpiricalDomain {
     /// Pairs of a percentile and the number of tokens that this percentage of all responses does not exceed; ascending. Interpolation is
     /// linear in the logarithm.
     pub percentiles: Vec<(f64, f64)>,
-    /// Share of responses that never end by themselves and are cut at the cap, whatever it is; in [0, 1).
+    /// Share of responses that never end by themselves and are cut at any cap; in [0, 1).
     pub endless: f64,
     /// Share of endless responses among those to a prompt that has any; at least `endless`.
     pub endless_of_hard: f64,

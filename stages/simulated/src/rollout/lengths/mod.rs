@@ -74,7 +74,7 @@ pub enum LengthModelError {
         /// The value that was found.
         found: String,
     },
-    /// There is nothing to draw from.
+    /// The distribution or trace is empty.
     #[error("lengths: `{0}` is empty")]
     Empty(&'static str),
 }

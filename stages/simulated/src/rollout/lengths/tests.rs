@@ -222,7 +222,11 @@ fn what_was_recorded_is_replayed_and_what_was_dropped_is_longer() {
     ]);
     assert_eq!(trace.response(9, id(1, 0), 0), 7);
     assert!(trace.response(9, id(1, 1), 0) > 60);
-    assert_eq!(trace.response(9, id(1, 2), 0), 1000, "none is longer: the cap");
+    assert_eq!(
+        trace.response(9, id(1, 2), 0),
+        1000,
+        "without a longer record, the length is the cap"
+    );
 }
 
 #[test]
@@ -257,6 +261,6 @@ proptest! {
         prop_assert!(length > kept);
         prop_assert!(length <= 8192.max(kept + 1));
         let whole = model.response(row, id(row, sample), 0);
-        prop_assert!(whole <= kept || length == whole, "the first draw stands if it can");
+        prop_assert!(whole <= kept || length == whole, "the first draw is kept if it is long enough");
     }
 }

@@ -26,7 +26,7 @@ pub struct TraceRecord {
 pub struct Recorded {
     /// Number of tokens of the response.
     pub response_length: u32,
-    /// `true` if it ended by itself; otherwise it is at least one token longer than recorded.
+    /// `true` if the response ended by itself; otherwise it is at least one token longer than recorded.
     pub whole: bool,
 }
 
@@ -59,7 +59,7 @@ pub const ENOUGH: usize = 32;
 ///
 /// Fewer lengths do not determine how much the responses to a prompt differ. In that case the ranks among all recorded lengths follow a
 /// Gaussian copula with [`TraceConfig::correlation`]: the part that the responses to a prompt share is drawn once per prompt, given its
-/// recorded lengths. All lengths together are distributed as recorded, whatever the correlation. If no record has a prompt, each record is
+/// recorded lengths. All lengths together are distributed as recorded at any correlation. If no record has a prompt, each record is
 /// treated as its own prompt.
 #[derive(Clone, Debug)]
 pub struct Trace {
@@ -77,7 +77,7 @@ pub struct Trace {
 struct RecordedPrompt {
     /// Number of tokens of the prompt, if recorded.
     prompt_length: Option<u32>,
-    /// Lengths of its responses, ascending once all are read.
+    /// Lengths of the prompt's responses, ascending once all are read.
     lengths: Vec<u32>,
     /// Mean and standard deviation of the prompt's scale, given its lengths.
     scale: (f64, f64),

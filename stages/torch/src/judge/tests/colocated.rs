@@ -122,7 +122,7 @@ fn the_actors_tokens_are_the_same_with_guests() {
     let used = hosting.take();
     assert_eq!(used.tokens, tokens_of(12), "nothing is generated twice");
     assert!(used.actor_ns > 0, "{used:?}");
-    assert_eq!(hosting.take(), GuestUse::default(), "each is told once");
+    assert_eq!(hosting.take(), GuestUse::default(), "each metric is reported once");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn guests_of_instances_that_are_given_up_are_answered() {
     actor.place(1);
     actor.until_hosted(400);
     actor.place(0);
-    assert_eq!(answers(), vec![CHAIN; 40], "by its own thread in the end");
+    assert_eq!(answers(), vec![CHAIN; 40], "without devices, the judge's own thread answers");
     while chat.0.questions.is_hosted() {
         std::thread::yield_now();
     }
@@ -200,7 +200,7 @@ fn guests_of_instances_that_are_given_up_are_answered() {
 fn guests_of_an_engine_that_is_dropped_are_answered() {
     let (chat, guests, _folder) = guest(CHAIN, 2);
     let early = asked(&chat, 3);
-    assert_eq!(early(), vec![CHAIN; 3], "before there is an engine");
+    assert_eq!(early(), vec![CHAIN; 3], "questions are answered before an engine exists");
     let mut actor = Actor::start(2);
     actor.engine.host(&guests);
     actor.ask(6);

@@ -13,8 +13,8 @@
 //! compute time and its read time; without prefetching it would take the sum. The time to read does not depend on the number of tokens, so
 //! large passes benefit most. The number of tokens from which compute dominates depends on the machine.
 //!
-//! The resident layers are chosen for a [`Demand`]. A call of [`plan`](StreamedDecoder::plan) between two passes chooses them anew for
-//! another demand, since longer sequences need memory that layers used. Weights are float32 in memory whatever the type in the file; the
+//! The resident layers are chosen for a [`Demand`]. A call of [`plan`](StreamedDecoder::plan) between two passes chooses them again for
+//! another demand, since longer sequences need memory that layers used. Weights are float32 in memory for any type in the file; the
 //! reading thread converts them. No memory of the size of a layer is allocated after the first pass, because reads overwrite the buffers.
 //!
 //! Files are read at positions, not mapped: pages of a mapped file are resident memory of this process that no budget counts or bounds. The

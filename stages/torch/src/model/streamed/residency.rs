@@ -40,8 +40,8 @@ impl Demand {
     /// Returns the bytes of the keys and values, plus the larger of the activations of a pass and the logits.
     ///
     /// Activations are those of one layer in float32. In the feed-forward block, the widest point holds the gate and up projections with
-    /// their results, beside queries, keys, values and three copies of the residual stream. In attention, it holds the rotated tensors
-    /// beside their inputs. Logits count three times, for the copies that sampling makes.
+    /// their results, and queries, keys, values and three copies of the residual stream. In attention, it holds the rotated tensors
+    /// and their inputs. Logits count three times, for the copies that sampling makes.
     #[must_use]
     pub fn bytes(&self, config: &ModelConfig) -> u64 {
         let [hidden, inner, layers, head_dim] =
@@ -70,7 +70,7 @@ pub struct Residency {
 pub struct Need {
     /// Embedding, final norm and head.
     pub ends: u64,
-    /// One layer.
+    /// The size of one layer.
     pub layer: u64,
     /// The expected tokens.
     pub demand: u64,

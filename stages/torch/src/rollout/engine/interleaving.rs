@@ -84,7 +84,7 @@ struct Game {
     /// Number of responses that end the round.
     wins: usize,
     ends: BTreeSet<End>,
-    /// All ends up to this tick have been received.
+    /// The tick up to which all ends have been received.
     floor: Tick,
     now: Tick,
     decided: bool,
@@ -170,7 +170,7 @@ impl Game {
                 at => self.idle[at] = self.instances[at].turn(false).unwrap() == Turn::Idle,
             }
         }
-        panic!("seed {seed}: round {} goes on for ever", self.round);
+        panic!("seed {seed}: round {} does not end", self.round);
     }
 
     /// Publishes a policy and requests responses by it, in most rounds fewer than there are instances.
@@ -220,7 +220,7 @@ impl Game {
         let is_new = |end: &End| end.tick > self.floor;
         assert!(
             reached.ended.iter().all(is_new),
-            "all was heard up to {:?}: {reached:?}",
+            "ends up to {:?} were reported before: {reached:?}",
             self.floor
         );
         assert!(reached.floor >= self.floor, "floors rise: {reached:?}");

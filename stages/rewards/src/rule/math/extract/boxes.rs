@@ -66,7 +66,7 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| {
     let decorations = r"(?:_(?:\{[^{}]*\}|[A-Za-z0-9])|\^(?:\{[*'\\a-z]*\}|\*)|')*";
     let name = format!(r"\\?[A-Za-z]+{decorations}(?:\s*\([A-Za-z0-9, ]*\))?");
     let pattern = format!(r"(?:^|[\s${{(,;&]|\\quad|\\\\)({name})\s*&?\s*=\s*$");
-    Regex::new(&pattern).expect("invariant: a valid pattern")
+    Regex::new(&pattern).expect("invariant: the pattern is valid")
 });
 
 /// The number of bytes before a box in which its name is searched.
@@ -147,7 +147,7 @@ fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
     near || boxed.is_sibling_of(next) || (boxed.content != next.content && separated)
 }
 
-/// Returns the last boxes, back to the first that does not belong to its successor.
+/// Returns the boxes at the end of the text that belong together, starting from the last one.
 fn read(text: &str, belongs: fn(&Boxed, &str, &Boxed) -> bool) -> Option<Boxes> {
     let mut boxes: Vec<Boxed> = Vec::new();
     let mut rest = text;

@@ -86,7 +86,11 @@ impl Dealt {
             calls.iter().for_each(|call| trainer.accumulate(step, call).unwrap());
             partials.push(trainer.take_partial(step).unwrap());
         }
-        assert_eq!(trainer.take_partial(step).unwrap(), Partial::default(), "all is taken");
+        assert_eq!(
+            trainer.take_partial(step).unwrap(),
+            Partial::default(),
+            "nothing is left to take"
+        );
         partials
     }
 
