@@ -146,11 +146,7 @@ impl Domain {
 
 impl LengthModel for Empirical {
     fn prompt(&self, row: u64) -> PromptTraits {
-        PromptTraits {
-            domain: self.population.domain_name(self.population.domain(row)),
-            prompt_length: self.population.prompt_length(row),
-            pass_rate: self.population.pass_rate(row, self.scale(row)),
-        }
+        self.population.traits(row, self.scale(row))
     }
 
     fn response(&self, row: u64, id: SampleId, draw: u32) -> u32 {

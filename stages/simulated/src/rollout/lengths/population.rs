@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LONGEST, LengthModelError, WIDEST, check};
+use super::{LONGEST, LengthModelError, PromptTraits, WIDEST, check};
 use rollpacker_stages::draw::{Draw, correlated, normal_cdf, normal_quantile};
 
 /// A log-normal distribution of tokens.
@@ -144,6 +144,15 @@ impl Population {
 
     pub(super) fn domain_name(&self, domain: usize) -> Arc<str> {
         self.domains[domain].0.clone()
+    }
+
+    /// Returns the traits of the prompt in `row`, whose responses are `length` standard deviations longer than average.
+    pub(super) fn traits(&self, row: u64, length: f64) -> PromptTraits {
+        PromptTraits {
+            domain: self.domain_name(self.domain(row)),
+            prompt_length: self.prompt_length(row),
+            pass_rate: self.pass_rate(row, length),
+        }
     }
 
     pub(super) fn prompt_length(&self, row: u64) -> u32 {
