@@ -1,0 +1,184 @@
+//! The sections of the update: `[algorithm]`, `[actor]` and `[critic]`.
+
+use std::path::PathBuf;
+
+use rollpacker_stages::train::config::Aggregation;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use super::section;
+
+section! {
+    /// The section `[algorithm]`: advantages, KL penalty, correction of rollouts, and staleness.
+    Algorithm {
+        /// Name of the advantage estimator: one of [`advantages`](rollpacker_operators::advantage::advantages), or one that the program
+        /// adds. Default: `grpo`. (verl: `algorithm.adv_estimator`)
+        adv_estimator: String = "grpo".to_owned(),
+        /// `true` if GRPO divides advantages by the standard deviation of the group; `false` gives Dr. GRPO. Default: as the estimator has
+        /// it, which is `true` for `grpo`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
+        norm_adv_by_std_in_grpo: Option<bool> = None,
+        /// Discount factor per token. Default: 1. (verl: `algorithm.gamma`)
+        gamma: Option<f64> = None,
+        /// Lambda of generalized advantage estimation. Default: 1. (verl: `algorithm.lam`)
+        lam: Option<f64> = None,
+        /// Further options of the estimator.
+        adv_options: Table = Table::new(),
+        /// `true` to subtract the KL divergence from the initial policy from the rewards. Default: `false`. (verl:
+        /// `algorithm.use_kl_in_reward`)
+        use_kl_in_reward: bool = false,
+        /// Estimator of this divergence: a name of `kl_estimators`. Default: `kl`. (verl: `algorithm.kl_penalty`)
+        kl_penalty: String = "kl".to_owned(),
+        /// Coefficient of this divergence. (verl: `algorithm.kl_ctrl`)
+        kl_ctrl: KlCtrl = KlCtrl::default(),
+        /// Correction for the difference between the engine's and the trainer's policy. (verl: `algorithm.rollout_correction`)
+        rollout_correction: RolloutCorrection = RolloutCorrection::default(),
+        /// Maximum number of steps by which the sampling policy may lag behind the trained one, from 0 to 65,536. The default, 0, is
+        /// on-policy. (TRL: `max_staleness`)
+        staleness: u64 = 0,
+    }
+}
+
+section! {
+    /// The section `[algorithm.kl_ctrl]`: the coefficient of the KL penalty in rewards.
+    KlCtrl {
+        /// `fixed`, the default, or `adaptive`. (verl: `algorithm.kl_ctrl.type`)
+        r#type: String = "fixed".to_owned(),
+        /// The fixed coefficient, or the initial value of an adaptive one. From 0 to 1e6; default 0.001. (verl:
+        /// `algorithm.kl_ctrl.kl_coef`)
+        kl_coef: f64 = 0.001,
+        /// Number of responses over which an adaptive coefficient changes. From 1 to 1e12; default 10,000. (verl:
+        /// `algorithm.kl_ctrl.horizon`)
+        horizon: f64 = 10_000.0,
+        /// Target divergence of an adaptive coefficient, nats per token. From 1e-9 to 1e6; default 0.1. (verl:
+        /// `algorithm.kl_ctrl.target_kl`)
+        target_kl: f64 = 0.1,
+    }
+}
+
+section! {
+    /// The section `[algorithm.rollout_correction]`: correction for the difference between the engine's and the trainer's policy.
+    RolloutCorrection {
+        /// Level of the importance weights between engine and trainer: `token` or `sequence`. Default: no weights. (verl:
+        /// `algorithm.rollout_correction.rollout_is`)
+        rollout_is: Option<String> = None,
+        /// Upper bound of the weights, from 1 to 1e6; or a band `low_high`, outside of which a weight is 0. Default: 2. (verl:
+        /// `algorithm.rollout_correction.rollout_is_threshold`)
+        rollout_is_threshold: IsThreshold = IsThreshold::Above(2.0),
+        /// `true` if policy ratios use the engine's log-probabilities instead of the trainer's. Default: `true` if the sampling policy can
+        /// differ from the trained one and no weights are set. (verl: `algorithm.rollout_correction.bypass_mode`)
+        bypass_mode: Option<bool> = None,
+    }
+}
+
+/// The bounds at which importance weights are truncated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a number, or a text `low_high`")]
+pub enum IsThreshold {
+    /// Weights above this value are set to it.
+    Above(f64),
+    /// Weights outside of this band, written `low_high`, are set to 0.
+    Band(String),
+}
+
+section! {
+    /// The section `[actor]`: the loss and the optimizer.
+    Actor {
+        /// Peak learning rate, above 0 and at most 10; default 1e-6. (verl: `actor.optim.lr`; TRL: `learning_rate`)
+        lr: f64 = 1e-6,
+        /// Number of updates over which the learning rate rises to its peak; default 0. (verl: `actor.optim.lr_warmup_steps`)
+        lr_warmup_steps: u64 = 0,
+        /// Decay of the learning rate after the warm-up: `constant` (the default), `linear` or `cosine`. `linear` and `cosine` need
+        /// `trainer.total_training_steps`. (verl: `actor.optim.lr_scheduler_type`)
+        lr_scheduler_type: String = "constant".to_owned(),
+        /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01. (verl: `actor.optim.weight_decay`)
+        weight_decay: f64 = 0.01,
+        /// Decay rates of Adam's first and second moment, each in [0, 1); default 0.9 and 0.999. (verl: `actor.optim.betas`)
+        betas: (f64, f64) = (0.9, 0.999),
+        /// Term that Adam adds to the root of the second moment, above 0; default 1e-8.
+        eps: f64 = 1e-8,
+        /// Maximum L2 norm of the gradient; larger gradients are scaled down. Above 0, or `inf`; default 1. (verl: `actor.grad_clip`; TRL:
+        /// `max_grad_norm`)
+        grad_clip: f64 = 1.0,
+        /// The policy loss.
+        policy_loss: PolicyLoss = PolicyLoss::default(),
+        /// Sets both `clip_ratio_low` and `clip_ratio_high`. (verl: `actor.clip_ratio`)
+        clip_ratio: Option<f64> = None,
+        /// Lower clip range: ratios are clipped at 1 minus this value. Default: as the policy loss has it. (verl: `actor.clip_ratio_low`;
+        /// TRL: `epsilon`)
+        clip_ratio_low: Option<f64> = None,
+        /// Upper clip range: ratios are clipped at 1 plus this value. Default: as the policy loss has it. (verl: `actor.clip_ratio_high`;
+        /// TRL: `epsilon_high`)
+        clip_ratio_high: Option<f64> = None,
+        /// Second clip for negative advantages (dual clip). Default: as the policy loss has it. (verl: `actor.clip_ratio_c`; TRL: `delta`)
+        clip_ratio_c: Option<f64> = None,
+        /// Temperature of SAPO's gate for positive advantages. Default: as the policy loss has it. (verl: `actor.tau_pos`)
+        tau_pos: Option<f64> = None,
+        /// Temperature of SAPO's gate for the other advantages. Default: as the policy loss has it. (verl: `actor.tau_neg`)
+        tau_neg: Option<f64> = None,
+        /// Aggregation of token losses. Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
+        loss_agg_mode: Option<Aggregation> = None,
+        /// Divisor of `seq-mean-token-sum-norm`, from 1e-6 to 1e12. Default: `data.max_response_length`. (verl: `actor.loss_scale_factor`)
+        loss_scale_factor: Option<f64> = None,
+        /// `true` to add the KL divergence from the initial policy to the loss. Default: `false`. (verl: `actor.use_kl_loss`)
+        use_kl_loss: bool = false,
+        /// Coefficient of this divergence, from 0 to 1e6; default 0.001. (verl: `actor.kl_loss_coef`; TRL: `beta`)
+        kl_loss_coef: f64 = 0.001,
+        /// Estimator of this divergence: a name of `kl_estimators`. Default: `low_var_kl`. (verl: `actor.kl_loss_type`)
+        kl_loss_type: String = "low_var_kl".to_owned(),
+        /// `true` to multiply this divergence by the policy ratio. Default: `false`. (TRL: `use_bias_correction_kl`)
+        use_bias_correction_kl: bool = false,
+        /// Coefficient of the entropy bonus, from 0 to 1e6; default 0. (verl: `actor.entropy_coeff`)
+        entropy_coeff: f64 = 0.0,
+        /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
+        ppo_max_token_len: usize = 4096,
+        /// Number of CPU threads that the trainer's tensor operations use, from 1 to 1024; default 1.
+        threads: usize = 1,
+    }
+}
+
+/// The section `[actor.policy_loss]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyLoss {
+    /// Name of the policy loss: one of `policy_losses`, or one that the program adds. Default: `vanilla`. (verl:
+    /// `actor.policy_loss.loss_mode`)
+    #[serde(default = "vanilla")]
+    pub loss_mode: String,
+    /// Further options of the policy loss.
+    #[serde(flatten)]
+    pub options: Table,
+}
+
+impl Default for PolicyLoss {
+    fn default() -> Self {
+        Self { loss_mode: vanilla(), options: Table::new() }
+    }
+}
+
+fn vanilla() -> String {
+    "vanilla".to_owned()
+}
+
+section! {
+    /// The section `[critic]`: the value model, for advantage estimators that need one.
+    Critic {
+        /// Folder of the model in Hugging Face format. Default: `model.path`.
+        path: Option<PathBuf> = None,
+        /// Peak learning rate, above 0 and at most 10; default 1e-5. (verl: `critic.optim.lr`)
+        lr: f64 = 1e-5,
+        /// Number of updates over which the learning rate rises to its peak; default 0.
+        lr_warmup_steps: u64 = 0,
+        /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01.
+        weight_decay: f64 = 0.01,
+        /// Decay rates of Adam's first and second moment, each in [0, 1); default 0.9 and 0.999.
+        betas: (f64, f64) = (0.9, 0.999),
+        /// Term that Adam adds to the root of the second moment, above 0; default 1e-8.
+        eps: f64 = 1e-8,
+        /// Maximum L2 norm of the gradient; larger gradients are scaled down. Above 0, or `inf`; default 1.
+        grad_clip: f64 = 1.0,
+        /// Maximum distance of a predicted value from the prediction before the update, above 0; default 0.5. (verl:
+        /// `critic.cliprange_value`)
+        cliprange_value: f64 = 0.5,
+        /// Aggregation of token losses. Default: `token-mean`. (verl: `critic.loss_agg_mode`)
+        loss_agg_mode: Aggregation = Aggregation::TokenMean,
+    }
+}

@@ -1,0 +1,202 @@
+//! The settings of a recipe as written: every key with its default, before bounds are checked.
+//!
+//! Keys have verl's names where verl has them. Names of other frameworks are accepted as [aliases](super::aliases) where they mean the
+//! same.
+
+mod algorithm;
+mod reward;
+mod trainer;
+
+pub use algorithm::{Actor, Algorithm, Critic, IsThreshold, KlCtrl, PolicyLoss, RolloutCorrection};
+pub use reward::{Reward, RouteTarget};
+pub use trainer::{Sft, SnapshotOnError, Trainer};
+
+use std::path::PathBuf;
+
+use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::reward::LimitOptions;
+use serde::{Deserialize, Serialize};
+
+use super::aliases::{ALIASES, Alias};
+use super::keys::{Sections, fields};
+use super::schedule;
+
+/// Declares a section: a struct with its keys and their defaults.
+macro_rules! section {
+    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name { $($(#[$field_meta])* pub $field: $type,)* }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
+}
+
+pub(crate) use section;
+
+section! {
+    /// A recipe as written.
+    RawRecipe {
+        /// The datasets to train and to validate on.
+        data: Data = Data::default(),
+        /// The initial model.
+        model: Model = Model::default(),
+        /// Sampling of responses, and the engine that samples them.
+        rollout: Rollout = Rollout::default(),
+        /// The schedule: which prompts and responses a round launches and admits.
+        schedule: schedule::ScheduleSection = schedule::ScheduleSection::default(),
+        /// Overlap of the stages of a step.
+        pipeline: Pipeline = Pipeline::default(),
+        /// The rewards that score responses.
+        reward: Reward = Reward::default(),
+        /// Advantages, and the staleness of policies.
+        algorithm: Algorithm = Algorithm::default(),
+        /// The loss and the optimizer.
+        actor: Actor = Actor::default(),
+        /// The value model.
+        critic: Critic = Critic::default(),
+        /// The length of training, and the outputs.
+        trainer: Trainer = Trainer::default(),
+        /// Supervised fine-tuning before training.
+        sft: Sft = Sft::default(),
+    }
+}
+
+section! {
+    /// The section `[data]`: the prompt datasets.
+    Data {
+        /// Parquet or JSONL files or globs of training prompts: a string or a list. (verl: `data.train_files`)
+        #[serde(deserialize_with = "one_or_many")]
+        train_files: Vec<String> = Vec::new(),
+        /// Parquet or JSONL files or globs of validation prompts. Default: none, which disables validation. (verl: `data.val_files`)
+        #[serde(deserialize_with = "one_or_many")]
+        val_files: Vec<String> = Vec::new(),
+        /// Number of prompts of a step, called P0 in the RollPacker paper. At least 1; default 16. (verl: `data.train_batch_size`; TRL:
+        /// `generation_batch_size / num_generations`)
+        train_batch_size: usize = 16,
+        /// Maximum number of training rows to use; -1, the default, uses all. (verl: `data.train_max_samples`)
+        train_max_samples: i64 = -1,
+        /// Maximum number of validation rows to use; -1, the default, uses all. (verl: `data.val_max_samples`)
+        val_max_samples: i64 = -1,
+        /// `true`, the default, to reshuffle the prompts in every epoch. (verl: `data.shuffle`)
+        shuffle: bool = true,
+        /// Seed of the prompt order. Default: `trainer.seed`. (verl: `data.seed`)
+        seed: Option<u64> = None,
+        /// Maximum prompt length in tokens, at least 1; default 512. Longer prompts are left out and counted. (verl:
+        /// `data.max_prompt_length`)
+        max_prompt_length: usize = 512,
+        /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
+        max_response_length: u32 = 512,
+        /// Column of the prompt. Default: one of the usual names. (verl: `data.prompt_key`)
+        prompt_key: Option<String> = None,
+        /// Column of the data source, which selects the reward. Default: one of the usual names. (verl: `data.reward_fn_key`)
+        reward_fn_key: Option<String> = None,
+        /// Column of the reference answer. Default: one of the usual names.
+        ground_truth_key: Option<String> = None,
+        /// Column of the domain, to which the schedule's quotas apply. Default: one of the usual names.
+        domain_key: Option<String> = None,
+        /// Further columns to pass to rewards in `extra_info`. Default: none.
+        extra_columns: Vec<String> = Vec::new(),
+    }
+}
+
+section! {
+    /// The section `[model]`: the initial model.
+    Model {
+        /// Folder of the model in Hugging Face format. Required for training. (verl: `actor_rollout_ref.model.path`)
+        path: PathBuf = PathBuf::new(),
+    }
+}
+
+section! {
+    /// The section `[rollout]`: sampling, and the rollout engine.
+    Rollout {
+        /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
+        /// `num_generations`)
+        n: u32 = 8,
+        /// Sampling temperature, by which logits are divided. From 0.001 to 1000; default 1. (verl: `rollout.temperature`)
+        temperature: f64 = 1.0,
+        /// Nucleus sampling: draws from the most likely tokens whose probabilities sum to at least this value. In (0, 1]; the default, 1,
+        /// disables it. (verl: `rollout.top_p`)
+        top_p: f64 = 1.0,
+        /// Top-k sampling: draws from this many most likely tokens. The default, -1, and 0 disable it. (verl: `rollout.top_k`)
+        top_k: i64 = -1,
+        /// Minimum response length in tokens: no response ends by itself earlier. At most `data.max_response_length`; default 0.
+        min_response_length: u32 = 0,
+        /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
+        instances: u32 = 2,
+        /// Number of CPU threads that the tensor operations of an instance use. From 1 to 1024; default 1.
+        threads_per_instance: usize = 1,
+        /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
+        max_num_seqs: usize = 256,
+        /// Capacity of an instance's KV cache in tokens. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
+        kv_cache_tokens: usize = 262_144,
+        /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
+        seed: Option<u64> = None,
+        /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.
+        replay_lengths: Option<PathBuf> = None,
+        /// Profile of the engine, as `rollpacker profile` writes it. Each step compares it with the live engine. Cells that drifted are
+        /// measured again, and the file is rewritten at the end of the run. Default: none.
+        profile: Option<PathBuf> = None,
+    }
+}
+
+section! {
+    /// The section `[pipeline]`: how the stages of a step overlap.
+    Pipeline {
+        /// Scoring of responses: `streamed` scores each response as soon as it ends, `after_rollout` scores all of a step after its
+        /// rollout. Default: as the schedule requires.
+        reward: Option<Scoring> = None,
+        /// Training on groups: `streamed` trains on groups as they become complete, `once` on those that are complete when a device starts
+        /// to train and then on the rest, `whole_step` on all groups of the step at once. Default: as the schedule requires.
+        gradient: Option<String> = None,
+        /// Maximum number of groups that the trainer receives at once while they are streamed, at least 1. Default: all that are complete.
+        max_groups: Option<usize> = None,
+    }
+}
+
+impl Sections for RawRecipe {
+    fn keys(section: &str) -> Option<&'static [&'static str]> {
+        Some(match section {
+            "" => fields::<Self>(),
+            "data" => fields::<Data>(),
+            "model" => fields::<Model>(),
+            "rollout" => fields::<Rollout>(),
+            "pipeline" => fields::<Pipeline>(),
+            "reward" => fields::<Reward>(),
+            "reward.timeout" => fields::<LimitOptions>(),
+            "algorithm" => fields::<Algorithm>(),
+            "algorithm.kl_ctrl" => fields::<KlCtrl>(),
+            "algorithm.rollout_correction" => fields::<RolloutCorrection>(),
+            "actor" => fields::<Actor>(),
+            "critic" => fields::<Critic>(),
+            "trainer" => fields::<Trainer>(),
+            "sft" => fields::<Sft>(),
+            // The keys of a schedule or of a policy loss depend on its name and are checked when it is built.
+            _ => return None,
+        })
+    }
+
+    fn aliases() -> &'static [Alias] {
+        ALIASES
+    }
+}
+
+/// Deserializes a string or a list of strings.
+fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text or a list of texts")]
+    enum OneOrMany {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(one) => vec![one],
+        OneOrMany::Many(many) => many,
+    })
+}
