@@ -6,9 +6,9 @@ mod app;
 #[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "torch")]
-mod exit_timer;
+pub mod engine_observer;
 #[cfg(feature = "torch")]
-pub mod guest_metrics;
+mod exit_timer;
 pub mod lifetime;
 pub mod memory;
 pub mod pipeline;

@@ -1,15 +1,11 @@
 //! Compares the profile of a live engine with its measured iterations in every step, and renews what drifted (RollPacker, section 7).
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::rc::Rc;
 
-use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::snapshot::RestoredSnapshot;
-use rollpacker_dataflow::step::Step;
 use rollpacker_operators::placement::drift::{DriftMonitor, DriftOptions};
 use rollpacker_operators::placement::{PlacementError, Profile};
-use rollpacker_operators::report::{Observer, ObserverState, StepProgress, StepReport};
+use rollpacker_operators::report::ObserverState;
 use rollpacker_operators::resume::ResumeError;
 use rollpacker_stages::rollout::profile::Row;
 use rollpacker_stages::train::Metrics;
@@ -75,10 +71,12 @@ impl ProfileMonitor {
         ratio.into_iter().chain([cells]).collect()
     }
 
-    /// Returns the state that a snapshot contains.
-    fn kept(&self) -> MonitorSnapshot {
+    /// Adds the state to a snapshot.
+    pub fn save(&self, saved: &mut ObserverState) {
         let Self { profile, drift, renewed, .. } = self;
-        MonitorSnapshot { profile: profile.clone(), drift: drift.clone(), renewed: *renewed }
+        let kept =
+            MonitorSnapshot { profile: profile.clone(), drift: drift.clone(), renewed: *renewed };
+        saved.keep(KEPT, &kept);
     }
 
     /// Restores the state from a snapshot, if the snapshot contains one.
@@ -118,49 +116,6 @@ struct MonitorSnapshot {
 }
 
 const KEPT: &str = "profile";
-
-/// An observer that adds the metrics of a [`ProfileMonitor`] to the reports of steps.
-pub struct MonitoredObserver<O, L> {
-    /// The observer that receives the extended reports.
-    pub observer: O,
-    /// The monitor; `None` if the recipe has no profile.
-    pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
-    /// A function that returns the live iterations since the previous call.
-    pub live: L,
-}
-
-impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for MonitoredObserver<O, L> {
-    fn progress(&mut self, progress: &StepProgress) {
-        self.observer.progress(progress);
-    }
-
-    fn warning(&mut self, warning: &Fault) {
-        self.observer.warning(warning);
-    }
-
-    fn failed(&mut self, fault: &Fault) {
-        self.observer.failed(fault);
-    }
-
-    fn step(&mut self, mut report: StepReport) {
-        let live = (self.live)();
-        if let Some(monitor) = &self.monitor {
-            report.metrics.extend(monitor.borrow_mut().step(&live));
-        }
-        self.observer.step(report);
-    }
-
-    fn save(&self, saved: &mut ObserverState) {
-        if let Some(monitor) = &self.monitor {
-            saved.keep(KEPT, &monitor.borrow().kept());
-        }
-        self.observer.save(saved);
-    }
-
-    fn snapshot(&mut self, step: Step, metrics: &Metrics) {
-        self.observer.snapshot(step, metrics);
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -129,7 +129,7 @@ fn check_outputs(recipe: &Recipe, config: &Path) -> anyhow::Result<()> {
     let key = || format!("key `trainer.default_local_dir`: {}", folder.display());
     RunFolder::check(folder, &inputs).with_context(key)?;
     inputs.check_folder(&snapshots::folder(folder)).with_context(key)?;
-    let model = FOLDER_FILES.map(|name| folder.join("model").join(name));
+    let model = FOLDER_FILES.map(|name| RunFolder::model(folder).join(name));
     model.iter().try_for_each(|place| check_place(place)).with_context(key)?;
     // The recipe in the run folder may itself be the input, unless recording it would remove credentials from it.
     if recipe.raw.has_credentials() {

@@ -41,10 +41,10 @@ use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use self::engine::sampling;
 use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
-use crate::guest_metrics::GuestObserver;
+use crate::engine_observer::EngineObserver;
 use crate::lifetime::{EndReason, WallTime};
 use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
-use crate::profile_monitor::{MonitoredObserver, ProfileMonitor};
+use crate::profile_monitor::ProfileMonitor;
 use crate::prompts::OverlongPrompts;
 use crate::recipe::Recipe;
 use crate::snapshots::RunSnapshots;
@@ -280,13 +280,12 @@ impl Session {
             self.opened.engine_options(sampling(&self.opened.recipe), true)?.start()?;
         engine.host(&self.opened.guests);
         let live = engine.live();
-        let observer = MonitoredObserver {
+        let observer = EngineObserver {
             observer,
             monitor: self.monitor.clone(),
             live: move || live.take(),
+            guest_usage: (!self.opened.guests.is_empty()).then(|| engine.hosting()),
         };
-        let hosting = (!self.opened.guests.is_empty()).then(|| engine.hosting());
-        let observer = GuestObserver { observer, guest_usage: hosting };
         let every = if leads { self.opened.recipe.test_freq } else { 0 };
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
         let pipeline = self.pipeline(engine, &trainer, validator_of_steps, begin, stop)?;

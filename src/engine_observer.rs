@@ -1,22 +1,32 @@
-//! Metrics about the guests of a live engine, reported in each step.
+//! Metrics of a live engine, reported in each step: its drift from the profile, and the use that guests make of it.
 //!
 //! Guests are other models, such as judges, that run on the engine's instances.
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::report::{Observer, ObserverState, StepProgress, StepReport};
+use rollpacker_stages::rollout::profile::Row;
 use rollpacker_stages::train::Metrics;
 use rollpacker_torch::rollout::guests::{GuestUse, Hosting};
 
-/// An observer that adds the guests' use of the engine since the previous step to the reports of steps.
-pub struct GuestObserver<O> {
+use crate::profile_monitor::ProfileMonitor;
+
+/// An observer that adds the metrics of the engine since the previous step to the reports of steps.
+pub struct EngineObserver<O, L> {
     /// The observer that receives the extended reports.
     pub observer: O,
+    /// The monitor of the profile; `None` if the recipe has no profile.
+    pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
+    /// A function that returns the live iterations since the previous call.
+    pub live: L,
     /// The measurement of the guests' use; `None` if the engine has no guests.
     pub guest_usage: Option<Hosting>,
 }
 
-impl<O: Observer> Observer for GuestObserver<O> {
+impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
     fn progress(&mut self, progress: &StepProgress) {
         self.observer.progress(progress);
     }
@@ -29,15 +39,24 @@ impl<O: Observer> Observer for GuestObserver<O> {
         self.observer.failed(fault);
     }
 
-    /// Adds `rollout/guest_slowdown`, which is [`GuestUse::slowdown`], and `rollout/guest_tokens`, the tokens that guests processed.
+    /// Adds the metrics of [`ProfileMonitor::step`], `rollout/guest_slowdown`, which is [`GuestUse::slowdown`], and `rollout/guest_tokens`,
+    /// the tokens that guests processed.
     fn step(&mut self, mut report: StepReport) {
+        // Taken without a monitor, too, so that the iterations do not pile up.
+        let live = (self.live)();
+        if let Some(monitor) = &self.monitor {
+            report.metrics.extend(monitor.borrow_mut().step(&live));
+        }
         if let Some(used) = self.guest_usage.as_mut().map(Hosting::take) {
-            report.metrics.extend(metrics(&used));
+            report.metrics.extend(guest_metrics(&used));
         }
         self.observer.step(report);
     }
 
     fn save(&self, saved: &mut ObserverState) {
+        if let Some(monitor) = &self.monitor {
+            monitor.borrow().save(saved);
+        }
         self.observer.save(saved);
     }
 
@@ -46,7 +65,7 @@ impl<O: Observer> Observer for GuestObserver<O> {
     }
 }
 
-fn metrics(used: &GuestUse) -> [(String, f64); 2] {
+fn guest_metrics(used: &GuestUse) -> [(String, f64); 2] {
     [
         ("rollout/guest_slowdown".to_owned(), used.slowdown()),
         ("rollout/guest_tokens".to_owned(), used.tokens as f64),
