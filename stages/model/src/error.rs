@@ -1,11 +1,10 @@
-//! Errors of reading, writing and running models.
+//! Errors of reading and writing models.
 
 use std::path::{Path, PathBuf};
 
-use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::train::TrainError;
 
-/// The reason why a model cannot be read, written or run.
+/// The reason why a model folder cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file or folder cannot be read.
@@ -119,49 +118,6 @@ pub enum ModelError {
         /// The cause of the error.
         reason: String,
     },
-    /// The store does not hold a policy version: it was never published there, or was dropped since.
-    #[error("policy {version} is not at `{location}`: the store holds {held}")]
-    NotPublished {
-        /// The policy version.
-        version: PolicyVersion,
-        /// The location that was given for the weights.
-        location: String,
-        /// The versions that the store holds.
-        held: String,
-    },
-    /// A device that this machine does not have, or an unknown device name.
-    #[error("device `{choice}`: {reason}")]
-    Device {
-        /// The requested device.
-        choice: String,
-        /// The reason why the feature is not available.
-        reason: String,
-    },
-    /// A memory budget that is too small for the model even with the fewest resident layers.
-    #[error(
-        "{place}: a memory budget of {budget} bytes is too small: at least {least} are needed, {ends} for embedding, norm and head, \
-         {layers} to stream layers, {demand} for the tokens"
-    )]
-    MemoryBudget {
-        /// The model's folder.
-        place: PathBuf,
-        /// The budget, in bytes.
-        budget: u64,
-        /// The smallest sufficient budget, in bytes.
-        least: u64,
-        /// Bytes of embedding, norm and head.
-        ends: u64,
-        /// Bytes of the layer buffers and of the reading buffers.
-        layers: u64,
-        /// Bytes of keys, values, activations and logits.
-        demand: u64,
-    },
-    /// A libtorch operation failed.
-    #[error("libtorch: {reason}")]
-    Torch {
-        /// The first line of libtorch's message.
-        reason: String,
-    },
 }
 
 impl ModelError {
@@ -175,15 +131,6 @@ impl ModelError {
     pub fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_owned();
         |source| Self::Write { path, source }
-    }
-}
-
-#[cfg(feature = "tch")]
-impl From<tch::TchError> for ModelError {
-    fn from(error: tch::TchError) -> Self {
-        // The lines after the first are a C++ stack trace.
-        let text = error.to_string();
-        Self::Torch { reason: text.lines().next().unwrap_or_default().to_owned() }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Supports decoder-only transformers of the Qwen2, Qwen3 and Llama families. Features that would change the results and are not
 //! implemented (sliding windows, quantized weights, other RoPE scalings, ...) are rejected with an error that names them.
 //!
-//! Architecture invariant: no neural network in this crate, and libtorch only for conversions behind the feature `tch`.
+//! Architecture invariant: no neural network and no libtorch in this crate.
 
 pub mod chat;
 pub mod config;

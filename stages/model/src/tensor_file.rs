@@ -1,8 +1,9 @@
 //! A single safetensors file: its header, and its tensors by name.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -14,17 +15,17 @@ use super::ModelError;
 /// A value that can be written as a tensor.
 pub trait Stored {
     /// Returns the type of the values.
-    fn dtype(&self) -> Result<Dtype, ModelError>;
+    fn dtype(&self) -> io::Result<Dtype>;
 
     /// Returns the dimensions.
     fn shape(&self) -> Vec<usize>;
 
     /// Returns the values, little-endian and row-major.
-    fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError>;
+    fn bytes(&self) -> io::Result<Cow<'_, [u8]>>;
 }
 
 impl Stored for Box<dyn Stored> {
-    fn dtype(&self) -> Result<Dtype, ModelError> {
+    fn dtype(&self) -> io::Result<Dtype> {
         self.as_ref().dtype()
     }
 
@@ -32,26 +33,29 @@ impl Stored for Box<dyn Stored> {
         self.as_ref().shape()
     }
 
-    fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError> {
+    fn bytes(&self) -> io::Result<Cow<'_, [u8]>> {
         self.as_ref().bytes()
     }
 }
 
 /// Writes tensors one after the other. At most one serialized tensor is in memory at a time.
 pub fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), ModelError> {
+    write_tensors(path, tensors).map_err(ModelError::write(path))
+}
+
+fn write_tensors<T: Stored>(path: &Path, tensors: &[(String, T)]) -> io::Result<()> {
     let header = header_of(tensors)?;
-    let mut file = BufWriter::new(File::create(path).map_err(ModelError::write(path))?);
-    let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(ModelError::write(path));
-    put(&(header.len() as u64).to_le_bytes())?;
-    put(&header)?;
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
     for (_, tensor) in tensors {
-        put(&tensor.bytes()?)?;
+        file.write_all(&tensor.bytes()?)?;
     }
-    file.flush().map_err(ModelError::write(path))
+    file.flush()
 }
 
 /// Returns names, types, shapes and offsets as JSON, padded to a multiple of 8 bytes so that the values after it are aligned.
-fn header_of<T: Stored>(tensors: &[(String, T)]) -> Result<Vec<u8>, ModelError> {
+fn header_of<T: Stored>(tensors: &[(String, T)]) -> io::Result<Vec<u8>> {
     let mut begin = 0;
     let mut entries = Map::new();
     for (name, tensor) in tensors {
@@ -94,6 +98,27 @@ impl TensorFile {
             .read_exact_at(&mut bytes, self.start + begin as u64)
             .map_err(ModelError::read(&self.path))?;
         Ok(bytes)
+    }
+
+    /// Returns the names of the tensors, in ascending order.
+    pub fn names(&self) -> BTreeSet<String> {
+        self.metadata.offset_keys().into_iter().collect()
+    }
+
+    /// Returns an error if the file lacks one of these tensors, or has others.
+    pub fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
+        let found = self.names();
+        let place = || self.path.display().to_string();
+        let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
+        let missing: Vec<String> = without(expected, &found);
+        if !missing.is_empty() {
+            return Err(ModelError::MissingTensors { place: place(), names: missing });
+        }
+        let extra: Vec<String> = without(&found, expected);
+        if !extra.is_empty() {
+            return Err(ModelError::ExtraTensors { place: place(), names: extra });
+        }
+        Ok(())
     }
 
     /// Returns an error if a tensor is missing or has a different type or shape.
@@ -163,7 +188,7 @@ pub enum Scalar {
 }
 
 impl Stored for Scalar {
-    fn dtype(&self) -> Result<Dtype, ModelError> {
+    fn dtype(&self) -> io::Result<Dtype> {
         Ok(match self {
             Self::Integer(_) => Dtype::I64,
             Self::Float(_) => Dtype::F64,
@@ -174,7 +199,7 @@ impl Stored for Scalar {
         Vec::new()
     }
 
-    fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError> {
+    fn bytes(&self) -> io::Result<Cow<'_, [u8]>> {
         Ok(Cow::Owned(match self {
             Self::Integer(number) => number.to_le_bytes().to_vec(),
             Self::Float(number) => number.to_le_bytes().to_vec(),
@@ -196,76 +221,6 @@ impl TensorFile {
     fn word(&self, name: &str, dtype: Dtype) -> Result<[u8; 8], ModelError> {
         let bytes = self.read(name, dtype, &[])?;
         Ok(bytes.try_into().expect("invariant: a number of either type has 8 bytes"))
-    }
-}
-
-#[cfg(feature = "tch")]
-mod tensors {
-    use std::collections::BTreeSet;
-
-    use tch::{Device, Kind, Tensor};
-
-    use super::{Cow, Dtype, ModelError, Stored, TensorFile};
-
-    impl Stored for Tensor {
-        fn dtype(&self) -> Result<Dtype, ModelError> {
-            dtype(self)
-        }
-
-        fn shape(&self) -> Vec<usize> {
-            self.size().iter().map(|&size| size as usize).collect()
-        }
-
-        fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError> {
-            let values = self.f_detach()?.f_to_device(Device::Cpu)?.f_contiguous()?;
-            let mut bytes = vec![0; values.numel() * values.kind().elt_size_in_bytes()];
-            values.f_copy_data_u8(&mut bytes, values.numel())?;
-            Ok(Cow::Owned(bytes))
-        }
-    }
-
-    impl TensorFile {
-        /// Returns the names of the tensors, in ascending order.
-        pub fn names(&self) -> BTreeSet<String> {
-            self.metadata.offset_keys().into_iter().collect()
-        }
-
-        /// Returns an error if the file lacks one of these tensors, or has others.
-        pub fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
-            let found = self.names();
-            let place = || self.path.display().to_string();
-            let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
-            let missing: Vec<String> = without(expected, &found);
-            if !missing.is_empty() {
-                return Err(ModelError::MissingTensors { place: place(), names: missing });
-            }
-            let extra: Vec<String> = without(&found, expected);
-            if !extra.is_empty() {
-                return Err(ModelError::ExtraTensors { place: place(), names: extra });
-            }
-            Ok(())
-        }
-
-        /// Returns an error if a tensor is missing, or differs from `like` in type or shape.
-        pub fn check_like(&self, name: &str, like: &Tensor) -> Result<(), ModelError> {
-            self.check(name, dtype(like)?, &Stored::shape(like)).map(|_| ())
-        }
-
-        /// Reads tensor `name` to the CPU, with the type and shape of `like`.
-        pub fn tensor(&self, name: &str, like: &Tensor) -> Result<Tensor, ModelError> {
-            let bytes = self.read(name, dtype(like)?, &Stored::shape(like))?;
-            Ok(Tensor::f_from_data_size(&bytes, &like.size(), like.kind())?)
-        }
-    }
-
-    fn dtype(tensor: &Tensor) -> Result<Dtype, ModelError> {
-        match tensor.kind() {
-            Kind::Float => Ok(Dtype::F32),
-            Kind::Double => Ok(Dtype::F64),
-            other => Err(ModelError::Torch {
-                reason: format!("tensors of type {other:?} cannot be written to a file"),
-            }),
-        }
     }
 }
 
@@ -295,7 +250,6 @@ mod tests {
         assert_eq!(other.tensor("seven").unwrap().data(), (-7i64).to_le_bytes());
     }
 
-    #[cfg(feature = "tch")]
     #[test]
     fn missing_and_unknown_tensors_are_named() {
         let (_folder, path) = written();

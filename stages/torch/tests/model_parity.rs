@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use rollpacker_model::{ModelConfig, ModelError};
-use rollpacker_torch::model::Decoder;
+use rollpacker_torch::model::{Decoder, TorchError};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
@@ -468,7 +468,7 @@ fn weights_copy_between_equal_models_only() {
     assert!(same_weights(&source, &other));
     let error = Fixture::open("llama_untied").decoder().copy_from(&weights).unwrap_err();
     assert!(
-        matches!(&error, ModelError::MissingTensors { names, .. } if names == &["lm_head.weight"]),
+        matches!(&error, TorchError::Model(ModelError::MissingTensors { names, .. }) if names == &["lm_head.weight"]),
         "{error}"
     );
 }

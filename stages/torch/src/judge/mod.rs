@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use rollpacker_model::{ChatTemplate, Encoded, ModelConfig, ModelError, PromptEncoder, Tokenizer};
+use rollpacker_model::{ChatTemplate, Encoded, ModelConfig, PromptEncoder, Tokenizer};
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::RewardError;
 use rollpacker_stages::reward::chat::Message;
@@ -37,8 +37,8 @@ pub use self::models::Models;
 pub use self::options::TorchChatOptions;
 use self::questions::{Answer, Questions};
 use self::weights::Weights;
-use crate::model::DeviceChoice;
 use crate::model::device::set_threads_of_this_thread;
+use crate::model::{DeviceChoice, TorchError};
 use crate::rollout::generator::Capacity;
 use crate::rollout::guests::{Guest, Guests, Tenant};
 
@@ -225,10 +225,11 @@ impl Drop for Model {
 }
 
 /// Converts an error of opening a model to an error of the option that caused it.
-fn refuse(error: ModelError) -> CatalogError {
+fn refuse(error: impl Into<TorchError>) -> CatalogError {
+    let error = error.into();
     let key = match error {
-        ModelError::Device { .. } => "device",
-        ModelError::MemoryBudget { .. } => "memory_budget",
+        TorchError::Device { .. } => "device",
+        TorchError::MemoryBudget { .. } => "memory_budget",
         _ => "model_path",
     };
     CatalogError::Option { key: key.to_owned(), reason: error.to_string() }

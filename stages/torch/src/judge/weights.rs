@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollpacker_model::{ModelConfig, ModelError};
+use rollpacker_model::ModelConfig;
 use tch::{Device, TchError, Tensor};
 
 use super::TorchChatOptions;
-use crate::model::Decoder;
 use crate::model::network::{Attend, Network};
 use crate::model::streamed::{MemoryBudget, StreamedDecoder};
+use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
 
 /// A judge's weights. They are in memory once, even if several threads run the model.
@@ -25,7 +25,7 @@ impl Weights {
         options: &TorchChatOptions,
         capacity: Capacity,
         device: Device,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, TorchError> {
         let folder = &options.model_path;
         let Some(bytes) = options.memory_budget else {
             return Decoder::load(folder, device).map(Self::Resident);

@@ -13,7 +13,7 @@ use tch::{Kind, Tensor};
 use super::json::Object;
 use super::tensor_file::header;
 use super::weights::bytes;
-use super::{ModelConfig, ModelError, layout};
+use super::{ModelConfig, ModelError, TorchError, layout};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -71,7 +71,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or a tensor is missing, has a wrong shape or type, or does not belong to this model.
-    pub(crate) fn open(folder: &Path, config: &ModelConfig) -> Result<Self, ModelError> {
+    pub(crate) fn open(folder: &Path, config: &ModelConfig) -> Result<Self, TorchError> {
         let mut missing: BTreeMap<_, _> = layout::parameters(config).into_iter().collect();
         let mut extra = Vec::new();
         let (mut shards, mut entries) = (Vec::new(), HashMap::new());
@@ -111,7 +111,7 @@ impl Checkpoint {
         name: &str,
         parameter: &Tensor,
         scratch: &mut Scratch,
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), TorchError> {
         let flat = parameter.f_view([-1])?;
         self.read(name, scratch, &mut |first, values| {
             flat.f_narrow(0, first as i64, values.size1()?)?.f_copy_(values)?;
@@ -127,8 +127,8 @@ impl Checkpoint {
         &self,
         name: &str,
         scratch: &mut Scratch,
-        each: &mut dyn FnMut(usize, &Tensor) -> Result<(), ModelError>,
-    ) -> Result<(), ModelError> {
+        each: &mut dyn FnMut(usize, &Tensor) -> Result<(), TorchError>,
+    ) -> Result<(), TorchError> {
         let entry = self.entries.get(name).ok_or_else(|| ModelError::MissingTensors {
             place: self.folder.display().to_string(),
             names: vec![name.to_owned()],
@@ -151,7 +151,7 @@ impl Checkpoint {
 
 impl Shard {
     /// Opens a file and reads its header.
-    fn open(path: PathBuf) -> Result<(Self, Metadata), ModelError> {
+    fn open(path: PathBuf) -> Result<(Self, Metadata), TorchError> {
         let mut file = File::open(&path).map_err(ModelError::read(&path))?;
         let (metadata, start) = header(&path, &mut file)?;
         Ok((Self { path, file, start }, metadata))
@@ -165,7 +165,7 @@ impl Entry {
         name: &str,
         info: &TensorInfo,
         expected: &[i64],
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, TorchError> {
         let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
         layout::check_shape(&path.display().to_string(), name, expected, &shape)?;
         Ok(Self {
@@ -178,12 +178,12 @@ impl Entry {
 }
 
 /// Writes `tensors` as one float32 file that transformers can load.
-pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
+pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), TorchError> {
     let path = folder.join(SINGLE);
     let views: Vec<_> = tensors
         .iter()
         .map(|(name, tensor)| Ok((name, Values::of(tensor)?)))
-        .collect::<Result<_, ModelError>>()?;
+        .collect::<Result<_, TorchError>>()?;
     // transformers rejects a file whose metadata does not name a framework.
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
     let file = NewFile::create(&path)?;
@@ -193,7 +193,7 @@ pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), M
 }
 
 /// Returns the weights files: the single file if it exists or there is no index, otherwise the files that the index names.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>, TorchError> {
     let index = folder.join(INDEX);
     if folder.join(SINGLE).exists() || !index.exists() {
         return Ok(vec![folder.join(SINGLE)]);
@@ -229,7 +229,7 @@ struct Values {
 }
 
 impl Values {
-    fn of(tensor: &Tensor) -> Result<Self, ModelError> {
+    fn of(tensor: &Tensor) -> Result<Self, TorchError> {
         Ok(Self {
             shape: tensor.size().iter().map(|&size| size as usize).collect(),
             bytes: bytes(tensor)?,

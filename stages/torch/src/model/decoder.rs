@@ -10,7 +10,7 @@ use tch::{Device, TchError, Tensor};
 use super::checkpoint::{self, Checkpoint, Scratch};
 use super::ends::Ends;
 use super::layer::{Attend, Layer};
-use super::{ModelConfig, ModelError, Weights, layout};
+use super::{ModelConfig, ModelError, TorchError, Weights, layout};
 
 /// A decoder-only transformer in float32.
 ///
@@ -34,7 +34,7 @@ impl Decoder {
     /// # Errors
     /// Returns an error if a file cannot be read, the configuration is rejected, or a tensor is missing, has a wrong shape or does not
     /// belong to this model.
-    pub fn load(folder: &Path, device: Device) -> Result<Self, ModelError> {
+    pub fn load(folder: &Path, device: Device) -> Result<Self, TorchError> {
         let config = ModelConfig::from_folder(folder)?;
         let checkpoint = Checkpoint::open(folder, &config)?;
         let decoder = Self::allocate(config, device)?;
@@ -49,7 +49,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns the errors of [`load`](Self::load).
-    pub fn check_folder(folder: &Path) -> Result<ModelConfig, ModelError> {
+    pub fn check_folder(folder: &Path) -> Result<ModelConfig, TorchError> {
         let config = ModelConfig::from_folder(folder)?;
         Checkpoint::open(folder, &config)?;
         Ok(config)
@@ -62,7 +62,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if the device is out of memory.
-    pub fn init(config: ModelConfig, seed: u64, device: Device) -> Result<Self, ModelError> {
+    pub fn init(config: ModelConfig, seed: u64, device: Device) -> Result<Self, TorchError> {
         let normal =
             Normal::new(0.0, config.initializer_range as f32).map_err(|_| ModelError::Key {
                 path: "the model's configuration".into(),
@@ -173,7 +173,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if `weights` belong to another model; the parameters are unchanged in that case.
-    pub fn copy_from(&mut self, weights: &Weights) -> Result<(), ModelError> {
+    pub fn copy_from(&mut self, weights: &Weights) -> Result<(), TorchError> {
         self.check(weights)?;
         for (at, (_, tensor)) in weights.tensors().iter().enumerate() {
             self.assign(at, tensor, "published weights")?;
@@ -185,13 +185,13 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if the device is out of memory.
-    pub fn snapshot(&self) -> Result<Weights, ModelError> {
+    pub fn snapshot(&self) -> Result<Weights, TorchError> {
         let copy = |(name, tensor): &(String, Tensor)| {
             let mut copy = tensor.f_detach()?.f_empty_like()?;
             copy.f_copy_(&tensor.f_detach()?)?;
             Ok((name.clone(), copy))
         };
-        Weights::new(self.parameters.iter().map(copy).collect::<Result<_, ModelError>>()?)
+        Weights::new(self.parameters.iter().map(copy).collect::<Result<_, TorchError>>()?)
     }
 
     /// Writes `config.json`, `generation_config.json` and `model.safetensors` (float32) in a format that transformers loads. Creates the
@@ -199,14 +199,14 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if a file cannot be written.
-    pub fn save(&self, folder: &Path) -> Result<(), ModelError> {
+    pub fn save(&self, folder: &Path) -> Result<(), TorchError> {
         std::fs::create_dir_all(folder).map_err(ModelError::write(folder))?;
         self.config.write(folder)?;
         checkpoint::write(folder, &self.parameters)
     }
 
     /// Allocates a decoder with uninitialized weights.
-    fn allocate(config: ModelConfig, device: Device) -> Result<Self, ModelError> {
+    fn allocate(config: ModelConfig, device: Device) -> Result<Self, TorchError> {
         let ends = Ends::allocate(&config, device)?;
         let layers: Vec<_> = (0..config.layers)
             .map(|_| Layer::allocate(&config, device))
@@ -215,7 +215,7 @@ impl Decoder {
         Ok(Self { config, device, ends, layers, parameters, trainable: false })
     }
 
-    fn check(&self, weights: &Weights) -> Result<(), ModelError> {
+    fn check(&self, weights: &Weights) -> Result<(), TorchError> {
         let own: Vec<&str> = self.parameters.iter().map(|(name, _)| name.as_str()).collect();
         let given: Vec<&str> = weights.tensors().iter().map(|(name, _)| name.as_str()).collect();
         let without = |all: &[&str], some: &[&str]| -> Vec<String> {
@@ -234,7 +234,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn assign(&mut self, at: usize, values: &Tensor, place: &str) -> Result<(), ModelError> {
+    fn assign(&mut self, at: usize, values: &Tensor, place: &str) -> Result<(), TorchError> {
         let (name, parameter) = &mut self.parameters[at];
         layout::check_shape(place, name, &parameter.size(), &values.size())?;
         tch::no_grad(|| parameter.f_copy_(values))?;

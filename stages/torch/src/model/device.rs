@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use tch::{Cuda, Device};
 
-use super::ModelError;
+use super::TorchError;
 
 /// A choice of device, as written in a recipe: `auto`, `cpu`, `cuda` or `cuda:1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,13 +25,13 @@ impl DeviceChoice {
     ///
     /// # Errors
     /// Returns an error if a CUDA device was requested explicitly and does not exist.
-    pub fn resolve(self) -> Result<Device, ModelError> {
+    pub fn resolve(self) -> Result<Device, TorchError> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
             Self::Auto if cuda_devices() > 0 => Ok(Device::Cuda(0)),
             Self::Auto => Ok(Device::Cpu),
             Self::Cuda(index) if index < cuda_devices() => Ok(Device::Cuda(index)),
-            Self::Cuda(_) => Err(ModelError::Device {
+            Self::Cuda(_) => Err(TorchError::Device {
                 choice: self.to_string(),
                 reason: format!("{} CUDA device(s) usable on this machine", cuda_devices()),
             }),
@@ -40,15 +40,15 @@ impl DeviceChoice {
 }
 
 impl FromStr for DeviceChoice {
-    type Err = ModelError;
+    type Err = TorchError;
 
-    fn from_str(text: &str) -> Result<Self, ModelError> {
+    fn from_str(text: &str) -> Result<Self, TorchError> {
         let index = |text: &str| text.strip_prefix("cuda:").and_then(|index| index.parse().ok());
         match text {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda(0)),
-            _ => index(text).map(Self::Cuda).ok_or_else(|| ModelError::Device {
+            _ => index(text).map(Self::Cuda).ok_or_else(|| TorchError::Device {
                 choice: text.to_owned(),
                 reason: "expected auto, cpu, cuda or cuda:INDEX".to_owned(),
             }),

@@ -6,9 +6,11 @@ mod checkpoint;
 pub mod decoder;
 pub mod device;
 mod ends;
+mod error;
 mod layer;
 pub(crate) mod network;
 mod packed;
+pub(crate) mod stored;
 pub mod streamed;
 pub mod weights;
 
@@ -16,5 +18,6 @@ use rollpacker_model::{ModelConfig, ModelError, json, layout, tensor_file};
 
 pub use decoder::Decoder;
 pub use device::DeviceChoice;
+pub use error::TorchError;
 pub use streamed::StreamedDecoder;
 pub use weights::{WeightStore, Weights};

@@ -7,7 +7,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
 use tch::{Device, Kind, Tensor};
 
-use super::{Decoder, ModelError};
+use super::{Decoder, TorchError};
 
 /// The parameters of a model by their Hugging Face names, without gradients.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Weights {
     ///
     /// # Errors
     /// Returns an error if the values cannot be copied to the CPU for the digest.
-    pub fn new(tensors: Vec<(String, Tensor)>) -> Result<Self, ModelError> {
+    pub fn new(tensors: Vec<(String, Tensor)>) -> Result<Self, TorchError> {
         let mut digest = Digest(0);
         for (name, tensor) in &tensors {
             digest.bytes(name.as_bytes());
@@ -54,7 +54,7 @@ impl Weights {
 }
 
 /// Returns the values of a float32 tensor, little-endian and row-major.
-pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
+pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TorchError> {
     let tensor =
         tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
     let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
@@ -120,7 +120,7 @@ impl WeightStore {
     ///
     /// # Errors
     /// Returns an error if the store does not hold that version, or the decoder is of another model.
-    pub fn apply(&self, policy: &Policy, decoder: &mut Decoder) -> Result<(), ModelError> {
+    pub fn apply(&self, policy: &Policy, decoder: &mut Decoder) -> Result<(), TorchError> {
         // The copy runs outside the lock, so that several engines can load weights at once.
         let weights = self.find(policy)?;
         decoder.copy_from(&weights)
@@ -140,10 +140,10 @@ impl WeightStore {
     ///
     /// # Errors
     /// Returns an error if the store does not hold that version.
-    pub(crate) fn find(&self, policy: &Policy) -> Result<Weights, ModelError> {
+    pub(crate) fn find(&self, policy: &Policy) -> Result<Weights, TorchError> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = held.iter().find(|&&(version, _)| version == policy.version);
-        found.map(|(_, weights)| weights.share()).ok_or_else(|| ModelError::NotPublished {
+        found.map(|(_, weights)| weights.share()).ok_or_else(|| TorchError::NotPublished {
             version: policy.version,
             location: policy.location.clone(),
             held: held

@@ -33,7 +33,6 @@ use std::sync::mpsc::{Receiver, channel};
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
-use rollpacker_model::ModelError;
 
 use super::dispatch::{Abort, Dispatch, Route};
 use super::guests::{Guests, Hosting};
@@ -52,7 +51,7 @@ use super::{
     FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
     Waker, Work,
 };
-use crate::model::{Decoder, WeightStore};
+use crate::model::{Decoder, TorchError, WeightStore};
 
 /// A torch policy that generates responses on threads of this process.
 ///
@@ -93,7 +92,7 @@ impl TorchEngine {
     /// Returns an error if an option is out of bounds, `decoder` fails, or the system has no memory or no thread.
     pub fn start(
         config: TorchEngineConfig,
-        mut decoder: impl FnMut(u32) -> Result<Decoder, ModelError>,
+        mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
         weights: WeightStore,
         detokenize: Detokenize,
         clock: Arc<dyn Clock>,

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use rollpacker_model::ModelError;
 use tch::TchError;
 
 use super::invariance::Variance;
 use super::lengths::Lengths;
 use super::sampling::Sampling;
-use crate::model::Decoder;
+use crate::model::{Decoder, TorchError};
 
 /// A function that decodes the token ids of a response to text without special tokens: a tokenizer's `decode`, or a function that returns
 /// an empty string for models without a tokenizer.
@@ -60,7 +59,7 @@ pub enum TorchEngineError {
     },
     /// The model cannot be loaded.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(#[from] TorchError),
     /// The device is out of memory for an instance.
     #[error("cannot set up a rollout engine instance: {0}")]
     Torch(#[from] TchError),

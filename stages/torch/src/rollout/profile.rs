@@ -10,7 +10,6 @@ use std::thread::JoinHandle;
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
-use rollpacker_model::ModelError;
 use rollpacker_stages::rollout::profile::{MOST_REPEATS, Measure, Phase, Point};
 use tch::{Cuda, Device, TchError};
 
@@ -22,8 +21,8 @@ use super::owner::{self, Shared};
 use super::sampling::{RandomStream, Sampling};
 use super::sequence::Sequence;
 use super::{Partial, Placement, RolloutError};
-use crate::model::Decoder;
 use crate::model::device::set_threads_of_this_thread;
+use crate::model::{Decoder, TorchError};
 
 /// Maximum number of tokens by which the sequences of a point grow while it is measured.
 const GROWTH: usize = MOST_REPEATS as usize + 2;
@@ -65,7 +64,7 @@ impl TorchMeasure {
     /// Returns an error if an option is out of bounds, `decoder` fails, or the system has no memory or no thread.
     pub fn start(
         config: TorchEngineConfig,
-        mut decoder: impl FnMut(u32) -> Result<Decoder, ModelError>,
+        mut decoder: impl FnMut(u32) -> Result<Decoder, TorchError>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TorchEngineError> {
         config.check()?;

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use rollpacker_dataflow::step::Step;
-use rollpacker_model::ModelError;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::accumulation::Accumulation;
@@ -14,7 +13,7 @@ use super::objective::{column, denominator, factors, tokens};
 use super::optimizer::AdamW;
 use super::tally::{Over, Tally, Terms, Unit};
 use super::{Metrics, Sequence, TrainError};
-use crate::model::Decoder;
+use crate::model::{Decoder, TorchError};
 
 /// The file of the value head, in the decoder's Hugging Face folder.
 const HEAD_FILE: &str = "value_head.safetensors";
@@ -187,7 +186,7 @@ impl Critic {
     }
 
     /// Writes the decoder as a Hugging Face folder, with the head in a file of its own.
-    pub(crate) fn save(&self, folder: &Path) -> Result<(), ModelError> {
+    pub(crate) fn save(&self, folder: &Path) -> Result<(), TorchError> {
         self.decoder.save(folder)?;
         let head = [("weight", self.weight.f_detach()?), ("bias", self.bias.f_detach()?)];
         Ok(Tensor::write_safetensors(&head, folder.join(HEAD_FILE))?)

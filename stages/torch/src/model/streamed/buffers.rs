@@ -2,7 +2,7 @@
 
 use tch::{TchError, Tensor};
 
-use super::super::ModelError;
+use super::super::TorchError;
 use super::super::layer::Layer;
 use super::prefetch::Prefetch;
 use super::reader::Reader;
@@ -27,8 +27,8 @@ impl Buffers {
     pub(super) fn start(
         mut layers: Vec<(Layer, Fence)>,
         residency: &Residency,
-        reader: impl FnOnce() -> Result<Reader, ModelError>,
-    ) -> Result<Self, ModelError> {
+        reader: impl FnOnce() -> Result<Reader, TorchError>,
+    ) -> Result<Self, TorchError> {
         match layers.len() {
             0 => Ok(Self::None),
             1 => Ok(Self::OnDemand(Box::new(layers.remove(0).0))),

@@ -49,7 +49,7 @@ use super::ends::Ends;
 use super::layer::{Attend, Layer};
 use super::network::Network;
 use super::packed::Packing;
-use super::{ModelConfig, ModelError};
+use super::{ModelConfig, ModelError, TorchError};
 
 /// A decoder-only transformer in float32 that keeps some layers in memory and reads the others at every pass; for inference only.
 ///
@@ -81,7 +81,7 @@ impl StreamedDecoder {
         device: Device,
         budget: MemoryBudget,
         demand: Demand,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, TorchError> {
         let config = ModelConfig::from_folder(folder)?;
         let checkpoint = Arc::new(Checkpoint::open(folder, &config)?);
         let residency = residency(&checkpoint, &config, budget, demand)?;
@@ -136,7 +136,7 @@ impl StreamedDecoder {
     /// # Errors
     /// Returns an error if the budget has no room for `demand`; the layers are unchanged in that case. Also returns an error if a layer
     /// cannot be read; the next call or forward pass tries again.
-    pub fn plan(&mut self, demand: Demand) -> Result<(), ModelError> {
+    pub fn plan(&mut self, demand: Demand) -> Result<(), TorchError> {
         let residency = residency(&self.checkpoint, &self.config, self.budget, demand)?;
         let same = residency.streamed().eq(self.residency.streamed());
         self.settled &= same;
@@ -191,7 +191,7 @@ impl StreamedDecoder {
     ///
     /// The memory of layers that are no longer resident is reused for buffers or other layers, so the peak never exceeds the larger of the
     /// amounts before and after. A failed read leaves `settled` at `false`: the layers that were read stay, and the next call continues.
-    fn settle(&mut self) -> Result<(), ModelError> {
+    fn settle(&mut self) -> Result<(), TorchError> {
         if self.settled {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl StreamedDecoder {
         }
         let buffers = (0..self.residency.buffers())
             .map(|_| Ok((self.spare_layer(&mut spare)?, self.reader.fence()?)))
-            .collect::<Result<_, ModelError>>()?;
+            .collect::<Result<_, TorchError>>()?;
         self.buffers = Buffers::start(buffers, &self.residency, || {
             Reader::new(Arc::clone(&self.checkpoint), self.device)
         })?;
@@ -266,9 +266,9 @@ fn residency(
     config: &ModelConfig,
     budget: MemoryBudget,
     demand: Demand,
-) -> Result<Residency, ModelError> {
+) -> Result<Residency, TorchError> {
     Residency::of(config, budget, demand).map_err(|TooSmall { need, least }| {
-        ModelError::MemoryBudget {
+        TorchError::MemoryBudget {
             place: checkpoint.folder().to_owned(),
             budget: budget.bytes,
             least,
@@ -280,10 +280,10 @@ fn residency(
 }
 
 /// Converts the error of reading weights into an error of a forward pass.
-fn torch_error(error: ModelError) -> TchError {
+fn torch_error(error: TorchError) -> TchError {
     match error {
-        ModelError::Torch { reason } => TchError::Torch(reason),
-        ModelError::Read { ref source, .. } => {
+        TorchError::Torch { reason } => TchError::Torch(reason),
+        TorchError::Model(ModelError::Read { ref source, .. }) => {
             TchError::Io(std::io::Error::new(source.kind(), error.to_string()))
         }
         other => TchError::Io(std::io::Error::other(other)),

@@ -23,7 +23,7 @@ use cudarc::driver::{
 use tch::{Device, Kind, Tensor};
 
 use super::super::checkpoint::PIECE;
-use super::super::{DeviceChoice, ModelError};
+use super::super::{DeviceChoice, TorchError};
 
 /// A stream for copies, and the pinned memory that they copy from.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Event(CudaEvent);
 
 impl Pinned {
     /// Creates the copy stream and the pinned memory of CUDA device `device`.
-    pub(super) fn new(device: usize) -> Result<Self, ModelError> {
+    pub(super) fn new(device: usize) -> Result<Self, TorchError> {
         // SAFETY: loading the driver runs its initializers, as the calls below would. torch has a tensor on the device, so it did this
         // before.
         #[allow(unsafe_code, reason = "a shared library can only be loaded by an unsafe call")]
@@ -68,19 +68,19 @@ impl Pinned {
     }
 
     /// Records an event after all work that torch has been given so far.
-    pub(super) fn after_torch(&self) -> Result<Event, ModelError> {
+    pub(super) fn after_torch(&self) -> Result<Event, TorchError> {
         let event = self.context.default_stream().record_event(None);
         event.map(Event).map_err(|error| refused(self.device, error))
     }
 
     /// Makes the following copies wait until `event` has passed.
-    pub(super) fn wait(&self, event: &Event) -> Result<(), ModelError> {
+    pub(super) fn wait(&self, event: &Event) -> Result<(), TorchError> {
         self.copies.wait(&event.0).map_err(|error| refused(self.device, error))
     }
 
     /// Copies `values [n]`, on the CPU, into `into [n]`, which must be float32 in contiguous memory of the device. Neither tensor may be
     /// dropped before [`finish`](Self::finish) returns.
-    pub(super) fn copy(&mut self, values: &Tensor, into: &Tensor) -> Result<(), ModelError> {
+    pub(super) fn copy(&mut self, values: &Tensor, into: &Tensor) -> Result<(), TorchError> {
         let values = values.f_to_kind(Kind::Float)?;
         let place = (into.device(), into.f_kind()?, into.is_contiguous(), into.numel());
         if place != (Device::Cuda(self.device), Kind::Float, true, values.numel()) {
@@ -96,7 +96,7 @@ impl Pinned {
     }
 
     /// Waits until the copies have completed.
-    pub(super) fn finish(&self) -> Result<(), ModelError> {
+    pub(super) fn finish(&self) -> Result<(), TorchError> {
         self.copies.synchronize().map_err(|error| refused(self.device, error))
     }
 }
@@ -120,7 +120,7 @@ impl Half {
     }
 
     /// Writes float32 `values`, after the previous copy out of the memory has completed.
-    fn fill(&mut self, device: usize, values: &Tensor) -> Result<(), ModelError> {
+    fn fill(&mut self, device: usize, values: &Tensor) -> Result<(), TorchError> {
         self.copied.synchronize().map_err(|error| refused(device, error))?;
         let memory = self.memory.as_mut_slice().map_err(|error| refused(device, error))?;
         Ok(values.f_copy_data(memory, values.numel())?)
@@ -141,8 +141,8 @@ impl Half {
     }
 }
 
-fn refused(device: usize, reason: impl ToString) -> ModelError {
-    ModelError::Device {
+fn refused(device: usize, reason: impl ToString) -> TorchError {
+    TorchError::Device {
         choice: DeviceChoice::Cuda(device).to_string(),
         reason: reason.to_string(),
     }

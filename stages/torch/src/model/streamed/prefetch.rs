@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use super::super::ModelError;
 use super::super::device::set_threads_of_this_thread;
 use super::super::layer::Layer;
+use super::super::{ModelError, TorchError};
 use super::reader::Reader;
 use super::upload::Fence;
 
@@ -40,7 +40,7 @@ struct Task {
 
 struct Filled {
     buffer: Layer,
-    outcome: Result<(), ModelError>,
+    outcome: Result<(), TorchError>,
 }
 
 impl Prefetch {
@@ -49,7 +49,7 @@ impl Prefetch {
         reader: Reader,
         order: Vec<usize>,
         buffers: Vec<(Layer, Fence)>,
-    ) -> Result<Self, ModelError> {
+    ) -> Result<Self, TorchError> {
         let folder = reader.folder().to_owned();
         let (empty, tasks) = channel();
         let (filled, full) = channel();
@@ -76,7 +76,7 @@ impl Prefetch {
     ///
     /// # Errors
     /// Returns an error if the layer could not be read; the next call reads it again.
-    pub(super) fn take(&mut self, index: usize) -> Result<Layer, ModelError> {
+    pub(super) fn take(&mut self, index: usize) -> Result<Layer, TorchError> {
         if self.coming.front() != Some(&index) {
             self.turn_to(index)?;
         }
@@ -124,7 +124,7 @@ impl Prefetch {
     /// Restarts the order at layer `index`, discarding the layers that were read ahead.
     ///
     /// This happens when a pass was aborted and the next one starts at another layer, and after a failed read.
-    fn turn_to(&mut self, index: usize) -> Result<(), ModelError> {
+    fn turn_to(&mut self, index: usize) -> Result<(), TorchError> {
         let mut buffers = Vec::new();
         while !self.coming.is_empty() {
             buffers.push(self.receive()?.buffer);
@@ -136,13 +136,13 @@ impl Prefetch {
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<Filled, ModelError> {
+    fn receive(&mut self) -> Result<Filled, TorchError> {
         self.coming.pop_front();
         let filled = self.full.as_ref().and_then(|full| full.recv().ok());
         filled.ok_or_else(|| {
             let ended =
                 std::io::Error::other("the thread that reads the weights ended unexpectedly");
-            ModelError::read(&self.folder)(ended)
+            ModelError::read(&self.folder)(ended).into()
         })
     }
 }

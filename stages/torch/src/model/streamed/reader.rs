@@ -7,7 +7,7 @@ use tch::{Device, Tensor};
 
 use super::super::checkpoint::{Checkpoint, Scratch};
 use super::super::layer::Layer;
-use super::super::{ModelError, layout};
+use super::super::{TorchError, layout};
 use super::upload::{Fence, Upload};
 
 /// A reader of a model's files, with its own buffers. Each thread has its own reader.
@@ -20,7 +20,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Creates a reader of `checkpoint` into tensors on `device`.
-    pub(super) fn new(checkpoint: Arc<Checkpoint>, device: Device) -> Result<Self, ModelError> {
+    pub(super) fn new(checkpoint: Arc<Checkpoint>, device: Device) -> Result<Self, TorchError> {
         Ok(Self { checkpoint, scratch: Scratch::default(), upload: Upload::to(device)? })
     }
 
@@ -30,7 +30,7 @@ impl Reader {
     }
 
     /// Returns a fence after all work that torch has been given so far.
-    pub(super) fn fence(&self) -> Result<Fence, ModelError> {
+    pub(super) fn fence(&self) -> Result<Fence, TorchError> {
         self.upload.fence()
     }
 
@@ -42,7 +42,7 @@ impl Reader {
         index: usize,
         buffer: &Layer,
         used: &Fence,
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), TorchError> {
         let prefix = layout::layer_prefix(index as i64);
         let parameters = buffer.parameters();
         let parameters =
@@ -55,7 +55,7 @@ impl Reader {
         &mut self,
         parameters: impl Iterator<Item = (impl AsRef<str>, &'a Tensor)>,
         used: &Fence,
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), TorchError> {
         self.upload.begin(used)?;
         let mut read = Ok(());
         for (name, tensor) in parameters {
@@ -68,7 +68,7 @@ impl Reader {
         read
     }
 
-    fn read(&mut self, name: &str, parameter: &Tensor) -> Result<(), ModelError> {
+    fn read(&mut self, name: &str, parameter: &Tensor) -> Result<(), TorchError> {
         let flat = parameter.f_view([-1])?;
         let upload = &mut self.upload;
         self.checkpoint.read(name, &mut self.scratch, &mut |first, values| {

@@ -163,7 +163,7 @@ fn residency_follows_the_tokens() {
         assert!(streamed.within_budget());
     }
     let huge = Demand { cached: 1 << 40, ..DEMAND };
-    assert!(matches!(streamed.plan(huge).unwrap_err(), ModelError::MemoryBudget { .. }));
+    assert!(matches!(streamed.plan(huge).unwrap_err(), TorchError::MemoryBudget { .. }));
     check_equal(&mut streamed, &decoder);
 }
 
@@ -174,7 +174,7 @@ fn a_budget_that_is_too_small_is_refused_with_what_would_do() {
         StreamedDecoder::open(folder.path(), Device::Cpu, MemoryBudget::of_bytes(bytes), DEMAND)
             .unwrap_err()
     };
-    let ModelError::MemoryBudget { least, ends, layers, demand, .. } = refusal(1000) else {
+    let TorchError::MemoryBudget { least, ends, layers, demand, .. } = refusal(1000) else {
         panic!("{}", refusal(1000));
     };
     assert_eq!(ends + layers + demand, least);
@@ -189,7 +189,7 @@ fn a_budget_that_is_too_small_is_refused_with_what_would_do() {
     let budget = MemoryBudget::of_bytes(least);
     let mut streamed = StreamedDecoder::open(folder.path(), Device::Cpu, budget, DEMAND).unwrap();
     check_equal(&mut streamed, &decoder);
-    assert!(matches!(refusal(least - 1), ModelError::MemoryBudget { .. }));
+    assert!(matches!(refusal(least - 1), TorchError::MemoryBudget { .. }));
 }
 
 #[test]
@@ -246,7 +246,10 @@ fn a_plan_that_cannot_be_read_is_carried_out_later() {
     let path = folder.path().join("model.safetensors");
     let whole = std::fs::read(&path).unwrap();
     OpenOptions::new().write(true).open(&path).unwrap().set_len(4000).unwrap();
-    assert!(matches!(streamed.plan(DEMAND).unwrap_err(), ModelError::Read { .. }));
+    assert!(matches!(
+        streamed.plan(DEMAND).unwrap_err(),
+        TorchError::Model(ModelError::Read { .. })
+    ));
     assert!(streamed.within_budget());
     assert!(streamed.forward_packed(&ids(), &[7, 8]).is_err());
     std::fs::write(&path, whole).unwrap();

@@ -2,7 +2,7 @@
 
 use tch::{Device, Tensor};
 
-use super::super::ModelError;
+use super::super::TorchError;
 #[cfg(feature = "cuda")]
 use super::pinned::{Event, Pinned};
 
@@ -27,7 +27,7 @@ pub(super) struct Fence {
 
 impl Upload {
     /// Creates the way to copy to `device`.
-    pub(super) fn to(device: Device) -> Result<Self, ModelError> {
+    pub(super) fn to(device: Device) -> Result<Self, TorchError> {
         match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(index) => Pinned::new(index).map(Self::Pinned),
@@ -36,7 +36,7 @@ impl Upload {
     }
 
     /// Returns a fence after all work that torch has been given so far.
-    pub(super) fn fence(&self) -> Result<Fence, ModelError> {
+    pub(super) fn fence(&self) -> Result<Fence, TorchError> {
         match self {
             Self::Torch => Ok(Fence::default()),
             #[cfg(feature = "cuda")]
@@ -45,7 +45,7 @@ impl Upload {
     }
 
     /// Makes the following copies wait until `used` has passed.
-    pub(super) fn begin(&mut self, used: &Fence) -> Result<(), ModelError> {
+    pub(super) fn begin(&mut self, used: &Fence) -> Result<(), TorchError> {
         match self {
             Self::Torch => {
                 let _in_order = used;
@@ -57,7 +57,7 @@ impl Upload {
     }
 
     /// Copies `values [n]`, on the CPU, into `into [n]`, contiguous float32 on the device.
-    pub(super) fn copy(&mut self, values: &Tensor, into: &Tensor) -> Result<(), ModelError> {
+    pub(super) fn copy(&mut self, values: &Tensor, into: &Tensor) -> Result<(), TorchError> {
         match self {
             Self::Torch => Ok(into.shallow_clone().f_copy_(values)?),
             #[cfg(feature = "cuda")]
@@ -66,7 +66,7 @@ impl Upload {
     }
 
     /// Waits until the copies have completed.
-    pub(super) fn finish(&mut self) -> Result<(), ModelError> {
+    pub(super) fn finish(&mut self) -> Result<(), TorchError> {
         match self {
             Self::Torch => Ok(()),
             #[cfg(feature = "cuda")]

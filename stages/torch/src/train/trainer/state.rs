@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use rollpacker_dataflow::step::PolicyVersion;
-use rollpacker_model::ModelError;
 use rollpacker_model::tensor_file::{Scalar, Stored, TensorFile, write};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::TrainError;
 use tch::Tensor;
 
 use super::TorchTrainer;
-use crate::model::Weights;
+use crate::model::stored::{StoredTensor, check_like, read_like};
+use crate::model::{TorchError, Weights};
 use crate::train::optimizer::AdamW;
 
 const VERSION: &str = "version";
@@ -41,7 +41,8 @@ impl TorchTrainer {
         let older = self.store.needed().into_iter().filter(|&(other, _)| other != version);
         let older = older.flat_map(|(version, weights)| published(version, &weights));
         let tensors = self.tensors().into_iter().chain(older);
-        let tensors = tensors.map(|(name, tensor)| (name, Box::new(tensor) as Box<dyn Stored>));
+        let tensors =
+            tensors.map(|(name, tensor)| (name, Box::new(StoredTensor(tensor)) as Box<dyn Stored>));
         write(path, &numbers.chain(tensors).collect::<Vec<_>>()).map_err(TrainError::state)
     }
 
@@ -60,7 +61,7 @@ impl TorchTrainer {
     }
 
     /// Rejects the file of another model or algorithm before anything is overwritten. Returns the older versions in the file.
-    fn check_state(&mut self, file: &TensorFile) -> Result<BTreeSet<PolicyVersion>, ModelError> {
+    fn check_state(&mut self, file: &TensorFile) -> Result<BTreeSet<PolicyVersion>, TorchError> {
         let names = file.names();
         let versions: BTreeSet<_> = names.iter().filter_map(|name| version_of(name)).collect();
         let mut tensors: BTreeMap<String, Tensor> = self.tensors().into_iter().collect();
@@ -71,13 +72,13 @@ impl TorchTrainer {
         }
         let numbers = self.numbers().into_iter().map(|(name, _)| name);
         file.check_names(&tensors.keys().cloned().chain(numbers).collect())?;
-        tensors.iter().try_for_each(|(name, like)| file.check_like(name, like))?;
+        tensors.iter().try_for_each(|(name, like)| check_like(file, name, like))?;
         Ok(versions)
     }
 
-    fn take_over(&mut self, file: &TensorFile) -> Result<(), ModelError> {
+    fn take_over(&mut self, file: &TensorFile) -> Result<(), TorchError> {
         for (name, mut tensor) in self.tensors() {
-            let values = file.tensor(&name, &tensor)?;
+            let values = read_like(file, &name, &tensor)?;
             tch::no_grad(|| tensor.f_copy_(&values))?;
         }
         let updates = |model| file.integer(&format!("{model}.optimizer.updates"));
@@ -93,13 +94,13 @@ impl TorchTrainer {
         &self,
         file: &TensorFile,
         version: PolicyVersion,
-    ) -> Result<Weights, ModelError> {
+    ) -> Result<Weights, TorchError> {
         let device = self.decoder.device();
         let read = |(name, like): &(String, Tensor)| {
-            let values = file.tensor(&published_name(version, name), like)?;
+            let values = read_like(file, &published_name(version, name), like)?;
             Ok((name.clone(), values.f_to_device(device)?))
         };
-        Weights::new(self.decoder.parameters().iter().map(read).collect::<Result<_, ModelError>>()?)
+        Weights::new(self.decoder.parameters().iter().map(read).collect::<Result<_, TorchError>>()?)
     }
 
     /// Returns all tensors that updates change, by their names in the file. The tensors share their memory with the trainer.

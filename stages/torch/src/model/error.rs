@@ -1,0 +1,83 @@
+//! Errors of models on libtorch.
+
+use std::path::PathBuf;
+
+use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_files::FileError;
+use rollpacker_model::ModelError;
+use rollpacker_stages::train::TrainError;
+use tch::TchError;
+
+/// The reason why a model cannot be read, written or run.
+#[derive(Debug, thiserror::Error)]
+pub enum TorchError {
+    /// The model folder cannot be read or written.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The store does not hold a policy version: it was never published there, or was dropped since.
+    #[error("policy {version} is not at `{location}`: the store holds {held}")]
+    NotPublished {
+        /// The policy version.
+        version: PolicyVersion,
+        /// The location that was given for the weights.
+        location: String,
+        /// The versions that the store holds.
+        held: String,
+    },
+    /// A device that this machine does not have, or an unknown device name.
+    #[error("device `{choice}`: {reason}")]
+    Device {
+        /// The requested device.
+        choice: String,
+        /// The reason why the feature is not available.
+        reason: String,
+    },
+    /// A memory budget that is too small for the model even with the fewest resident layers.
+    #[error(
+        "{place}: a memory budget of {budget} bytes is too small: at least {least} are needed, {ends} for embedding, norm and head, \
+         {layers} to stream layers, {demand} for the tokens"
+    )]
+    MemoryBudget {
+        /// The model's folder.
+        place: PathBuf,
+        /// The budget, in bytes.
+        budget: u64,
+        /// The smallest sufficient budget, in bytes.
+        least: u64,
+        /// Bytes of embedding, norm and head.
+        ends: u64,
+        /// Bytes of the layer buffers and of the reading buffers.
+        layers: u64,
+        /// Bytes of keys, values, activations and logits.
+        demand: u64,
+    },
+    /// A libtorch operation failed.
+    #[error("libtorch: {reason}")]
+    Torch {
+        /// The first line of libtorch's message.
+        reason: String,
+    },
+}
+
+impl From<FileError> for TorchError {
+    fn from(error: FileError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<TchError> for TorchError {
+    fn from(error: TchError) -> Self {
+        // The lines after the first are a C++ stack trace.
+        let text = error.to_string();
+        Self::Torch { reason: text.lines().next().unwrap_or_default().to_owned() }
+    }
+}
+
+impl From<TorchError> for TrainError {
+    fn from(error: TorchError) -> Self {
+        match error {
+            TorchError::Model(error) => error.into(),
+            other => Self::backend("using the model")(other),
+        }
+    }
+}
