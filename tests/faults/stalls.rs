@@ -45,7 +45,7 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
     let end = place.trained(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
     let told =
-        end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 1: nothing"));
+        end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 1: no progress"));
     assert_eq!(told.count(), 1, "{end:?}");
 }
 

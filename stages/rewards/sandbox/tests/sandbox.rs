@@ -5,7 +5,9 @@ mod sandbox {
     pub(crate) mod machine;
 }
 
+use std::fs::Permissions;
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -452,12 +454,17 @@ fn all_the_same_as_an_ordinary_user() {
         return;
     }
     let _alone = alone();
+    // The folder of the build may be closed to other users.
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("opened");
+    let tests = folder.path().join("tests");
+    std::fs::copy(std::env::current_exe().expect("this test"), &tests).expect("copied");
     for test in [
         "the_probe_finds_every_layer",
         "no_attack_passes_or_stays",
         "a_job_that_is_dropped_is_killed_and_the_slot_goes_on",
     ] {
-        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        let mut command = Command::new(&tests);
         command
             .args([test, "--exact", "--nocapture"])
             .env("SANDBOX_TEST_AS_USER", "1")
