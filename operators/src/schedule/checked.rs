@@ -1,6 +1,6 @@
 //! Schedules whose decisions are checked against their contract while a run goes on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use rollpacker_dataflow::clock::Nanos;
@@ -20,6 +20,8 @@ mod tests;
 pub struct Checked {
     schedule: Box<dyn Schedule>,
     log: RoundLog,
+    /// Checked decisions that the caller has not taken yet.
+    decided: VecDeque<Decision>,
     has_failed: bool,
 }
 
@@ -46,31 +48,44 @@ impl Checked {
             open: None,
             is_finished: false,
         };
-        Self { schedule, log, has_failed: false }
+        Self { schedule, log, decided: VecDeque::new(), has_failed: false }
+    }
+
+    fn drain(&mut self) {
+        while let Some(decision) = self.schedule.poll() {
+            if let Err(violation) = self.log.decide(&decision) {
+                return self.fail(&violation);
+            }
+            self.decided.push_back(decision);
+        }
+    }
+
+    fn fail(&mut self, violation: &Violation) {
+        self.has_failed = true;
+        self.decided.push_back(Decision::Fail { message: violation.to_string() });
     }
 }
 
 impl Schedule for Checked {
+    /// Decisions are drained and checked after every event. A caller that delivers several events before it polls would otherwise have a
+    /// decision on the first judged by what the second says.
     fn on(&mut self, now: Nanos, event: Event) {
         if !self.has_failed {
             self.log.on(&event);
             self.schedule.on(now, event);
+            self.drain();
         }
     }
 
     fn poll(&mut self) -> Option<Decision> {
-        if self.has_failed {
-            return None;
+        if self.decided.is_empty() && !self.has_failed {
+            self.drain();
         }
-        let violation = match self.schedule.poll() {
-            Some(decision) => match self.log.decide(&decision) {
-                Ok(()) => return Some(decision),
-                Err(violation) => violation,
-            },
-            None => self.log.stall(self.schedule.wants_prompts())?,
-        };
-        self.has_failed = true;
-        Some(Decision::Fail { message: violation.to_string() })
+        if self.decided.is_empty() && !self.has_failed {
+            let violation = self.log.stall(self.schedule.wants_prompts())?;
+            self.fail(&violation);
+        }
+        self.decided.pop_front()
     }
 
     fn wants_prompts(&self) -> bool {
