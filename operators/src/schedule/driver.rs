@@ -13,6 +13,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 
+use super::checked::Checked;
 use super::prompt_affinity::PromptAffinity;
 use super::published::{OpenStep, PublishedPolicies};
 use super::scores::OrderedScores;
@@ -67,11 +68,13 @@ impl ScheduleDriver {
         stop: Stop,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let held = prompts.held.iter().map(|(prompt, held)| (*prompt, held.launched));
+        let schedule = Checked::with_held(schedule, held);
         Self {
             spread: PromptAffinity::over(1),
             sequencer: None,
             scores: schedule.wants_scores().then(OrderedScores::default),
-            schedule,
+            schedule: Box::new(schedule),
             clock,
             passed: None,
             closed: None,
@@ -390,18 +393,18 @@ impl ScheduleDriver {
         }
     }
 
-    /// Reports the failure of a schedule at the step of its open round. The round keeps its capabilities, so that no frontier marks the
-    /// step as complete.
+    /// Reports the failure of a schedule at the step of its open round, or at the first step whose policy it has. A failure before the first
+    /// policy is reported once that arrives. The step keeps its capabilities, so that no frontier marks it as complete.
     pub(super) fn fail(&mut self, mut tell: impl FnMut(&OpenStep, Fault)) {
         if let Some((open, fault)) = self.published.take_fault() {
             tell(open, fault);
         }
-        let Some(message) = self.failure.take() else { return };
-        let open = self.round.and_then(|(step, _)| self.open.get(&step));
-        tell(
-            open.expect("invariant: a schedule fails in an open round"),
-            Fault::new("schedule", message),
-        );
+        let round = self.round.and_then(|(step, _)| self.open.get(&step));
+        if let Some(open) = round.or_else(|| self.open.values().next())
+            && let Some(message) = self.failure.take()
+        {
+            tell(open, Fault::new("schedule", message));
+        }
     }
 
     fn close(&mut self) {

@@ -5,6 +5,7 @@
 //! its state is a value that can be compared, cloned and written to a snapshot.
 
 mod builtin;
+pub mod checked;
 mod driver;
 pub mod dynamic;
 pub(crate) mod encode;
@@ -38,6 +39,7 @@ mod variance;
 mod tests;
 
 pub use builtin::Builtin;
+pub use checked::Checked;
 pub use dynamic::Dynamic;
 pub use error::ScheduleError;
 pub use frontier_group::FrontierGroup;

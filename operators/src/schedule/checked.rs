@@ -1,0 +1,518 @@
+//! Schedules whose decisions are checked against their contract while a run goes on.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_stages::rollout::FinishReason;
+
+use super::{Decision, Event, Schedule};
+
+#[cfg(test)]
+mod tests;
+
+/// A schedule whose decisions are checked against the [contract](Schedule).
+///
+/// The first violation becomes [`Decision::Fail`]: the run ends with an error that names the rule, the prompt and the step. Without the
+/// check a violation would surface later, as a stall or as a step that trains on the wrong responses. The operator checks every schedule,
+/// built in or not; a test of a schedule can do the same without a graph.
+pub struct Checked {
+    schedule: Box<dyn Schedule>,
+    log: RoundLog,
+    /// Checked decisions that the caller has not taken yet.
+    decided: VecDeque<Decision>,
+    has_failed: bool,
+}
+
+impl Checked {
+    /// Checks a schedule that holds no prompts yet.
+    #[must_use]
+    pub fn new(schedule: Box<dyn Schedule>) -> Self {
+        Self::with_held(schedule, [])
+    }
+
+    /// Checks a schedule that was restored from a snapshot and holds these prompts, each with `true` if it was launched before.
+    #[must_use]
+    pub fn with_held(
+        schedule: Box<dyn Schedule>,
+        held: impl IntoIterator<Item = (PromptId, bool)>,
+    ) -> Self {
+        let log = RoundLog {
+            wants_scores: schedule.wants_scores(),
+            pauses: schedule.pauses(),
+            held: held.into_iter().collect(),
+            has_all_prompts: false,
+            published: BTreeSet::new(),
+            last: None,
+            open: None,
+            is_finished: false,
+        };
+        Self { schedule, log, decided: VecDeque::new(), has_failed: false }
+    }
+
+    fn drain(&mut self) {
+        while let Some(decision) = self.schedule.poll() {
+            if let Err(violation) = self.log.decide(&decision) {
+                return self.fail(&violation);
+            }
+            self.decided.push_back(decision);
+        }
+    }
+
+    fn fail(&mut self, violation: &Violation) {
+        self.has_failed = true;
+        self.decided.push_back(Decision::Fail { message: violation.to_string() });
+    }
+}
+
+impl Schedule for Checked {
+    /// Decisions are drained and checked after every event. A caller that delivers several events before it polls would otherwise have a
+    /// decision on the first judged by what the second says.
+    fn on(&mut self, now: Nanos, event: Event) {
+        if !self.has_failed {
+            self.log.on(&event);
+            self.schedule.on(now, event);
+            self.drain();
+        }
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        if self.decided.is_empty() && !self.has_failed {
+            self.drain();
+        }
+        if self.decided.is_empty() && !self.has_failed {
+            let violation = self.log.stall(self.schedule.wants_prompts())?;
+            self.fail(&violation);
+        }
+        self.decided.pop_front()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.schedule.wants_prompts()
+    }
+
+    fn wants_scores(&self) -> bool {
+        self.schedule.wants_scores()
+    }
+
+    fn pauses(&self) -> bool {
+        self.schedule.pauses()
+    }
+
+    fn round_size(&self) -> Option<(usize, u32)> {
+        self.schedule.round_size()
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.schedule.save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        self.schedule.restore(saved)
+    }
+}
+
+/// A decision that the contract of a schedule forbids, or a round that can never close.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A decision follows [`Decision::Finish`].
+    #[error("the schedule violates its contract: it decides `{decision}` after it finished")]
+    AfterFinish {
+        /// The decision.
+        decision: String,
+    },
+    /// A round opens while another is open.
+    #[error(
+        "the schedule violates its contract: it opens step {step} before it closes step {open}"
+    )]
+    SecondRound {
+        /// The step that it opens.
+        step: Step,
+        /// The step of the open round.
+        open: Step,
+    },
+    /// A round opens whose policy is not published, or whose step is not after the one before.
+    #[error(
+        "the schedule violates its contract: it opens step {step}, whose policy is not published or was used before"
+    )]
+    NoPolicy {
+        /// The step.
+        step: Step,
+    },
+    /// A decision that needs an open round comes without one, or names another step than the open one.
+    #[error(
+        "the schedule violates its contract: it decides `{decision}`, and that round is not open"
+    )]
+    NotOpen {
+        /// The decision.
+        decision: String,
+    },
+    /// A prompt was never offered, or was admitted or rejected before.
+    #[error(
+        "the schedule violates its contract: it decides `{decision}`, and {prompt} was never offered, or was admitted or rejected before"
+    )]
+    UnknownPrompt {
+        /// The decision.
+        decision: String,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A prompt is admitted, deferred or rejected in a round that did not launch it.
+    #[error(
+        "the schedule violates its contract: it decides `{decision}`, and the round did not launch {prompt}"
+    )]
+    NotLaunched {
+        /// The decision.
+        decision: String,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A prompt was deferred in this round before.
+    #[error(
+        "the schedule violates its contract: it decides `{decision}`, and {prompt} was deferred in this round before"
+    )]
+    DecidedTwice {
+        /// The decision.
+        decision: String,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A sample is launched a second time in a round.
+    #[error("the schedule violates its contract: it launches {id} a second time")]
+    LaunchedTwice {
+        /// The response.
+        id: SampleId,
+    },
+    /// A response that does not run is stopped.
+    #[error("the schedule violates its contract: it stops {id}, which is not in flight")]
+    NotRunning {
+        /// The response.
+        id: SampleId,
+    },
+    /// A response is paused by a schedule that states that it does not pause.
+    #[error("the schedule violates its contract: it pauses {id}, and its `pauses` returns false")]
+    Pause {
+        /// The response.
+        id: SampleId,
+    },
+    /// A group contains a response that is not whole.
+    #[error(
+        "the schedule violates its contract: it admits {id}, which has not ended by itself in this round"
+    )]
+    NotWhole {
+        /// The response.
+        id: SampleId,
+    },
+    /// A group is empty, is not ascending, or has another number of weights than of responses.
+    #[error(
+        "the schedule violates its contract: it admits a group of {prompt} that is empty, not in ascending order, or has invalid weights"
+    )]
+    Group {
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A round closes although a prompt that it launched is undecided.
+    #[error(
+        "the schedule violates its contract: it closes step {step}, and {prompt} was neither admitted, deferred nor rejected"
+    )]
+    Undecided {
+        /// The step.
+        step: Step,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A round closes although a response is in flight and was not aborted.
+    #[error(
+        "the schedule violates its contract: it closes the round of {id}, which is in flight and was not aborted"
+    )]
+    InFlight {
+        /// The response.
+        id: SampleId,
+    },
+    /// The run finishes although a round is open.
+    #[error("the schedule violates its contract: it finishes before it closes step {step}")]
+    OpenAtFinish {
+        /// The step of the open round.
+        step: Step,
+    },
+    /// The run finishes although a deferred prompt was not launched again.
+    #[error(
+        "the schedule violates its contract: it finishes, and the deferred prompt {prompt} was neither admitted nor rejected"
+    )]
+    Lost {
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// All responses of the open round have ended, and the schedule neither launches further ones nor closes the round.
+    #[error(
+        "the schedule violates its contract: all responses of step {step} have ended, and it neither launches a response nor closes the round"
+    )]
+    NeverCloses {
+        /// The step.
+        step: Step,
+    },
+}
+
+/// The state of a response of the open round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SampleState {
+    Running,
+    /// An abort was decided, and the end is not reported yet.
+    Aborted,
+    /// A pause was decided, and the end is not reported yet.
+    Paused,
+    Whole {
+        is_scored: bool,
+    },
+    /// The response ended without being whole.
+    Dropped,
+}
+
+#[derive(Debug, Default)]
+struct LaunchedPrompt {
+    samples: BTreeMap<u32, SampleState>,
+    is_decided: bool,
+}
+
+#[derive(Debug)]
+struct OpenRound {
+    step: Step,
+    prompts: BTreeMap<PromptId, LaunchedPrompt>,
+}
+
+/// The facts about a run by which decisions are judged. It forgets a prompt when it is admitted or rejected, and a round when it closes.
+#[derive(Debug)]
+struct RoundLog {
+    wants_scores: bool,
+    pauses: bool,
+    /// Prompts that were offered and neither admitted nor rejected, with `true` if a round has launched them.
+    held: BTreeMap<PromptId, bool>,
+    has_all_prompts: bool,
+    /// Published steps whose round is not open yet.
+    published: BTreeSet<Step>,
+    last: Option<Step>,
+    open: Option<OpenRound>,
+    is_finished: bool,
+}
+
+impl RoundLog {
+    fn on(&mut self, event: &Event) {
+        match event {
+            Event::Prompt(offer) => drop(self.held.insert(offer.prompt, false)),
+            Event::EndOfPrompts => self.has_all_prompts = true,
+            Event::Policy { step } => drop(self.published.insert(*step)),
+            Event::Response { id, finish_reason, .. } => self.on_response(*id, *finish_reason),
+            Event::Scored { id, .. } => {
+                if let Some(SampleState::Whole { is_scored }) = self.sample(*id) {
+                    *is_scored = true;
+                }
+            }
+        }
+    }
+
+    fn on_response(&mut self, id: SampleId, reason: FinishReason) {
+        if let Some(sample) = self.sample(id) {
+            let is_kept = *sample != SampleState::Aborted && reason.is_whole();
+            *sample = if is_kept {
+                SampleState::Whole { is_scored: false }
+            } else {
+                SampleState::Dropped
+            };
+        }
+    }
+
+    /// Returns the state of a response of the open round.
+    fn sample(&mut self, id: SampleId) -> Option<&mut SampleState> {
+        let open = self.open.as_mut().filter(|open| open.step == id.step)?;
+        open.prompts.get_mut(&id.prompt)?.samples.get_mut(&id.sample)
+    }
+
+    fn decide(&mut self, decision: &Decision) -> Result<(), Violation> {
+        if self.is_finished {
+            return Err(Violation::AfterFinish { decision: decision.to_string() });
+        }
+        match decision {
+            Decision::Open { step, .. } => self.open(*step),
+            Decision::Launch { prompt, samples, .. } => {
+                self.launch(decision, *prompt, samples.clone())
+            }
+            Decision::Abort { id, .. } => self.abort(decision, *id),
+            Decision::Pause { id, .. } => self.pause(decision, *id),
+            Decision::Admit { prompt, samples, weights, .. } => {
+                self.admit(decision, *prompt, samples, weights)
+            }
+            Decision::Defer { prompt, .. } => self.settle(decision, *prompt).map(drop),
+            Decision::Reject { prompt, .. } => self.reject(decision, *prompt),
+            Decision::Close { step, .. } => self.close(decision, *step),
+            Decision::Finish => self.finish(),
+            Decision::Fail { .. } => Ok(()),
+        }
+    }
+
+    fn open(&mut self, step: Step) -> Result<(), Violation> {
+        if let Some(open) = &self.open {
+            return Err(Violation::SecondRound { step, open: open.step });
+        }
+        if !self.published.remove(&step) || self.last.is_some_and(|last| step <= last) {
+            return Err(Violation::NoPolicy { step });
+        }
+        self.last = Some(step);
+        self.open = Some(OpenRound { step, prompts: BTreeMap::new() });
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        decision: &Decision,
+        prompt: PromptId,
+        samples: Range<u32>,
+    ) -> Result<(), Violation> {
+        let open = self.open.as_mut().ok_or_else(|| not_open(decision))?;
+        let launched_before =
+            self.held.get_mut(&prompt).ok_or_else(|| unknown(decision, prompt))?;
+        *launched_before = true;
+        let launched = open.prompts.entry(prompt).or_default();
+        if launched.is_decided {
+            return Err(Violation::DecidedTwice { decision: decision.to_string(), prompt });
+        }
+        for sample in samples {
+            if launched.samples.insert(sample, SampleState::Running).is_some() {
+                let id = SampleId { step: open.step, prompt, sample };
+                return Err(Violation::LaunchedTwice { id });
+            }
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, decision: &Decision, id: SampleId) -> Result<(), Violation> {
+        self.check_open(decision, id.step)?;
+        match self.sample(id) {
+            Some(sample @ SampleState::Running) => {
+                *sample = SampleState::Aborted;
+                Ok(())
+            }
+            _ => Err(Violation::NotRunning { id }),
+        }
+    }
+
+    /// Records a pause. A response that has already ended may be paused, too: it is then kept whole for a later round.
+    fn pause(&mut self, decision: &Decision, id: SampleId) -> Result<(), Violation> {
+        self.check_open(decision, id.step)?;
+        if !self.pauses {
+            return Err(Violation::Pause { id });
+        }
+        match self.sample(id) {
+            Some(sample @ SampleState::Running) => {
+                *sample = SampleState::Paused;
+                Ok(())
+            }
+            Some(SampleState::Whole { .. }) => Ok(()),
+            _ => Err(Violation::NotRunning { id }),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        decision: &Decision,
+        prompt: PromptId,
+        samples: &[u32],
+        weights: &[f32],
+    ) -> Result<(), Violation> {
+        let step = self.open.as_ref().map(|open| open.step).ok_or_else(|| not_open(decision))?;
+        let launched = self.settle(decision, prompt)?;
+        let is_whole =
+            |sample: &u32| matches!(launched.samples.get(sample), Some(SampleState::Whole { .. }));
+        if let Some(&sample) = samples.iter().find(|sample| !is_whole(sample)) {
+            return Err(Violation::NotWhole { id: SampleId { step, prompt, sample } });
+        }
+        let has_weights = weights.is_empty() || weights.len() == samples.len();
+        let is_finite = weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0);
+        let ascends = samples.windows(2).all(|pair| pair[0] < pair[1]);
+        if samples.is_empty() || !ascends || !has_weights || !is_finite {
+            return Err(Violation::Group { prompt });
+        }
+        self.held.remove(&prompt);
+        Ok(())
+    }
+
+    fn reject(&mut self, decision: &Decision, prompt: PromptId) -> Result<(), Violation> {
+        let is_launched = self.open.as_ref().is_some_and(|open| open.prompts.contains_key(&prompt));
+        if is_launched {
+            self.settle(decision, prompt)?;
+        }
+        self.held.remove(&prompt).map(drop).ok_or_else(|| unknown(decision, prompt))
+    }
+
+    /// Marks a prompt of the open round as decided.
+    fn settle(
+        &mut self,
+        decision: &Decision,
+        prompt: PromptId,
+    ) -> Result<&LaunchedPrompt, Violation> {
+        let open = self.open.as_mut().ok_or_else(|| not_open(decision))?;
+        if !self.held.contains_key(&prompt) {
+            return Err(unknown(decision, prompt));
+        }
+        let Some(launched) = open.prompts.get_mut(&prompt) else {
+            return Err(Violation::NotLaunched { decision: decision.to_string(), prompt });
+        };
+        if std::mem::replace(&mut launched.is_decided, true) {
+            return Err(Violation::DecidedTwice { decision: decision.to_string(), prompt });
+        }
+        Ok(launched)
+    }
+
+    fn close(&mut self, decision: &Decision, step: Step) -> Result<(), Violation> {
+        self.check_open(decision, step)?;
+        let Some(open) = self.open.take() else { return Ok(()) };
+        for (prompt, launched) in open.prompts {
+            if !launched.is_decided {
+                return Err(Violation::Undecided { step, prompt });
+            }
+            let is_in_flight =
+                |state: &SampleState| matches!(state, SampleState::Running | SampleState::Paused);
+            let left = launched.samples.into_iter().find(|(_, state)| is_in_flight(state));
+            if let Some((sample, _)) = left {
+                return Err(Violation::InFlight { id: SampleId { step, prompt, sample } });
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the end. Prompts that were never launched may remain, because the run may have reached its last step.
+    fn finish(&mut self) -> Result<(), Violation> {
+        if let Some(open) = &self.open {
+            return Err(Violation::OpenAtFinish { step: open.step });
+        }
+        self.is_finished = true;
+        let lost = self.held.iter().find(|(_, launched)| **launched);
+        lost.map_or(Ok(()), |(&prompt, _)| Err(Violation::Lost { prompt }))
+    }
+
+    fn check_open(&self, decision: &Decision, step: Step) -> Result<(), Violation> {
+        let is_open = self.open.as_ref().is_some_and(|open| open.step == step);
+        if is_open { Ok(()) } else { Err(not_open(decision)) }
+    }
+
+    /// Returns the violation of a schedule that has no decision although nothing more can happen in its open round. A schedule that
+    /// `wants_prompts` may wait for them, as long as there are any.
+    fn stall(&self, wants_prompts: bool) -> Option<Violation> {
+        let open = self.open.as_ref().filter(|_| !wants_prompts || self.has_all_prompts)?;
+        let may_change = |state: &SampleState| match state {
+            SampleState::Running | SampleState::Aborted | SampleState::Paused => true,
+            SampleState::Whole { is_scored } => self.wants_scores && !is_scored,
+            SampleState::Dropped => false,
+        };
+        let mut samples = open.prompts.values().flat_map(|launched| launched.samples.values());
+        (!samples.any(may_change)).then_some(Violation::NeverCloses { step: open.step })
+    }
+}
+
+fn not_open(decision: &Decision) -> Violation {
+    Violation::NotOpen { decision: decision.to_string() }
+}
+
+fn unknown(decision: &Decision, prompt: PromptId) -> Violation {
+    Violation::UnknownPrompt { decision: decision.to_string(), prompt }
+}

@@ -1,0 +1,169 @@
+//! Each violation of the contract is an error with a name.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::schedule::{Offer, Queue, Reason, RoundKind};
+
+/// Returns scripted decisions, whatever happens.
+#[derive(Default)]
+struct Script {
+    decisions: VecDeque<Decision>,
+    pauses: bool,
+}
+
+impl Schedule for Script {
+    fn on(&mut self, _: Nanos, _: Event) {}
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.decisions.pop_front()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        false
+    }
+
+    fn pauses(&self) -> bool {
+        self.pauses
+    }
+}
+
+const PROMPT: PromptId = PromptId(1);
+const STEP: Step = Step(0);
+
+fn id(sample: u32) -> SampleId {
+    SampleId { step: STEP, prompt: PROMPT, sample }
+}
+
+fn open(step: u64) -> Decision {
+    Decision::Open { step: Step(step), round: RoundKind::Full, reason: Reason::Fresh }
+}
+
+fn launch(samples: Range<u32>) -> Decision {
+    Decision::Launch { prompt: PROMPT, samples, reason: Reason::Fresh }
+}
+
+fn admit(samples: &[u32]) -> Decision {
+    let (samples, weights) = (samples.to_vec(), Vec::new());
+    Decision::Admit { prompt: PROMPT, samples, weights, reason: Reason::Finished }
+}
+
+fn defer() -> Decision {
+    Decision::Defer { prompt: PROMPT, reason: Reason::RoundFull }
+}
+
+fn close() -> Decision {
+    Decision::Close { step: STEP, queue: Queue::default() }
+}
+
+fn abort(sample: u32) -> Decision {
+    Decision::Abort { id: id(sample), reason: Reason::GroupFull }
+}
+
+/// A schedule that has one prompt and the policy of step 0, and takes these decisions after the two responses of the prompt have ended, if
+/// it launches them first.
+fn checked(decisions: impl IntoIterator<Item = Decision>) -> Checked {
+    let decisions = decisions.into_iter().collect();
+    let mut checked = Checked::new(Box::new(Script { decisions, ..Script::default() }));
+    let domain = "".into();
+    let offer = Offer { prompt: PROMPT, epoch: 0, row: 0, domain };
+    checked.on(Nanos(0), Event::Prompt(offer));
+    checked.on(Nanos(0), Event::Policy { step: STEP });
+    checked
+}
+
+fn ended(sample: u32) -> Event {
+    Event::Response { id: id(sample), tokens: 5, finish_reason: FinishReason::Stop }
+}
+
+/// Returns the message of the failure that the decisions end with. The first two responses of the prompt end after the `first` decisions.
+fn failure(first: usize, decisions: impl IntoIterator<Item = Decision>) -> String {
+    let mut checked = checked(decisions);
+    (0..first).for_each(|_| drop(checked.poll()));
+    (0..2).for_each(|sample| checked.on(Nanos(1), ended(sample)));
+    let last = std::iter::from_fn(|| checked.poll()).last();
+    let Some(Decision::Fail { message }) = last else { panic!("no failure: {last:?}") };
+    assert_eq!(checked.poll(), None, "nothing follows a failure");
+    message.strip_prefix("the schedule violates its contract: ").expect("a violation").to_owned()
+}
+
+#[test]
+fn a_round_that_keeps_the_contract_passes() {
+    let round = [open(0), launch(0..3), abort(2), admit(&[0, 1]), close(), Decision::Finish];
+    let mut checked = checked(round.clone());
+    let mut decided: Vec<Decision> = (0..2).filter_map(|_| checked.poll()).collect();
+    (0..2).for_each(|sample| checked.on(Nanos(1), ended(sample)));
+    decided.extend(std::iter::from_fn(|| checked.poll()));
+    assert_eq!(decided, round);
+}
+
+#[test]
+fn rounds_out_of_order_are_named() {
+    assert_eq!(
+        failure(0, [open(1)]),
+        "it opens step 1, whose policy is not published or was used before"
+    );
+    assert_eq!(
+        failure(2, [open(0), launch(0..2), open(1)]),
+        "it opens step 1 before it closes step 0"
+    );
+    assert!(failure(0, [launch(0..2)]).ends_with("and that round is not open"));
+    assert!(failure(0, [close()]).ends_with("and that round is not open"));
+    assert_eq!(
+        failure(2, [open(0), launch(0..2), Decision::Finish]),
+        "it finishes before it closes step 0"
+    );
+    let late = [open(0), launch(0..2), admit(&[0, 1]), close(), Decision::Finish, defer()];
+    assert!(failure(2, late).ends_with("after it finished"));
+}
+
+#[test]
+fn prompts_are_decided_once() {
+    let twice = [open(0), launch(0..2), admit(&[0, 1]), admit(&[0, 1])];
+    assert!(failure(2, twice).contains("p1 was never offered, or was admitted or rejected before"));
+    let twice = [open(0), launch(0..2), defer(), defer()];
+    assert!(failure(2, twice).contains("p1 was deferred in this round before"));
+    assert!(failure(1, [open(0), defer()]).contains("the round did not launch p1"));
+    let undecided = failure(2, [open(0), launch(0..2), close()]);
+    assert_eq!(undecided, "it closes step 0, and p1 was neither admitted, deferred nor rejected");
+    let lost = failure(2, [open(0), launch(0..2), defer(), close(), Decision::Finish]);
+    assert_eq!(lost, "it finishes, and the deferred prompt p1 was neither admitted nor rejected");
+    let stranger = Decision::Reject { prompt: PromptId(9), reason: Reason::NoQuota };
+    assert!(failure(0, [stranger]).contains("p9 was never offered"));
+}
+
+#[test]
+fn groups_are_whole_responses_of_their_round() {
+    assert!(failure(2, [open(0), launch(0..3), admit(&[0, 2])]).contains("it admits p1.2@0"));
+    assert!(failure(2, [open(0), launch(0..2), admit(&[])]).contains("a group of p1"));
+    assert!(failure(2, [open(0), launch(0..2), admit(&[1, 0])]).contains("a group of p1"));
+    let weights = vec![1.0, f32::NAN];
+    let (samples, reason) = (vec![0, 1], Reason::Finished);
+    let weighted = Decision::Admit { prompt: PROMPT, samples, weights, reason };
+    assert!(failure(2, [open(0), launch(0..2), weighted]).contains("invalid weights"));
+}
+
+#[test]
+fn responses_run_once_and_are_stopped_while_they_run() {
+    let twice = [open(0), launch(0..2), launch(1..3)];
+    assert_eq!(failure(2, twice), "it launches p1.1@0 a second time");
+    assert_eq!(
+        failure(2, [open(0), launch(0..2), abort(0)]),
+        "it stops p1.0@0, which is not in flight"
+    );
+    let paused = Decision::Pause { id: id(2), reason: Reason::RoundFull };
+    assert!(failure(2, [open(0), launch(0..3), paused]).contains("its `pauses` returns false"));
+    let open_end = [open(0), launch(0..3), admit(&[0, 1]), close()];
+    assert!(failure(2, open_end).contains("p1.2@0, which is in flight and was not aborted"));
+}
+
+#[test]
+fn a_round_that_can_never_close_is_named() {
+    assert_eq!(
+        failure(2, [open(0), launch(0..2)]),
+        "all responses of step 0 have ended, and it neither launches a response nor closes the round"
+    );
+    let mut waits = checked([open(0), launch(0..2)]);
+    assert!(waits.poll().is_some() && waits.poll().is_some());
+    assert_eq!(waits.poll(), None, "responses are in flight");
+}
