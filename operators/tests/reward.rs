@@ -73,7 +73,7 @@ fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
             // Sample 2 has ended and is not admitted; the second sample of prompt 1 has yet to end.
             ((0, 2), vec![admit(0, &[0, 1]), reject(1)]),
             ((2, 0), vec![defer(2), abort(2, 1)]),
-            ((3, 0), vec![close()]),
+            ((3, 0), vec![reject(3), close(), reject(2)]),
         ],
     );
     let seconds = Arc::new(|id: SampleId| if id.prompt.0 == 0 && id.sample < 2 { 1 } else { 100 });
@@ -105,7 +105,9 @@ fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
             t=4   defer p2 (round full)
             t=4   abort p2.1@0 (round full)
             t=4   p2.0@0 dropped
+            t=6   reject p3 (no quota)
             t=6   close 0 (queue 0, age 0)
+            t=6   reject p2 (no quota)
             t=6   p3.0@0 dropped
             t=9   step 0 over
         "#]],
@@ -527,7 +529,7 @@ fn a_live_reward_that_is_cancelled_is_gone_before_its_step_is_over() {
     let gone = Arc::new(AtomicBool::new(false));
     let (begun, waits) = channel();
     let reward = Stuck { begun, gone: gone.clone() };
-    let then = [((0, 1), vec![admit(0, &[0, 1]), defer(1), close()])];
+    let then = [((0, 1), vec![admit(0, &[0, 1]), defer(1), close(), reject(1)])];
     let mut run = Run::of(AfterBegun(Script::new(&[(0, 2), (1, 1)], then), waits));
     run.engine.lengths = Some(|id| if id.prompt.0 == 1 { 1 } else { 2 + id.sample });
     let run = Run { prompts: 2, router: Router::default().route("*", reward), ..run };

@@ -14,7 +14,7 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::WaitHandle;
 use rollpacker_stages::rollout::lockstep::Reached;
 use rollpacker_stages::rollout::{
-    Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+    CheckedEngine, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 use rollpacker_stages::train::Metrics;
 
@@ -52,7 +52,7 @@ pub(crate) type HeldRequests = (Step, RolloutCapabilities, Batch);
 
 /// The state of the rollout operator.
 pub(crate) struct RolloutDriver {
-    engine: Box<dyn RolloutEngine>,
+    engine: CheckedEngine,
     clock: Arc<dyn Clock>,
     waiting: WaitHandle,
     steps: BTreeMap<Step, StepInFlight>,
@@ -81,7 +81,7 @@ impl RolloutDriver {
             published: None,
             held: Vec::new(),
             in_flight: InFlightResponses::default(),
-            engine,
+            engine: CheckedEngine::new(engine),
             clock,
             waiting: WaitHandle::default(),
             steps: BTreeMap::new(),
@@ -110,7 +110,7 @@ impl RolloutDriver {
     }
 
     pub(crate) fn engine(&mut self) -> &mut dyn RolloutEngine {
-        &mut *self.engine
+        &mut self.engine
     }
 
     /// Returns the paused responses that are kept.

@@ -39,7 +39,9 @@ pub const SECOND: u64 = 1_000_000_000;
 pub struct Timed {
     clock: VirtualClock,
     seconds: Box<dyn Fn(SampleId) -> u64>,
-    brought: BTreeMap<SampleId, u32>,
+    version: PolicyVersion,
+    /// For each response, the policy that it is requested from and the versions of the tokens that it was resumed with.
+    brought: BTreeMap<SampleId, (PolicyVersion, Vec<PolicyVersion>)>,
     running: BTreeSet<(Nanos, SampleId)>,
     begun: BTreeMap<SampleId, Nanos>,
     aborted: VecDeque<RolloutEvent>,
@@ -54,6 +56,7 @@ impl Timed {
         Self {
             clock: clock.clone(),
             seconds: Box::new(seconds),
+            version: PolicyVersion::default(),
             brought: BTreeMap::new(),
             running: BTreeSet::new(),
             begun: BTreeMap::new(),
@@ -69,14 +72,15 @@ impl Timed {
         self.set();
         let (started, finished) = (self.begun[&id], at.min(self.clock.now()));
         let sampled = u32::try_from(finished.since(started).0 / SECOND).expect("short");
-        let response_length = self.brought[&id] + sampled;
-        let tokens = response_length as usize;
+        let (version, mut token_versions) = self.brought[&id].clone();
+        let tokens = token_versions.len() + sampled as usize;
+        token_versions.resize(tokens, version);
         RolloutEvent::Completed(Completion {
             id,
-            response_length,
+            response_length: tokens as u32,
             response_ids: vec![7; tokens],
             logprobs: vec![-0.5; tokens],
-            token_versions: vec![PolicyVersion(0); tokens],
+            token_versions,
             text: String::new(),
             finish_reason,
             started,
@@ -98,6 +102,7 @@ impl Timed {
 impl RolloutEngine for Timed {
     fn load(&mut self, policy: &Policy) {
         let now = self.clock.now();
+        self.version = policy.version;
         self.loaded = self.load.map(|load| (policy.version, Nanos(now.0 + load.0)));
     }
 
@@ -109,7 +114,8 @@ impl RolloutEngine for Timed {
         for sample in samples {
             let id = SampleId { step, prompt, sample };
             let partial = resumed.iter().find(|partial| partial.sample == sample);
-            self.brought.insert(id, partial.map_or(0, |partial| partial.response_length));
+            let kept = partial.map(|partial| partial.token_versions.clone()).unwrap_or_default();
+            self.brought.insert(id, (self.version, kept));
             let seconds = (self.seconds)(id);
             self.running.insert((Nanos(self.clock.now().0 + seconds * SECOND), id));
             self.begun.insert(id, self.clock.now());

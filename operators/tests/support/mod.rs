@@ -41,7 +41,8 @@ use rollpacker_operators::{
 };
 use rollpacker_stages::reward::{Context, Limits, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
+    Completion, FinishReason, Partial, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
+    Waker,
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
@@ -85,8 +86,8 @@ pub struct ShortestFirst {
     /// The number of tokens of each response in flight.
     now: u32,
     pending: BTreeSet<(u32, SampleId)>,
-    /// For each response in flight: its length, and the number of tokens with which it was resumed.
-    under_way: BTreeMap<SampleId, (u32, u32)>,
+    /// For each response in flight: its length, the policy that it is requested from, and the tokens with which it was resumed.
+    under_way: BTreeMap<SampleId, (u32, PolicyVersion, Partial)>,
     ended: Vec<RolloutEvent>,
     waker: Option<Waker>,
     yielded: bool,
@@ -107,12 +108,15 @@ impl ShortestFirst {
 
     fn complete(&self, id: SampleId, tokens: u32, finish_reason: FinishReason) -> RolloutEvent {
         let count = if self.counts { 0 } else { usize::try_from(tokens).expect("small") };
+        let (_, version, partial) = &self.under_way[&id];
+        let mut token_versions = partial.token_versions.clone();
+        token_versions.resize(count, *version);
         RolloutEvent::Completed(Completion {
             id,
             response_length: tokens,
             response_ids: vec![7; count],
             logprobs: vec![-0.5; count],
-            token_versions: vec![self.version; count],
+            token_versions,
             text: "7".repeat(count),
             finish_reason,
             started: Nanos(0),
@@ -146,19 +150,19 @@ impl RolloutEngine for ShortestFirst {
         for sample in samples {
             let id = SampleId { step, prompt, sample };
             let partial = resumed.iter().find(|partial| partial.sample == sample);
-            let brought = partial.map_or(0, |partial| partial.response_length);
             let launched = partial.map_or(step, |partial| partial.launched);
-            let tokens = length(SampleId { step: launched, ..id }).max(brought + 1);
+            let partial = partial.cloned().unwrap_or_default();
+            let tokens = length(SampleId { step: launched, ..id }).max(partial.response_length + 1);
             self.pending.insert((tokens, id));
-            self.under_way.insert(id, (tokens, brought));
+            self.under_way.insert(id, (tokens, self.version, partial));
         }
         self.wake();
     }
 
     fn abort(&mut self, id: SampleId) {
-        let Some(&(length, brought)) = self.under_way.get(&id) else { return };
-        if self.pending.remove(&(length, id)) {
-            let tokens = self.now.max(brought).min(length);
+        let Some((length, _, partial)) = self.under_way.get(&id) else { return };
+        if self.pending.remove(&(*length, id)) {
+            let tokens = self.now.max(partial.response_length).min(*length);
             self.ended.push(self.complete(id, tokens, FinishReason::Abort));
             self.wake();
         }

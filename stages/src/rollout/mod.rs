@@ -1,5 +1,6 @@
 //! Rollout engines, which generate responses to prompts.
 
+pub mod checked;
 pub mod lengths;
 pub mod lockstep;
 pub mod profile;
@@ -13,6 +14,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
 
+pub use checked::{CheckedEngine, EngineViolation};
 pub use lockstep::Lockstep;
 
 /// A reference to published weights, as carried by [`POLICIES`](rollpacker_dataflow::schema::POLICIES).
@@ -216,6 +218,9 @@ pub enum RolloutError {
         /// The value that was found.
         found: String,
     },
+    /// The engine violates its contract.
+    #[error("the rollout engine violates its contract: {0}")]
+    Violation(Box<EngineViolation>),
     /// An engine instance failed while generating.
     #[error("rollout engine instance {instance} failed: {reason}")]
     Engine {

@@ -1,30 +1,37 @@
 //! Each violation of the contract is an error with a name.
 
-use std::collections::VecDeque;
+use std::ops::Range;
+
+use rollpacker_dataflow::step::{SampleId, Step};
+use rollpacker_stages::rollout::FinishReason;
 
 use super::*;
 use crate::schedule::{Offer, Queue, Reason, RoundKind};
 
-/// Returns scripted decisions, whatever happens.
-#[derive(Default)]
+/// Takes some decisions when it receives a policy, and the others when it receives the end of the second response.
 struct Script {
-    decisions: VecDeque<Decision>,
-    pauses: bool,
+    on_policy: Vec<Decision>,
+    on_response: Vec<Decision>,
+    decided: VecDeque<Decision>,
 }
 
 impl Schedule for Script {
-    fn on(&mut self, _: Nanos, _: Event) {}
+    fn on(&mut self, _: Nanos, event: Event) {
+        match event {
+            Event::Policy { .. } => self.decided.extend(self.on_policy.drain(..)),
+            Event::Response { id, .. } if id.sample == 1 => {
+                self.decided.extend(self.on_response.drain(..));
+            }
+            _ => {}
+        }
+    }
 
     fn poll(&mut self) -> Option<Decision> {
-        self.decisions.pop_front()
+        self.decided.pop_front()
     }
 
     fn wants_prompts(&self) -> bool {
         false
-    }
-
-    fn pauses(&self) -> bool {
-        self.pauses
     }
 }
 
@@ -60,11 +67,13 @@ fn abort(sample: u32) -> Decision {
     Decision::Abort { id: id(sample), reason: Reason::GroupFull }
 }
 
-/// A schedule that has one prompt and the policy of step 0, and takes these decisions after the two responses of the prompt have ended, if
-/// it launches them first.
-fn checked(decisions: impl IntoIterator<Item = Decision>) -> Checked {
-    let decisions = decisions.into_iter().collect();
-    let mut checked = Checked::new(Box::new(Script { decisions, ..Script::default() }));
+/// Returns a schedule that has one prompt and the policy of step 0. It takes the first decisions at once, and the others after the first two
+/// responses of the prompt have ended.
+fn checked(first: usize, decisions: impl IntoIterator<Item = Decision>) -> Checked {
+    let mut on_policy: Vec<_> = decisions.into_iter().collect();
+    let on_response = on_policy.split_off(first);
+    let script = Script { on_policy, on_response, decided: VecDeque::new() };
+    let mut checked = Checked::new(Box::new(script));
     let domain = "".into();
     let offer = Offer { prompt: PROMPT, epoch: 0, row: 0, domain };
     checked.on(Nanos(0), Event::Prompt(offer));
@@ -78,8 +87,7 @@ fn ended(sample: u32) -> Event {
 
 /// Returns the message of the failure that the decisions end with. The first two responses of the prompt end after the `first` decisions.
 fn failure(first: usize, decisions: impl IntoIterator<Item = Decision>) -> String {
-    let mut checked = checked(decisions);
-    (0..first).for_each(|_| drop(checked.poll()));
+    let mut checked = checked(first, decisions);
     (0..2).for_each(|sample| checked.on(Nanos(1), ended(sample)));
     let last = std::iter::from_fn(|| checked.poll()).last();
     let Some(Decision::Fail { message }) = last else { panic!("no failure: {last:?}") };
@@ -90,28 +98,26 @@ fn failure(first: usize, decisions: impl IntoIterator<Item = Decision>) -> Strin
 #[test]
 fn a_round_that_keeps_the_contract_passes() {
     let round = [open(0), launch(0..3), abort(2), admit(&[0, 1]), close(), Decision::Finish];
-    let mut checked = checked(round.clone());
-    let mut decided: Vec<Decision> = (0..2).filter_map(|_| checked.poll()).collect();
+    let mut checked = checked(2, round.clone());
     (0..2).for_each(|sample| checked.on(Nanos(1), ended(sample)));
-    decided.extend(std::iter::from_fn(|| checked.poll()));
-    assert_eq!(decided, round);
+    assert_eq!(std::iter::from_fn(|| checked.poll()).collect::<Vec<_>>(), round);
 }
 
 #[test]
 fn rounds_out_of_order_are_named() {
     assert_eq!(
         failure(0, [open(1)]),
-        "it opens step 1, whose policy is not published or was used before"
+        "it opens step 2, whose policy is not published or was used before"
     );
     assert_eq!(
         failure(2, [open(0), launch(0..2), open(1)]),
-        "it opens step 1 before it closes step 0"
+        "it opens step 2 before it closes step 1"
     );
     assert!(failure(0, [launch(0..2)]).ends_with("and that round is not open"));
     assert!(failure(0, [close()]).ends_with("and that round is not open"));
     assert_eq!(
         failure(2, [open(0), launch(0..2), Decision::Finish]),
-        "it finishes before it closes step 0"
+        "it finishes before it closes step 1"
     );
     let late = [open(0), launch(0..2), admit(&[0, 1]), close(), Decision::Finish, defer()];
     assert!(failure(2, late).ends_with("after it finished"));
@@ -125,7 +131,7 @@ fn prompts_are_decided_once() {
     assert!(failure(2, twice).contains("p1 was deferred in this round before"));
     assert!(failure(1, [open(0), defer()]).contains("the round did not launch p1"));
     let undecided = failure(2, [open(0), launch(0..2), close()]);
-    assert_eq!(undecided, "it closes step 0, and p1 was neither admitted, deferred nor rejected");
+    assert_eq!(undecided, "it closes step 1, and p1 was neither admitted, deferred nor rejected");
     let lost = failure(2, [open(0), launch(0..2), defer(), close(), Decision::Finish]);
     assert_eq!(lost, "it finishes, and the deferred prompt p1 was neither admitted nor rejected");
     let stranger = Decision::Reject { prompt: PromptId(9), reason: Reason::NoQuota };
@@ -161,9 +167,9 @@ fn responses_run_once_and_are_stopped_while_they_run() {
 fn a_round_that_can_never_close_is_named() {
     assert_eq!(
         failure(2, [open(0), launch(0..2)]),
-        "all responses of step 0 have ended, and it neither launches a response nor closes the round"
+        "all responses of step 1 have ended, and it neither launches a response nor closes the round"
     );
-    let mut waits = checked([open(0), launch(0..2)]);
+    let mut waits = checked(2, [open(0), launch(0..2)]);
     assert!(waits.poll().is_some() && waits.poll().is_some());
     assert_eq!(waits.poll(), None, "responses are in flight");
 }

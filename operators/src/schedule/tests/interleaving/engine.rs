@@ -23,6 +23,8 @@ struct Sequence {
     launched: Tick,
     /// The step that first launched the response.
     first: Step,
+    /// The policy of the step that requests the response.
+    version: PolicyVersion,
     brought: u32,
     tokens: u32,
     length: u32,
@@ -71,6 +73,10 @@ pub(super) struct Shared {
     untold: Vec<End>,
     aborted: BTreeMap<SampleId, Tick>,
     events: VecDeque<Completion>,
+    /// The policy that was loaded last.
+    version: PolicyVersion,
+    /// The policy versions of the tokens that responses were resumed with.
+    resumed: BTreeMap<SampleId, Vec<PolicyVersion>>,
 }
 
 /// A handle to the engine. The driver has one, and the test another.
@@ -172,12 +178,14 @@ impl Shared {
         let instance =
             self.launched.remove(&id).expect("a launched response that was not reported");
         let tokens = sequence.tokens as usize;
+        let mut token_versions = self.resumed.remove(&id).unwrap_or_default();
+        token_versions.resize(tokens, sequence.version);
         self.events.push_back(Completion {
             id,
             response_length: sequence.tokens,
             response_ids: vec![i32::try_from(sequence.first.0).expect("few"); tokens],
             logprobs: vec![0.0; tokens],
-            token_versions: vec![PolicyVersion(0); tokens],
+            token_versions,
             text: String::new(),
             finish_reason,
             started: Nanos(0),
@@ -207,7 +215,9 @@ impl Instance {
 }
 
 impl RolloutEngine for ModelEngine {
-    fn load(&mut self, _policy: &Policy) {}
+    fn load(&mut self, policy: &Policy) {
+        self.shared.borrow_mut().version = policy.version;
+    }
 
     fn generate(&mut self, Request { step, prompt, samples, resumed, .. }: Request) {
         let mut shared = self.shared.borrow_mut();
@@ -218,7 +228,10 @@ impl RolloutEngine for ModelEngine {
             let brought = partial.map_or(0, |partial| partial.response_length);
             let (launched, length) = (shared.now, (self.length_of)(id, shared.seed));
             assert!(brought < length, "{id} had ended");
-            let sequence = Sequence { launched, first, brought, tokens: brought, length };
+            let version = shared.version;
+            let sequence = Sequence { launched, first, version, brought, tokens: brought, length };
+            let kept = partial.map(|partial| partial.token_versions.clone()).unwrap_or_default();
+            shared.resumed.insert(id, kept);
             let loads = shared.instances.iter().map(|it| it.running.len() + it.commands.len());
             let (at, _) = loads.enumerate().min_by_key(|(_, load)| *load).expect("an instance");
             shared.launched.insert(id, at);

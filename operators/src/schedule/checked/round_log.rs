@@ -1,258 +1,13 @@
-//! Schedules whose decisions are checked against their contract while a run goes on.
+//! The facts about a run by which the decisions of a schedule are judged.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
-use super::{Decision, Event, Schedule};
-
-#[cfg(test)]
-mod tests;
-
-/// A schedule whose decisions are checked against the [contract](Schedule).
-///
-/// The first violation becomes [`Decision::Fail`]: the run ends with an error that names the rule, the prompt and the step. Without the
-/// check a violation would surface later, as a stall or as a step that trains on the wrong responses. The operator checks every schedule,
-/// built in or not; a test of a schedule can do the same without a graph.
-pub struct Checked {
-    schedule: Box<dyn Schedule>,
-    log: RoundLog,
-    /// Checked decisions that the caller has not taken yet.
-    decided: VecDeque<Decision>,
-    has_failed: bool,
-}
-
-impl Checked {
-    /// Checks a schedule that holds no prompts yet.
-    #[must_use]
-    pub fn new(schedule: Box<dyn Schedule>) -> Self {
-        Self::with_held(schedule, [])
-    }
-
-    /// Checks a schedule that was restored from a snapshot and holds these prompts, each with `true` if it was launched before.
-    #[must_use]
-    pub fn with_held(
-        schedule: Box<dyn Schedule>,
-        held: impl IntoIterator<Item = (PromptId, bool)>,
-    ) -> Self {
-        let log = RoundLog {
-            wants_scores: schedule.wants_scores(),
-            pauses: schedule.pauses(),
-            held: held.into_iter().collect(),
-            has_all_prompts: false,
-            published: BTreeSet::new(),
-            last: None,
-            open: None,
-            is_finished: false,
-        };
-        Self { schedule, log, decided: VecDeque::new(), has_failed: false }
-    }
-
-    fn drain(&mut self) {
-        while let Some(decision) = self.schedule.poll() {
-            if let Err(violation) = self.log.decide(&decision) {
-                return self.fail(&violation);
-            }
-            self.decided.push_back(decision);
-        }
-    }
-
-    fn fail(&mut self, violation: &Violation) {
-        self.has_failed = true;
-        self.decided.push_back(Decision::Fail { message: violation.to_string() });
-    }
-}
-
-impl Schedule for Checked {
-    /// Decisions are drained and checked after every event. A caller that delivers several events before it polls would otherwise have a
-    /// decision on the first judged by what the second says.
-    fn on(&mut self, now: Nanos, event: Event) {
-        if !self.has_failed {
-            self.log.on(&event);
-            self.schedule.on(now, event);
-            self.drain();
-        }
-    }
-
-    fn poll(&mut self) -> Option<Decision> {
-        if self.decided.is_empty() && !self.has_failed {
-            self.drain();
-        }
-        if self.decided.is_empty() && !self.has_failed {
-            let violation = self.log.stall(self.schedule.wants_prompts())?;
-            self.fail(&violation);
-        }
-        self.decided.pop_front()
-    }
-
-    fn wants_prompts(&self) -> bool {
-        self.schedule.wants_prompts()
-    }
-
-    fn wants_scores(&self) -> bool {
-        self.schedule.wants_scores()
-    }
-
-    fn pauses(&self) -> bool {
-        self.schedule.pauses()
-    }
-
-    fn round_size(&self) -> Option<(usize, u32)> {
-        self.schedule.round_size()
-    }
-
-    fn save(&self) -> Option<Vec<u8>> {
-        self.schedule.save()
-    }
-
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
-        self.schedule.restore(saved)
-    }
-}
-
-/// A decision that the contract of a schedule forbids, or a round that can never close.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// A decision follows [`Decision::Finish`].
-    #[error("the schedule violates its contract: it decides `{decision}` after it finished")]
-    AfterFinish {
-        /// The decision.
-        decision: String,
-    },
-    /// A round opens while another is open.
-    #[error(
-        "the schedule violates its contract: it opens step {step} before it closes step {open}"
-    )]
-    SecondRound {
-        /// The step that it opens.
-        step: Step,
-        /// The step of the open round.
-        open: Step,
-    },
-    /// A round opens whose policy is not published, or whose step is not after the one before.
-    #[error(
-        "the schedule violates its contract: it opens step {step}, whose policy is not published or was used before"
-    )]
-    NoPolicy {
-        /// The step.
-        step: Step,
-    },
-    /// A decision that needs an open round comes without one, or names another step than the open one.
-    #[error(
-        "the schedule violates its contract: it decides `{decision}`, and that round is not open"
-    )]
-    NotOpen {
-        /// The decision.
-        decision: String,
-    },
-    /// A prompt was never offered, or was admitted or rejected before.
-    #[error(
-        "the schedule violates its contract: it decides `{decision}`, and {prompt} was never offered, or was admitted or rejected before"
-    )]
-    UnknownPrompt {
-        /// The decision.
-        decision: String,
-        /// The prompt.
-        prompt: PromptId,
-    },
-    /// A prompt is admitted, deferred or rejected in a round that did not launch it.
-    #[error(
-        "the schedule violates its contract: it decides `{decision}`, and the round did not launch {prompt}"
-    )]
-    NotLaunched {
-        /// The decision.
-        decision: String,
-        /// The prompt.
-        prompt: PromptId,
-    },
-    /// A prompt was deferred in this round before.
-    #[error(
-        "the schedule violates its contract: it decides `{decision}`, and {prompt} was deferred in this round before"
-    )]
-    DecidedTwice {
-        /// The decision.
-        decision: String,
-        /// The prompt.
-        prompt: PromptId,
-    },
-    /// A sample is launched a second time in a round.
-    #[error("the schedule violates its contract: it launches {id} a second time")]
-    LaunchedTwice {
-        /// The response.
-        id: SampleId,
-    },
-    /// A response that does not run is stopped.
-    #[error("the schedule violates its contract: it stops {id}, which is not in flight")]
-    NotRunning {
-        /// The response.
-        id: SampleId,
-    },
-    /// A response is paused by a schedule that states that it does not pause.
-    #[error("the schedule violates its contract: it pauses {id}, and its `pauses` returns false")]
-    Pause {
-        /// The response.
-        id: SampleId,
-    },
-    /// A group contains a response that is not whole.
-    #[error(
-        "the schedule violates its contract: it admits {id}, which has not ended by itself in this round"
-    )]
-    NotWhole {
-        /// The response.
-        id: SampleId,
-    },
-    /// A group is empty, is not ascending, or has another number of weights than of responses.
-    #[error(
-        "the schedule violates its contract: it admits a group of {prompt} that is empty, not in ascending order, or has invalid weights"
-    )]
-    Group {
-        /// The prompt.
-        prompt: PromptId,
-    },
-    /// A round closes although a prompt that it launched is undecided.
-    #[error(
-        "the schedule violates its contract: it closes step {step}, and {prompt} was neither admitted, deferred nor rejected"
-    )]
-    Undecided {
-        /// The step.
-        step: Step,
-        /// The prompt.
-        prompt: PromptId,
-    },
-    /// A round closes although a response is in flight and was not aborted.
-    #[error(
-        "the schedule violates its contract: it closes the round of {id}, which is in flight and was not aborted"
-    )]
-    InFlight {
-        /// The response.
-        id: SampleId,
-    },
-    /// The run finishes although a round is open.
-    #[error("the schedule violates its contract: it finishes before it closes step {step}")]
-    OpenAtFinish {
-        /// The step of the open round.
-        step: Step,
-    },
-    /// The run finishes although a deferred prompt was not launched again.
-    #[error(
-        "the schedule violates its contract: it finishes, and the deferred prompt {prompt} was neither admitted nor rejected"
-    )]
-    Lost {
-        /// The prompt.
-        prompt: PromptId,
-    },
-    /// All responses of the open round have ended, and the schedule neither launches further ones nor closes the round.
-    #[error(
-        "the schedule violates its contract: all responses of step {step} have ended, and it neither launches a response nor closes the round"
-    )]
-    NeverCloses {
-        /// The step.
-        step: Step,
-    },
-}
+use super::Violation;
+use crate::schedule::{Decision, Event, Schedule};
 
 /// The state of a response of the open round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,7 +38,7 @@ struct OpenRound {
 
 /// The facts about a run by which decisions are judged. It forgets a prompt when it is admitted or rejected, and a round when it closes.
 #[derive(Debug)]
-struct RoundLog {
+pub(super) struct RoundLog {
     wants_scores: bool,
     pauses: bool,
     /// Prompts that were offered and neither admitted nor rejected, with `true` if a round has launched them.
@@ -297,7 +52,20 @@ struct RoundLog {
 }
 
 impl RoundLog {
-    fn on(&mut self, event: &Event) {
+    pub(super) fn new(schedule: &dyn Schedule, held: BTreeMap<PromptId, bool>) -> Self {
+        Self {
+            wants_scores: schedule.wants_scores(),
+            pauses: schedule.pauses(),
+            held,
+            has_all_prompts: false,
+            published: BTreeSet::new(),
+            last: None,
+            open: None,
+            is_finished: false,
+        }
+    }
+
+    pub(super) fn on(&mut self, event: &Event) {
         match event {
             Event::Prompt(offer) => drop(self.held.insert(offer.prompt, false)),
             Event::EndOfPrompts => self.has_all_prompts = true,
@@ -328,7 +96,7 @@ impl RoundLog {
         open.prompts.get_mut(&id.prompt)?.samples.get_mut(&id.sample)
     }
 
-    fn decide(&mut self, decision: &Decision) -> Result<(), Violation> {
+    pub(super) fn decide(&mut self, decision: &Decision) -> Result<(), Violation> {
         if self.is_finished {
             return Err(Violation::AfterFinish { decision: decision.to_string() });
         }
@@ -497,7 +265,7 @@ impl RoundLog {
 
     /// Returns the violation of a schedule that has no decision although nothing more can happen in its open round. A schedule that
     /// `wants_prompts` may wait for them, as long as there are any.
-    fn stall(&self, wants_prompts: bool) -> Option<Violation> {
+    pub(super) fn stall(&self, wants_prompts: bool) -> Option<Violation> {
         let open = self.open.as_ref().filter(|_| !wants_prompts || self.has_all_prompts)?;
         let may_change = |state: &SampleState| match state {
             SampleState::Running | SampleState::Aborted | SampleState::Paused => true,

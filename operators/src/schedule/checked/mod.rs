@@ -1,0 +1,110 @@
+//! Schedules whose decisions are checked against their contract while a run goes on.
+
+mod round_log;
+mod violation;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::PromptId;
+
+use self::round_log::RoundLog;
+use super::{Decision, Event, Schedule};
+
+pub use self::violation::Violation;
+
+/// A schedule whose decisions are checked against the [contract](Schedule).
+///
+/// The first violation becomes [`Decision::Fail`]: the run ends with an error that names the rule, the prompt and the step. Without the
+/// check a violation would surface later, as a stall or as a step that trains on the wrong responses. The operator checks every schedule,
+/// built in or not; a test of a schedule can do the same without a graph.
+pub struct Checked {
+    schedule: Box<dyn Schedule>,
+    log: RoundLog,
+    /// Checked decisions that the caller has not taken yet.
+    decided: VecDeque<Decision>,
+    has_failed: bool,
+}
+
+impl Checked {
+    /// Checks a schedule that holds no prompts yet.
+    #[must_use]
+    pub fn new(schedule: Box<dyn Schedule>) -> Self {
+        Self::with_held(schedule, [])
+    }
+
+    /// Checks a schedule that was restored from a snapshot and holds these prompts, each with `true` if it was launched before.
+    #[must_use]
+    pub fn with_held(
+        schedule: Box<dyn Schedule>,
+        held: impl IntoIterator<Item = (PromptId, bool)>,
+    ) -> Self {
+        let log = RoundLog::new(&*schedule, held.into_iter().collect());
+        Self { schedule, log, decided: VecDeque::new(), has_failed: false }
+    }
+
+    fn drain(&mut self) {
+        while let Some(decision) = self.schedule.poll() {
+            if let Err(violation) = self.log.decide(&decision) {
+                return self.fail(&violation);
+            }
+            self.decided.push_back(decision);
+        }
+    }
+
+    fn fail(&mut self, violation: &Violation) {
+        self.has_failed = true;
+        let message = format!("the schedule violates its contract: {violation}");
+        self.decided.push_back(Decision::Fail { message });
+    }
+}
+
+impl Schedule for Checked {
+    /// Decisions are drained and checked after every event. A caller that delivers several events before it polls would otherwise have a
+    /// decision on the first judged by what the second says.
+    fn on(&mut self, now: Nanos, event: Event) {
+        if !self.has_failed {
+            self.log.on(&event);
+            self.schedule.on(now, event);
+            self.drain();
+        }
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        if self.decided.is_empty() && !self.has_failed {
+            self.drain();
+        }
+        if self.decided.is_empty() && !self.has_failed {
+            let violation = self.log.stall(self.schedule.wants_prompts())?;
+            self.fail(&violation);
+        }
+        self.decided.pop_front()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.schedule.wants_prompts()
+    }
+
+    fn wants_scores(&self) -> bool {
+        self.schedule.wants_scores()
+    }
+
+    fn pauses(&self) -> bool {
+        self.schedule.pauses()
+    }
+
+    fn round_size(&self) -> Option<(usize, u32)> {
+        self.schedule.round_size()
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.schedule.save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        self.schedule.restore(saved)
+    }
+}

@@ -1,0 +1,127 @@
+//! Violations of the contract of a schedule.
+
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+
+/// A decision that the contract of a schedule forbids, or a round that can never close.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A decision follows [`Decision::Finish`].
+    #[error("it decides `{decision}` after it finished")]
+    AfterFinish {
+        /// The decision.
+        decision: String,
+    },
+    /// A round opens while another is open.
+    #[error("it opens step {} before it closes step {}", .step.ordinal(), .open.ordinal())]
+    SecondRound {
+        /// The step that it opens.
+        step: Step,
+        /// The step of the open round.
+        open: Step,
+    },
+    /// A round opens whose policy is not published, or whose step is not after the one before.
+    #[error("it opens step {}, whose policy is not published or was used before", .step.ordinal())]
+    NoPolicy {
+        /// The step.
+        step: Step,
+    },
+    /// A decision that needs an open round comes without one, or names another step than the open one.
+    #[error("it decides `{decision}`, and that round is not open")]
+    NotOpen {
+        /// The decision.
+        decision: String,
+    },
+    /// A prompt was never offered, or was admitted or rejected before.
+    #[error(
+        "it decides `{decision}`, and {prompt} was never offered, or was admitted or rejected before"
+    )]
+    UnknownPrompt {
+        /// The decision.
+        decision: String,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A prompt is admitted, deferred or rejected in a round that did not launch it.
+    #[error("it decides `{decision}`, and the round did not launch {prompt}")]
+    NotLaunched {
+        /// The decision.
+        decision: String,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A prompt was deferred in this round before.
+    #[error("it decides `{decision}`, and {prompt} was deferred in this round before")]
+    DecidedTwice {
+        /// The decision.
+        decision: String,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A sample is launched a second time in a round.
+    #[error("it launches {id} a second time")]
+    LaunchedTwice {
+        /// The response.
+        id: SampleId,
+    },
+    /// A response that does not run is stopped.
+    #[error("it stops {id}, which is not in flight")]
+    NotRunning {
+        /// The response.
+        id: SampleId,
+    },
+    /// A response is paused by a schedule that states that it does not pause.
+    #[error("it pauses {id}, and its `pauses` returns false")]
+    Pause {
+        /// The response.
+        id: SampleId,
+    },
+    /// A group contains a response that is not whole.
+    #[error("it admits {id}, which has not ended by itself in this round")]
+    NotWhole {
+        /// The response.
+        id: SampleId,
+    },
+    /// A group is empty, is not ascending, or has another number of weights than of responses.
+    #[error(
+        "it admits a group of {prompt} that is empty, not in ascending order, or has invalid weights"
+    )]
+    Group {
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A round closes although a prompt that it launched is undecided.
+    #[error("it closes step {}, and {prompt} was neither admitted, deferred nor rejected", .step.ordinal())]
+    Undecided {
+        /// The step.
+        step: Step,
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// A round closes although a response is in flight and was not aborted.
+    #[error("it closes the round of {id}, which is in flight and was not aborted")]
+    InFlight {
+        /// The response.
+        id: SampleId,
+    },
+    /// The run finishes although a round is open.
+    #[error("it finishes before it closes step {}", .step.ordinal())]
+    OpenAtFinish {
+        /// The step of the open round.
+        step: Step,
+    },
+    /// The run finishes although a deferred prompt was not launched again.
+    #[error("it finishes, and the deferred prompt {prompt} was neither admitted nor rejected")]
+    Lost {
+        /// The prompt.
+        prompt: PromptId,
+    },
+    /// All responses of the open round have ended, and the schedule neither launches further ones nor closes the round.
+    #[error(
+        "all responses of step {} have ended, and it neither launches a response nor closes the round",
+        .step.ordinal()
+    )]
+    NeverCloses {
+        /// The step.
+        step: Step,
+    },
+}

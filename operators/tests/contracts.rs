@@ -1,0 +1,147 @@
+//! A stage that violates its contract ends the run with an error that names the rule.
+
+mod support;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_operators::schedule::sync::Config;
+use rollpacker_operators::schedule::{Decision, Event, Schedule, Synchronous};
+use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent, Waker};
+
+use support::{Run, ShortestFirst};
+
+fn synchronous() -> Synchronous {
+    let config = Config { prompts: 4, responses: 2, total_steps: None };
+    Synchronous::new(config).expect("valid")
+}
+
+/// A schedule that replaces each decision of a correct one by those that `change` returns.
+struct Altered<F> {
+    rounds: Synchronous,
+    change: F,
+    decided: Vec<Decision>,
+}
+
+impl<F: FnMut(Decision) -> Vec<Decision>> Schedule for Altered<F> {
+    fn on(&mut self, now: Nanos, event: Event) {
+        self.rounds.on(now, event);
+        let decisions = std::iter::from_fn(|| self.rounds.poll());
+        self.decided.extend(decisions.flat_map(&mut self.change));
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        (!self.decided.is_empty()).then(|| self.decided.remove(0))
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.rounds.wants_prompts()
+    }
+}
+
+/// Returns the error of a run whose schedule is altered.
+fn with_schedule(change: impl FnMut(Decision) -> Vec<Decision> + 'static) -> String {
+    let altered = Altered { rounds: synchronous(), change, decided: Vec::new() };
+    Run::of(altered).run().expect_err("a violation").to_string()
+}
+
+#[test]
+fn a_prompt_that_is_admitted_twice() {
+    let error = with_schedule(|decision| match decision {
+        Decision::Admit { .. } => vec![decision.clone(), decision],
+        other => vec![other],
+    });
+    assert!(error.starts_with("schedule, step 1: the schedule violates its contract: "), "{error}");
+    assert!(error.ends_with("was never offered, or was admitted or rejected before"), "{error}");
+}
+
+#[test]
+fn a_prompt_that_is_not_decided() {
+    let mut admitted = 0;
+    let error = with_schedule(move |decision| {
+        admitted += u32::from(matches!(decision, Decision::Admit { .. }));
+        let is_second = admitted == 2 && matches!(decision, Decision::Admit { .. });
+        if is_second { Vec::new() } else { vec![decision] }
+    });
+    assert!(error.ends_with("was neither admitted, deferred nor rejected"), "{error}");
+}
+
+#[test]
+fn a_round_that_is_never_closed() {
+    let error = with_schedule(|decision| match decision {
+        Decision::Close { .. } => Vec::new(),
+        other => vec![other],
+    });
+    let expected = "all responses of step 1 have ended, and it neither launches a response nor closes the round";
+    assert!(error.ends_with(expected), "{error}");
+}
+
+#[test]
+fn a_prompt_that_is_lost() {
+    let error = with_schedule(|decision| match decision {
+        Decision::Admit { prompt, reason, .. } => vec![Decision::Defer { prompt, reason }],
+        other => vec![other],
+    });
+    assert!(error.contains("the deferred prompt"), "{error}");
+}
+
+/// An engine that reports each response of a correct one as those that `change` returns.
+struct Misreporting {
+    engine: ShortestFirst,
+    change: fn(Completion) -> Vec<Completion>,
+    reports: Vec<RolloutEvent>,
+}
+
+impl RolloutEngine for Misreporting {
+    fn load(&mut self, policy: &Policy) {
+        self.engine.load(policy);
+    }
+
+    fn generate(&mut self, request: Request) {
+        self.engine.generate(request);
+    }
+
+    fn abort(&mut self, id: SampleId) {
+        self.engine.abort(id);
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        if let Some(RolloutEvent::Completed(completion)) = self.engine.poll() {
+            self.reports.extend((self.change)(completion).into_iter().map(RolloutEvent::Completed));
+        }
+        (!self.reports.is_empty()).then(|| self.reports.remove(0))
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.engine.wake_by(waker);
+    }
+}
+
+/// Returns the error of a run whose engine reports otherwise than it should.
+fn with_engine(change: fn(Completion) -> Vec<Completion>) -> String {
+    let engine = ShortestFirst::instant();
+    let engine = Misreporting { engine, change, reports: Vec::new() };
+    Run::with(synchronous(), engine).run().expect_err("a violation").to_string()
+}
+
+#[test]
+fn a_response_that_is_reported_twice() {
+    let error = with_engine(|completion| vec![completion.clone(), completion]);
+    let expected = "rollout, step 1: the rollout engine violates its contract: it reports ";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(error.ends_with("which was not requested or was reported before"), "{error}");
+}
+
+#[test]
+fn a_response_without_log_probabilities() {
+    let error = with_engine(|completion| vec![Completion { logprobs: Vec::new(), ..completion }]);
+    assert!(error.contains("`logprobs` of "), "{error}");
+}
+
+#[test]
+fn a_response_that_nobody_requested() {
+    let error = with_engine(|completion| {
+        let id = SampleId { sample: 99, ..completion.id };
+        vec![Completion { id, ..completion }]
+    });
+    assert!(error.ends_with("which was not requested or was reported before"), "{error}");
+}

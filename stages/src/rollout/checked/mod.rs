@@ -1,0 +1,186 @@
+//! Engines whose reports are checked against their contract while a run goes on.
+
+mod violation;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+
+use super::{
+    Completion, FinishReason, Lockstep, Partial, Placement, Policy, Request, RolloutEngine,
+    RolloutError, RolloutEvent, Waker, Work,
+};
+
+pub use self::violation::EngineViolation;
+
+/// An engine whose reports are checked against the [contract](RolloutEngine).
+///
+/// The first violation becomes [`RolloutEvent::Failed`], which ends the run with an error that names the rule and the response. Without the
+/// check a violation would surface later, as a panic or as a step that trains on the wrong tokens. The rollout operator checks every engine,
+/// built in or not. A missing report cannot be told from a slow one; the watchdog reports it.
+pub struct CheckedEngine {
+    engine: Box<dyn RolloutEngine>,
+    /// The version of the weights that were loaded last.
+    loaded: PolicyVersion,
+    outstanding: BTreeMap<SampleId, Outstanding>,
+    has_failed: bool,
+}
+
+/// A response that was requested and not reported yet.
+#[derive(Debug)]
+struct Outstanding {
+    /// The version of the weights at the time of the request. Later ones may sample part of the response.
+    version: PolicyVersion,
+    /// The tokens that the response continues.
+    resumed: Option<Partial>,
+}
+
+impl CheckedEngine {
+    /// Checks an engine that no command was given to.
+    #[must_use]
+    pub fn new(engine: Box<dyn RolloutEngine>) -> Self {
+        let loaded = PolicyVersion::default();
+        Self { engine, loaded, outstanding: BTreeMap::new(), has_failed: false }
+    }
+
+    fn check(&mut self, event: RolloutEvent) -> Result<RolloutEvent, EngineViolation> {
+        if let RolloutEvent::Completed(completion) = &event {
+            let id = completion.id;
+            let outstanding =
+                self.outstanding.remove(&id).ok_or(EngineViolation::NotOutstanding { id })?;
+            check_completion(completion, &outstanding, self.loaded)?;
+        }
+        Ok(event)
+    }
+}
+
+impl RolloutEngine for CheckedEngine {
+    fn load(&mut self, policy: &Policy) {
+        self.loaded = policy.version;
+        self.engine.load(policy);
+    }
+
+    fn generate(&mut self, request: Request) {
+        let Request { step, prompt, ref samples, ref resumed, .. } = request;
+        for sample in samples.clone() {
+            let resumed = resumed.iter().find(|partial| partial.sample == sample).cloned();
+            let outstanding = Outstanding { version: self.loaded, resumed };
+            self.outstanding.insert(SampleId { step, prompt, sample }, outstanding);
+        }
+        self.engine.generate(request);
+    }
+
+    fn abort(&mut self, id: SampleId) {
+        self.engine.abort(id);
+    }
+
+    fn place(&mut self, placement: Placement) {
+        self.engine.place(placement);
+    }
+
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        self.engine.loaded_at(version)
+    }
+
+    fn work(&self) -> Option<Work> {
+        self.engine.work()
+    }
+
+    fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
+        self.engine.lockstep()
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        if self.has_failed {
+            return None;
+        }
+        let event = self.engine.poll()?;
+        let event =
+            self.check(event).unwrap_or_else(|violation| RolloutEvent::Failed(violation.into()));
+        self.has_failed = matches!(event, RolloutEvent::Failed(_));
+        Some(event)
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.engine.wake_by(waker);
+    }
+}
+
+impl From<EngineViolation> for RolloutError {
+    fn from(violation: EngineViolation) -> Self {
+        Self::Violation(Box::new(violation))
+    }
+}
+
+fn check_completion(
+    completion: &Completion,
+    outstanding: &Outstanding,
+    loaded: PolicyVersion,
+) -> Result<(), EngineViolation> {
+    let id = completion.id;
+    if completion.finish_reason == FinishReason::Pause {
+        return Err(EngineViolation::Paused { id });
+    }
+    check_lengths(completion)?;
+    check_logprobs(completion)?;
+    let resumed = match &outstanding.resumed {
+        Some(partial) => check_resumed(completion, partial)?,
+        None => 0,
+    };
+    let allowed = outstanding.version..=loaded;
+    let fresh = completion.token_versions.iter().enumerate().skip(resumed);
+    match fresh.into_iter().find(|(_, version)| !allowed.contains(version)) {
+        Some((token, &found)) => {
+            let (oldest, newest) = allowed.into_inner();
+            Err(EngineViolation::Version { id, token, found, oldest, newest })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that there is a token id, a log-probability and a policy version for each token, or for none: an engine may count tokens without
+/// sampling them.
+fn check_lengths(completion: &Completion) -> Result<(), EngineViolation> {
+    let lengths = [
+        ("response_ids", completion.response_ids.len()),
+        ("logprobs", completion.logprobs.len()),
+        ("token_versions", completion.token_versions.len()),
+    ];
+    if lengths.iter().all(|&(_, length)| length == 0) {
+        return Ok(());
+    }
+    let expected = completion.response_length as usize;
+    match lengths.into_iter().find(|&(_, length)| length != expected) {
+        Some((field, found)) => {
+            Err(EngineViolation::Length { id: completion.id, field, expected, found })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that every log-probability is a finite number of at most 0, up to rounding.
+fn check_logprobs(completion: &Completion) -> Result<(), EngineViolation> {
+    /// Half-precision arithmetic of an engine may return slightly more than 0 for a token that is certain.
+    const ROUNDING: f32 = 1e-2;
+    let is_valid = |logprob: f32| logprob.is_finite() && logprob <= ROUNDING;
+    match completion.logprobs.iter().position(|&logprob| !is_valid(logprob)) {
+        Some(token) => {
+            let found = completion.logprobs[token].to_string();
+            Err(EngineViolation::Logprob { id: completion.id, token, found })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that a response begins with the tokens that it was resumed with. Returns their number.
+fn check_resumed(completion: &Completion, partial: &Partial) -> Result<usize, EngineViolation> {
+    let begins = completion.response_length >= partial.response_length
+        && completion.response_ids.starts_with(&partial.response_ids)
+        && completion.token_versions.starts_with(&partial.token_versions);
+    let tokens = partial.response_length as usize;
+    if begins { Ok(tokens) } else { Err(EngineViolation::Resumed { id: completion.id, tokens }) }
+}
