@@ -84,7 +84,7 @@ impl Validator {
         Self { limits, ..self }
     }
 
-    /// Beats `pulse` whenever a prompt is answered, so that the watchdog detects progress.
+    /// Beats `pulse` whenever a prompt is answered or scored, so that the watchdog detects progress.
     #[must_use]
     pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }
@@ -146,7 +146,9 @@ impl Validator {
 
     async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
         let context = Context::new(self.clock.clone()).with_limits(self.limits.clone());
-        self.router.score(sample, &context).await
+        let score = self.router.score(sample, &context).await;
+        self.pulse.record();
+        score
     }
 
     fn generate(&mut self, policy: &Policy) -> Result<Vec<Completion>, String> {

@@ -160,6 +160,6 @@ const REINFORCE_BASELINE: About = About::new(
 );
 const GAE: About = About::new(
     &[],
-    "decayed sum of the critic's temporal-difference errors from the token on, whitened over the step",
+    "decayed sum of the critic's temporal-difference errors from the token on, whitened over the step if `whiten` is true",
     "GAE, Schulman et al. 2016, eq. 16",
 );

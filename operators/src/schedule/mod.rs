@@ -33,6 +33,7 @@ mod speculation;
 mod stop;
 pub mod sync;
 pub mod tail_batching;
+pub mod testkit;
 mod variance;
 
 #[cfg(test)]

@@ -166,7 +166,8 @@ impl TrainError {
 /// - A trainer may be one of several replicas that accumulate different responses. The gradient of each replica is [taken
 ///   out](Self::take_partial), once or several times per step, and the sum over all replicas is [put into](Self::put_sum) each. When
 ///   nothing is left to take, each replica [updates](Self::update).
-/// - [`update`](Self::update) without sequences since the last update changes no weight, but still publishes a policy.
+/// - [`update`](Self::update) of step `s` publishes the weights as version `s + 1`. Without sequences since the last update it changes no
+///   weight, but still publishes a policy.
 pub trait Trainer: Send {
     /// Publishes the current weights as `version`, which is 0 at the start of a run.
     ///
@@ -177,6 +178,7 @@ pub trait Trainer: Send {
     /// Returns the outputs of the trainer's models for sequences of the current step that have no advantages yet: one per sequence, in
     /// order. The outputs are those of the models at the start of the step, whenever the call comes before the update.
     ///
+    /// # Errors
     /// If a value is not finite or the backend fails. The step is lost then.
     fn infer(
         &mut self,

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
-use super::engine::Entry;
 use super::log::{
     admitted, as_defer, decided, ended, fates, is_admit, is_open, launches, live, open_round,
     reported, requested, rounds, scores, since_open, stopped, told,
 };
+use crate::schedule::testkit::Entry;
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
 
 /// The guarantees of a schedule.
@@ -42,8 +42,8 @@ impl Contract {
     pub(super) fn check(&self, log: &[Entry]) {
         for (index, entry) in log.iter().enumerate() {
             match entry {
-                Entry::Told(_) => self.nothing_is_overdue(&log[..index]),
-                Entry::Decided(decision) => self.decision(&log[..index], decision),
+                Entry::Event(_) => self.nothing_is_overdue(&log[..index]),
+                Entry::Decision(decision) => self.decision(&log[..index], decision),
             }
         }
         self.outcome(log);
@@ -185,7 +185,7 @@ impl Contract {
         let epoch = self.undecided(&past[..past.len() - round.len()])[0].epoch;
         // A short round does not replace a rejected prompt with a deferred one.
         let is_short =
-            matches!(round[0], Entry::Decided(Decision::Open { round: RoundKind::Short, .. }));
+            matches!(round[0], Entry::Decision(Decision::Open { round: RoundKind::Short, .. }));
         let is_spent =
             |it: &&Offer| self.filters && is_short && first_launch(past, it.prompt).is_some();
         let is_over = self.undecided(past).iter().all(|it| it.epoch != epoch || is_spent(it));
@@ -244,7 +244,7 @@ impl Contract {
     }
 
     fn outcome(&self, log: &[Entry]) {
-        let end = log.iter().position(|it| matches!(it, Entry::Decided(it) if is_last(it)));
+        let end = log.iter().position(|it| matches!(it, Entry::Decision(it) if is_last(it)));
         let log = &log[..end.expect("the run ends") + 1];
         let has_failed = decided(log, |decision| matches!(decision, Decision::Fail { .. }));
         for Offer { prompt, .. } in &self.prompts {
@@ -300,10 +300,10 @@ fn lost(round: &[Entry], prompt: PromptId) -> usize {
 
 /// Returns the step of the round that launched `prompt` first.
 fn first_launch(log: &[Entry], prompt: PromptId) -> Option<Step> {
-    let is_it = |entry: &Entry| matches!(entry, Entry::Decided(Decision::Launch { prompt: it, .. }) if *it == prompt);
+    let is_it = |entry: &Entry| matches!(entry, Entry::Decision(Decision::Launch { prompt: it, .. }) if *it == prompt);
     let launch = log.iter().position(is_it)?;
     log[..launch].iter().rev().find_map(|entry| match entry {
-        Entry::Decided(Decision::Open { step, .. }) => Some(*step),
+        Entry::Decision(Decision::Open { step, .. }) => Some(*step),
         _ => None,
     })
 }
@@ -313,7 +313,7 @@ fn unanswered(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let reported: Vec<u32> = reported(round, prompt).into_iter().map(|(it, _)| it).collect();
     let mut paused: Vec<u32> = Vec::new();
     for entry in round {
-        if let Entry::Decided(Decision::Pause { id, .. }) = entry
+        if let Entry::Decision(Decision::Pause { id, .. }) = entry
             && id.prompt == prompt
             && !reported.contains(&id.sample)
         {
@@ -328,13 +328,13 @@ fn kept(log: &[Entry], prompt: PromptId) -> Vec<u32> {
     let mut kept = BTreeSet::new();
     for entry in log {
         match entry {
-            Entry::Decided(Decision::Pause { id, .. }) if id.prompt == prompt => {
+            Entry::Decision(Decision::Pause { id, .. }) if id.prompt == prompt => {
                 kept.insert(id.sample);
             }
-            Entry::Decided(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
+            Entry::Decision(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
                 kept.retain(|sample| !samples.contains(sample));
             }
-            Entry::Told(Event::Response { id, finish_reason: FinishReason::Abort, .. })
+            Entry::Event(Event::Response { id, finish_reason: FinishReason::Abort, .. })
                 if id.prompt == prompt =>
             {
                 kept.remove(&id.sample);

@@ -9,9 +9,9 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
-use super::engine::{Entry, World};
 use super::timeline::play;
 use crate::schedule::history_sorted::Config;
+use crate::schedule::testkit::{Entry, World};
 use crate::schedule::{Builtin, Decision, Event, HistorySorted, Offer, Schedule, ScheduleError};
 
 fn config() -> Config {
@@ -151,12 +151,12 @@ proptest! {
         window in prop::option::of(1..4_usize),
     ) {
         let config = Config { prompts, window, ..config() };
-        let log = world.run(schedule(&config), |schedule| schedule);
+        let log = world.run(schedule(&config)).unwrap();
         let epochs: BTreeMap<PromptId, u32> = world.prompts.iter().map(|offer| (offer.prompt, offer.epoch)).collect();
         let mut admitted = BTreeSet::new();
         let mut epoch = 0;
         for entry in &log {
-            let Entry::Decided(decision) = entry else { continue };
+            let Entry::Decision(decision) = entry else { continue };
             match decision {
                 Decision::Launch { prompt, .. } => {
                     assert!(epochs[prompt] >= epoch, "epochs are trained one after the other");
@@ -170,7 +170,7 @@ proptest! {
             }
         }
         prop_assert_eq!(admitted.len(), world.prompts.len());
-        prop_assert!(log.contains(&Entry::Decided(Decision::Finish)));
+        prop_assert!(log.contains(&Entry::Decision(Decision::Finish)));
     }
 
     /// The composition of a round is fixed before its first response, so other lengths in the same step do not change it. Mutant: rounds
@@ -189,15 +189,15 @@ proptest! {
     #[test]
     fn snapshots_and_reading_ahead_change_nothing(world in worlds(), window in prop::option::of(1..4_usize), at in 1..50_usize, read_ahead in 1..30_usize) {
         let config = Config { window, ..config() };
-        let straight = world.run(schedule(&config), |schedule| schedule);
+        let straight = world.run(schedule(&config)).unwrap();
         let mut event = 0;
-        let resumed = world.run(schedule(&config), |schedule| {
+        let resumed = world.run_with(schedule(&config), |schedule| {
             event += 1;
             if event % at == 0 { serde_json::from_str(&serde_json::to_string(&schedule).unwrap()).unwrap() } else { schedule }
-        });
+        }).unwrap();
         prop_assert_eq!(&straight, &resumed);
-        let decided = |log: Vec<Entry>| log.into_iter().filter(|entry| matches!(entry, Entry::Decided(_))).collect::<Vec<_>>();
-        let ahead = World { read_ahead, ..world.clone() }.run(schedule(&config), |schedule| schedule);
+        let decided = |log: Vec<Entry>| log.into_iter().filter(|entry| matches!(entry, Entry::Decision(_))).collect::<Vec<_>>();
+        let ahead = World { read_ahead, ..world.clone() }.run(schedule(&config)).unwrap();
         prop_assert_eq!(decided(straight), decided(ahead));
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::engine::{Entry, World};
 use super::oracle::Oracle;
 use crate::schedule::tail_batching::{MAX_WEIGHT, Selection};
+use crate::schedule::testkit::{Entry, World};
 use crate::schedule::{
     Builtin, Decision, Event, Schedule, Synchronous, TailBatching, sync, tail_batching,
 };
@@ -102,8 +102,8 @@ prop_compose! {
 
 pub(super) fn decisions(log: Vec<Entry>) -> Vec<Decision> {
     let decided = |entry| match entry {
-        Entry::Decided(decision) => Some(decision),
-        Entry::Told(_) => None,
+        Entry::Decision(decision) => Some(decision),
+        Entry::Event(_) => None,
     };
     log.into_iter().filter_map(decided).collect()
 }
@@ -126,14 +126,14 @@ mod law {
         /// for spent; the next epoch begun while a queue exists.
         #[test]
         fn tail_batching_decides_as_the_oracle(case in cases()) {
-            case.oracle().check(&case.world.run(case.tail_batching(), |schedule| schedule));
+            case.oracle().check(&case.world.run(case.tail_batching()).unwrap());
         }
 
         /// Mutants: a round opened before its prompts are available; an epoch taken for complete when its first prompt is seen.
         #[test]
         fn sync_decides_as_the_oracle(case in cases()) {
             let case = case.without_speculation();
-            let log = case.world.run(case.synchronous(), |schedule| schedule);
+            let log = case.world.run(case.synchronous()).unwrap();
             Oracle { is_sync: true, ..case.oracle() }.check(&log);
         }
 
@@ -145,11 +145,11 @@ mod law {
             config.selection = Selection::Weighted;
             let weighted: Builtin = TailBatching::new(config).unwrap().into();
             let mut event = 0;
-            let log = case.world.run(weighted.clone(), |schedule| {
+            let log = case.world.run_with(weighted.clone(), |schedule| {
                 event += 1;
                 if event % at == 0 { restored(schedule) } else { schedule }
-            });
-            prop_assert_eq!(&log, &case.world.run(weighted, |schedule| schedule));
+            }).unwrap();
+            prop_assert_eq!(&log, &case.world.run(weighted).unwrap());
             let mut deferred = BTreeSet::new();
             let plain = decisions(log).into_iter().map(|decision| match decision {
                 Decision::Defer { prompt, .. } => {
@@ -164,14 +164,14 @@ mod law {
                 decision => decision,
             });
             let plain: Vec<Decision> = plain.collect();
-            prop_assert_eq!(plain, decisions(case.world.run(fastest, |schedule| schedule)));
+            prop_assert_eq!(plain, decisions(case.world.run(fastest).unwrap()));
         }
 
         #[test]
         fn sync_launches_and_admits_like_tail_batching_without_speculation(case in cases()) {
             let case = case.without_speculation();
             let unnamed = |schedule| {
-                let all = decisions(case.world.run(schedule, |schedule| schedule));
+                let all = decisions(case.world.run(schedule).unwrap());
                 all.into_iter().filter(|decision| !matches!(decision, Decision::Open { .. })).collect::<Vec<_>>()
             };
             prop_assert_eq!(unnamed(case.synchronous()), unnamed(case.tail_batching()));
@@ -182,7 +182,7 @@ mod law {
         fn reading_ahead_changes_no_decision(case in cases(), read_ahead in 1..50_usize) {
             let run = |read_ahead| {
                 let world = World { read_ahead, ..case.world.clone() };
-                let all = decisions(world.run(case.tail_batching(), |schedule| schedule));
+                let all = decisions(world.run(case.tail_batching()).unwrap());
                 all.into_iter().filter(|decision| !matches!(decision, Decision::Reject { .. })).collect::<Vec<_>>()
             };
             prop_assert_eq!(run(0), run(read_ahead));
@@ -190,7 +190,7 @@ mod law {
 
         #[test]
         fn the_scale_of_time_changes_no_decision(case in cases(), scale in 2..1000_u64) {
-            let run = |scale| World { scale, ..case.world.clone() }.run(case.tail_batching(), |schedule| schedule);
+            let run = |scale| World { scale, ..case.world.clone() }.run(case.tail_batching()).unwrap();
             prop_assert_eq!(run(1), run(scale));
         }
 
@@ -199,21 +199,21 @@ mod law {
         fn a_snapshot_goes_on_as_the_original(case in cases(), at in 0..200_usize) {
             for make in [Case::tail_batching, Case::synchronous] {
                 let mut event = 0;
-                let resumed = case.world.run(make(&case), |schedule| {
+                let resumed = case.world.run_with(make(&case), |schedule| {
                     event += 1;
                     if event % (at + 1) == 0 { restored(schedule) } else { schedule }
-                });
-                prop_assert_eq!(resumed, case.world.run(make(&case), |schedule| schedule));
+                }).unwrap();
+                prop_assert_eq!(resumed, case.world.run(make(&case)).unwrap());
             }
         }
 
         /// Events that break the contract do not cause a panic.
         #[test]
         fn any_order_of_events_is_survived(case in cases(), seed: u64) {
-            let log = case.world.run(case.tail_batching(), |schedule| schedule);
+            let log = case.world.run(case.tail_batching()).unwrap();
             let mut events: Vec<Event> = log.into_iter().filter_map(|entry| match entry {
-                Entry::Told(event) => Some(event),
-                Entry::Decided(_) => None,
+                Entry::Event(event) => Some(event),
+                Entry::Decision(_) => None,
             }).collect();
             let mut schedule = case.tail_batching();
             let mut random = seed;

@@ -13,8 +13,8 @@ use rollpacker_stages::rollout::lockstep::End;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::engine::mix;
 use crate::schedule::sequencer::Sequencer;
+use crate::schedule::testkit::mix;
 use crate::schedule::{
     Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, Offer, Partial, Reason,
     RoundKind, Schedule, Sorted, Synchronous, TailBatching,

@@ -3,19 +3,19 @@
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
-use super::engine::Entry;
+use crate::schedule::testkit::Entry;
 use crate::schedule::{Decision, Event, Reason};
 
 pub(super) fn told(log: &[Entry], test: impl Fn(&Event) -> bool) -> bool {
-    log.iter().any(|entry| matches!(entry, Entry::Told(event) if test(event)))
+    log.iter().any(|entry| matches!(entry, Entry::Event(event) if test(event)))
 }
 
 pub(super) fn decided(log: &[Entry], test: impl Fn(&Decision) -> bool) -> bool {
-    log.iter().any(|entry| matches!(entry, Entry::Decided(decision) if test(decision)))
+    log.iter().any(|entry| matches!(entry, Entry::Decision(decision) if test(decision)))
 }
 
 pub(super) fn is_open(entry: &Entry) -> bool {
-    matches!(entry, Entry::Decided(Decision::Open { .. }))
+    matches!(entry, Entry::Decision(Decision::Open { .. }))
 }
 
 pub(super) fn is_admit(decision: &Decision, prompt: PromptId) -> bool {
@@ -24,7 +24,7 @@ pub(super) fn is_admit(decision: &Decision, prompt: PromptId) -> bool {
 
 pub(super) fn as_defer(entry: &Entry) -> Option<PromptId> {
     match entry {
-        Entry::Decided(Decision::Defer { prompt, .. }) => Some(*prompt),
+        Entry::Decision(Decision::Defer { prompt, .. }) => Some(*prompt),
         _ => None,
     }
 }
@@ -39,8 +39,8 @@ pub(super) fn since_open(log: &[Entry]) -> &[Entry] {
 
 pub(super) fn open_round(log: &[Entry]) -> Option<Step> {
     log.iter().rev().find_map(|entry| match entry {
-        Entry::Decided(Decision::Open { step, .. }) => Some(Some(*step)),
-        Entry::Decided(Decision::Close { .. }) => Some(None),
+        Entry::Decision(Decision::Open { step, .. }) => Some(Some(*step)),
+        Entry::Decision(Decision::Close { .. }) => Some(None),
         _ => None,
     })?
 }
@@ -48,7 +48,7 @@ pub(super) fn open_round(log: &[Entry]) -> Option<Step> {
 /// Returns the launched prompts, without replacements of lost responses.
 pub(super) fn launches(log: &[Entry]) -> Vec<(PromptId, Reason)> {
     let launch = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Launch { prompt, reason, .. }) if *reason != Reason::Lost => {
+        Entry::Decision(Decision::Launch { prompt, reason, .. }) if *reason != Reason::Lost => {
             Some((*prompt, *reason))
         }
         _ => None,
@@ -58,7 +58,7 @@ pub(super) fn launches(log: &[Entry]) -> Vec<(PromptId, Reason)> {
 
 pub(super) fn launched_samples(round: &[Entry], prompt: PromptId) -> u32 {
     let samples = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
+        Entry::Decision(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
             Some(samples.end)
         }
         _ => None,
@@ -68,7 +68,7 @@ pub(super) fn launched_samples(round: &[Entry], prompt: PromptId) -> u32 {
 
 pub(super) fn admitted(log: &[Entry]) -> Vec<PromptId> {
     let admit = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Admit { prompt, .. }) => Some(*prompt),
+        Entry::Decision(Decision::Admit { prompt, .. }) => Some(*prompt),
         _ => None,
     };
     log.iter().filter_map(admit).collect()
@@ -76,8 +76,8 @@ pub(super) fn admitted(log: &[Entry]) -> Vec<PromptId> {
 
 pub(super) fn fates(round: &[Entry], prompt: PromptId) -> Vec<&'static str> {
     let fate = |entry: &Entry| match entry {
-        Entry::Decided(decision) if is_admit(decision, prompt) => Some("admit"),
-        Entry::Decided(Decision::Defer { prompt: it, .. }) if *it == prompt => Some("defer"),
+        Entry::Decision(decision) if is_admit(decision, prompt) => Some("admit"),
+        Entry::Decision(Decision::Defer { prompt: it, .. }) if *it == prompt => Some("defer"),
         _ => None,
     };
     round.iter().filter_map(fate).collect()
@@ -86,7 +86,7 @@ pub(super) fn fates(round: &[Entry], prompt: PromptId) -> Vec<&'static str> {
 /// Returns the samples of `prompt` that were aborted in the round.
 pub(super) fn aborted(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let abort = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Abort { id, .. }) if id.prompt == prompt => Some(id.sample),
+        Entry::Decision(Decision::Abort { id, .. }) if id.prompt == prompt => Some(id.sample),
         _ => None,
     };
     round.iter().filter_map(abort).collect()
@@ -96,7 +96,7 @@ pub(super) fn aborted(round: &[Entry], prompt: PromptId) -> Vec<u32> {
 pub(super) fn reported(round: &[Entry], prompt: PromptId) -> Vec<(u32, FinishReason)> {
     let Some(step) = open_round(round) else { return Vec::new() };
     let report = |entry: &Entry| match entry {
-        Entry::Told(Event::Response { id, finish_reason, .. })
+        Entry::Event(Event::Response { id, finish_reason, .. })
             if id.prompt == prompt && id.step == step =>
         {
             Some((id.sample, *finish_reason))
@@ -127,7 +127,7 @@ pub(super) fn live(round: &[Entry], prompt: PromptId) -> Vec<u32> {
 /// Returns the samples of `prompt` that were launched in the round.
 pub(super) fn requested(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let samples = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
+        Entry::Decision(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
             Some(samples.clone())
         }
         _ => None,
@@ -138,7 +138,7 @@ pub(super) fn requested(round: &[Entry], prompt: PromptId) -> Vec<u32> {
 /// Returns the samples of `prompt` that were aborted or paused in the round.
 pub(super) fn stopped(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let pause = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Pause { id, .. }) if id.prompt == prompt => Some(id.sample),
+        Entry::Decision(Decision::Pause { id, .. }) if id.prompt == prompt => Some(id.sample),
         _ => None,
     };
     aborted(round, prompt).into_iter().chain(round.iter().filter_map(pause)).collect()
@@ -149,7 +149,7 @@ pub(super) fn scores(round: &[Entry], prompt: PromptId) -> Vec<f64> {
     let Some(step) = open_round(round) else { return Vec::new() };
     let ended = ended(round, prompt);
     let score = |entry: &Entry| match entry {
-        Entry::Told(Event::Scored { id, score })
+        Entry::Event(Event::Scored { id, score })
             if id.prompt == prompt && id.step == step && ended.contains(&id.sample) =>
         {
             Some(*score)

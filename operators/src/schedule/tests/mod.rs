@@ -3,7 +3,6 @@
 mod contract;
 mod driver;
 mod dynamic;
-mod engine;
 mod frontier_group;
 mod history_sorted;
 mod interleaving;

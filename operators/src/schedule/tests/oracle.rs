@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
-use super::engine::Entry;
 use super::log::{
     admitted, as_defer, decided, ended, fates, is_admit, is_open, launched_samples, launches, live,
     open_round, rounds, since_open, told,
 };
+use crate::schedule::testkit::Entry;
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
 
 /// The configuration of the schedule, and the dataset of the run.
@@ -39,8 +39,8 @@ impl Oracle {
         for (index, entry) in log.iter().enumerate() {
             let past = &log[..index];
             match entry {
-                Entry::Told(_) => self.nothing_is_overdue(past),
-                Entry::Decided(decision) => self.decision(past, decision),
+                Entry::Event(_) => self.nothing_is_overdue(past),
+                Entry::Decision(decision) => self.decision(past, decision),
             }
         }
         self.nothing_is_overdue(log);
@@ -49,7 +49,7 @@ impl Oracle {
 
     fn decision(&self, past: &[Entry], decision: &Decision) {
         assert!(
-            !past.contains(&Entry::Decided(Decision::Finish)),
+            !past.contains(&Entry::Decision(Decision::Finish)),
             "a decision after the end: {decision}"
         );
         match decision {
@@ -299,7 +299,7 @@ impl Oracle {
     }
 
     fn outcome(&self, log: &[Entry]) {
-        let end = log.iter().position(|entry| *entry == Entry::Decided(Decision::Finish));
+        let end = log.iter().position(|entry| *entry == Entry::Decision(Decision::Finish));
         let log = &log[..end.expect("the run ends")];
         let offered = |prompt| {
             told(log, |event| matches!(event, Event::Prompt(offer) if offer.prompt == prompt))
@@ -359,9 +359,9 @@ impl Oracle {
         let mut step = 0;
         for entry in past {
             match entry {
-                Entry::Decided(Decision::Open { step: opened, .. }) => step = opened.0,
-                Entry::Decided(Decision::Defer { prompt, .. }) => waiting.push((*prompt, step)),
-                Entry::Decided(Decision::Launch { prompt, .. }) => {
+                Entry::Decision(Decision::Open { step: opened, .. }) => step = opened.0,
+                Entry::Decision(Decision::Defer { prompt, .. }) => waiting.push((*prompt, step)),
+                Entry::Decision(Decision::Launch { prompt, .. }) => {
                     waiting.retain(|(it, _)| it != prompt)
                 }
                 _ => {}

@@ -1,12 +1,14 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
-use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 
 use super::lengths::PromptTraits;
 use super::*;
 use crate::cluster::{Calibration, Hardware, ModelShape};
-use rollpacker_stages::rollout::Completion;
+use rollpacker_stages::rollout::{Completion, Policy};
+use rollpacker_stages::testkit::{EngineWorld, check_engine};
 
 /// A length model from a function and a fixed prompt length.
 struct Rule {
@@ -437,4 +439,27 @@ proptest! {
         let (_, again, end_again) = obey(&commands, interval);
         prop_assert_eq!((ended, end), (again, end_again));
     }
+}
+
+#[test]
+fn the_engine_passes_the_testkit() {
+    let clock = VirtualClock::default();
+    let policy = |version| Policy {
+        version: PolicyVersion(version),
+        location: format!("simulated:{version}"),
+        digest: version,
+    };
+    let world = EngineWorld {
+        policies: vec![policy(0), policy(1)],
+        prompts: vec![[0].into(), [1].into(), [2].into()],
+        samples: 4,
+        timeout: Duration::from_secs(60),
+        is_reproducible: true,
+        virtual_time: Some(clock.clone()),
+    };
+    let start = || {
+        let rule = Rule { length: scattered, prompt_length: 100 };
+        SimulatedEngine::new(config(2, 0), cost(0.0), Arc::new(rule), clock.clone()).unwrap()
+    };
+    check_engine(start, &world).unwrap();
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rollpacker_dataflow::step::Step;
+use rollpacker_model::tensor_file::TensorFile;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::accumulation::Accumulation;
@@ -45,12 +46,13 @@ impl ValueModel {
     /// Loads a folder: that of a decoder, whose initial prediction is 0, or one to which a trainer saved a critic.
     ///
     /// # Errors
-    /// If a file cannot be read, or the head does not fit the decoder.
+    /// If a file cannot be read, or the head does not consist of `weight` and `bias` that fit the decoder.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TrainError> {
         let mut model = Self::over(Decoder::load(folder, device)?)?;
         let path = folder.join(HEAD_FILE);
         if path.exists() {
             let failed = || TrainError::backend("loading a value head");
+            TensorFile::open(&path)?.check_names(&["bias", "weight"].map(str::to_owned).into())?;
             for (name, tensor) in Tensor::read_safetensors(&path).map_err(failed())? {
                 let place = if name == "weight" { &mut model.weight } else { &mut model.bias };
                 place.f_copy_(&tensor).map_err(failed())?;

@@ -1,6 +1,7 @@
 //! The torch engine on small models: its samples, and its contract with the caller.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod conformance;
 mod deterministic;
 mod driver;
 mod lockstep;

@@ -26,7 +26,7 @@ use crate::schedule::operator::Stop;
 use crate::schedule::prompt_affinity::PromptAffinity;
 use crate::schedule::published::OpenStep;
 use crate::schedule::snapshot::HeldPrompts;
-use crate::schedule::tests::engine::mix;
+use crate::schedule::testkit::mix;
 use crate::schedule::tests::lockstep::schedules;
 use crate::wire::notice;
 

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rollpacker_stages::testkit::{TrainerWorld, check_trainer};
+
 use super::*;
 
 fn learner(config: TrainerConfig, keep: usize) -> TorchTrainer {
@@ -129,4 +131,35 @@ fn the_state_of_another_trainer_is_refused_and_changes_nothing() {
     );
     let missing = learner(plain(), 1).load_state(&folder.path().join("none")).unwrap_err();
     assert!(missing.to_string().starts_with("cannot read "), "{missing}");
+}
+
+#[test]
+fn a_trainer_passes_the_testkit() {
+    let responses = [
+        example(&[2, 3], &[4, 5, 1], 0.5),
+        example(&[2, 3], &[6, 7, 8, 1], -1.0),
+        example(&[8, 9], &[3, 3, 1], 2.0),
+        example(&[8, 9], &[5, 1], 0.25),
+    ];
+    fn group(prompt: u64, members: &[Response]) -> Vec<Sequence<'_>> {
+        let sequences = (0..).zip(members).map(|(sample, response)| Sequence {
+            prompt: PromptId(prompt),
+            sample,
+            ..response.sequence()
+        });
+        sequences.collect()
+    }
+    let (first, second) = responses.split_at(2);
+    let groups = [group(0, first), group(1, second)];
+    for deterministic in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let world = TrainerWorld {
+            groups: &groups,
+            tolerance: if deterministic { 0.0 } else { 1e-4 },
+            has_digests: true,
+            folder: folder.path(),
+        };
+        let config = TrainerConfig { deterministic, ..config(Aggregation::TokenMean) };
+        check_trainer(|| learner(config.clone(), 2), &world).unwrap();
+    }
 }

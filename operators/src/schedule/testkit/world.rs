@@ -1,4 +1,4 @@
-//! A random run in virtual time: prompts, engine and trainer around a schedule.
+//! A random run in virtual time: prompts, an engine, rewards and a trainer around a schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,35 +7,43 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
+use rollpacker_stages::testkit::Nonconformance;
+
 use crate::schedule::{Decision, Event, Offer, Schedule};
 
-/// An entry of the log, in order of time.
+/// An entry of the log of a run, in order of time.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Entry {
-    Told(Event),
-    Decided(Decision),
+pub enum Entry {
+    /// An event that the schedule received.
+    Event(Event),
+    /// A decision of the schedule.
+    Decision(Decision),
 }
 
-/// The environment of a schedule.
+/// A scripted world around a schedule, in virtual time.
+///
+/// All that happens in it follows from its seed: one response in seven takes up to ten times as long as the others, half of the aborts and
+/// pauses come too late, policies take their time, and rewards arrive after their responses.
 #[derive(Clone, Debug)]
-pub(super) struct World {
+pub struct World {
     /// The prompts of the run in the order of their ids.
-    pub(super) prompts: Vec<Offer>,
+    pub prompts: Vec<Offer>,
     /// The seed of the durations and finish reasons of responses.
-    pub(super) seed: u64,
+    pub seed: u64,
     /// The number of policies that are published ahead of the last closed round, minus one.
-    pub(super) staleness: u64,
+    pub staleness: u64,
     /// The number of prompts offered after each event without being requested.
-    pub(super) read_ahead: usize,
+    pub read_ahead: usize,
     /// The factor by which all durations are stretched.
-    pub(super) scale: u64,
+    pub scale: u64,
     /// `true` to lose one response in 16, which ends as aborted although the schedule did not abort it.
-    pub(super) lossy: bool,
+    pub lossy: bool,
 }
 
 impl World {
     /// Creates the prompts `0..` of `epochs`; each epoch is a list of domains.
-    pub(super) fn new(epochs: &[Vec<Arc<str>>], seed: u64) -> Self {
+    #[must_use]
+    pub fn new(epochs: &[Vec<Arc<str>>], seed: u64) -> Self {
         let domains = (0..)
             .zip(epochs)
             .flat_map(|(epoch, domains)| domains.iter().map(move |domain| (epoch, domain)));
@@ -49,12 +57,24 @@ impl World {
         Self { prompts, seed, staleness: 0, read_ahead: 0, scale: 1, lossy: false }
     }
 
-    /// Runs until no event is left. `each` is called between events and may replace the schedule.
-    pub(super) fn run<S: Schedule>(
+    /// Runs until no event is left, and returns the log.
+    ///
+    /// # Errors
+    /// If the schedule decides without end.
+    ///
+    /// # Panics
+    /// If the schedule launches a response that is running, or stops one that is not. [`Checked`](crate::schedule::Checked) finds both.
+    pub fn run(&self, schedule: impl Schedule) -> Result<Vec<Entry>, Nonconformance> {
+        self.run_with(schedule, |schedule| schedule)
+    }
+
+    /// Like [`run`](Self::run); `each` is called between events and may replace the schedule.
+    pub(crate) fn run_with<S: Schedule>(
         &self,
         mut schedule: S,
         mut each: impl FnMut(S) -> S,
-    ) -> Vec<Entry> {
+    ) -> Result<Vec<Entry>, Nonconformance> {
+        const MOST_ENTRIES: usize = 100_000;
         let mut run = Run {
             world: self,
             now: 0,
@@ -71,13 +91,16 @@ impl World {
         (0..=self.staleness).for_each(|step| run.publish(Step(step)));
         run.offer(&mut schedule);
         while let Some(((now, _), event)) = run.agenda.pop_first() {
-            assert!(run.log.len() < 100_000, "the run does not end");
+            if run.log.len() > MOST_ENTRIES {
+                let found = format!("more than {MOST_ENTRIES} events and decisions");
+                return Err(Nonconformance::new("a run ends", found));
+            }
             run.now = now;
             run.happen(&mut schedule, event);
             run.offer(&mut schedule);
             schedule = each(schedule);
         }
-        run.log
+        Ok(run.log)
     }
 }
 
@@ -123,11 +146,11 @@ impl Run<'_> {
     }
 
     fn tell(&mut self, schedule: &mut impl Schedule, event: Event) {
-        self.log.push(Entry::Told(event.clone()));
+        self.log.push(Entry::Event(event.clone()));
         schedule.on(Nanos(self.now * self.world.scale), event);
         while let Some(decision) = schedule.poll() {
             self.carry_out(&decision);
-            self.log.push(Entry::Decided(decision));
+            self.log.push(Entry::Decision(decision));
         }
     }
 
@@ -235,13 +258,13 @@ impl Run<'_> {
 
 fn opened(entry: &Entry) -> Option<Step> {
     match entry {
-        Entry::Decided(Decision::Open { step, .. }) => Some(*step),
+        Entry::Decision(Decision::Open { step, .. }) => Some(*step),
         _ => None,
     }
 }
 
 /// The finalizer of splitmix64.
-pub(super) fn mix(word: u64) -> u64 {
+pub(crate) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
