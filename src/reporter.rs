@@ -21,7 +21,7 @@ use crate::exit_timer::ExitTimer;
 use crate::lifetime::EndReason;
 use crate::progress::Console;
 use crate::prompts::training_batch_larger_than_dataset;
-use crate::recipe::{PlacementKind, Recipe};
+use crate::recipe::Recipe;
 use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
 use crate::session::RunResult;
 use crate::telemetry::Telemetry;
@@ -403,7 +403,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         "micro-batches             at most {} tokens, without padding",
         raw.actor.ppo_max_token_len
     );
-    if let Some(placement) = describe_placement(recipe) {
+    if let Some(placement) = recipe.describe_placement() {
         let _ = writeln!(text, "placement                 {placement}");
     }
     let _ = write!(
@@ -423,30 +423,4 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         raw.algorithm.staleness,
     );
     Ok(text)
-}
-
-/// Returns a description of the placement, or `None` if it is fixed.
-fn describe_placement(recipe: &Recipe) -> Option<String> {
-    let (instances, threads) = (recipe.engine_instances(), recipe.trainer.threads);
-    Some(match recipe.placement {
-        PlacementKind::Fixed => return None,
-        PlacementKind::TimeSharing => {
-            format!("time_sharing: {instances} instances generate, then {threads} threads train")
-        }
-        PlacementKind::SeparatePools { .. } => {
-            format!("separate_pools: {instances} instances generate, {threads} threads train")
-        }
-        PlacementKind::StreamTrainer(options) => {
-            let kept = (f64::from(instances) * options.keep).ceil();
-            let lent = recipe.lent_threads().map_or_else(
-                || format!("{threads} threads train"),
-                |of_each| {
-                    format!("{of_each} threads of each lent instance train, at least {threads}")
-                },
-            );
-            format!(
-                "stream_trainer: {instances} instances generate, all but {kept} may be lent before the rollout ends; {lent}"
-            )
-        }
-    })
 }

@@ -266,6 +266,11 @@ fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
         (&["placement.kind=stream_trainer", "placement.keep=0.9"], "`placement.keep`"),
         (&["placement.kind=stream_trainer", "placement.trigger=predicted"], "`placement.trigger`"),
         (&["placement.kind=stream_trainer", "placement.to=0.1"], "`placement.to`"),
+        (&["placement.kind=stream_trainer", "schedule.name=sync"], "`pipeline.reward`"),
+        (
+            &["placement.kind=stream_trainer", "pipeline.gradient=whole_step"],
+            "`pipeline.gradient`: expected streamed",
+        ),
         (
             &["placement.kind=separate_pools", "placement.training_instances=2"],
             "`placement.training_instances`: expected at most 1",

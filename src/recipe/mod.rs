@@ -97,6 +97,7 @@ impl RawRecipe {
         };
         schedule::check_scoring(&*recipe.schedule()?, recipe.scoring()?)?;
         recipe.gradient_mode()?;
+        recipe.check_streams()?;
         recipe.watch()?;
         recipe.max_wall_time()?;
         Ok(recipe)

@@ -1,5 +1,6 @@
 //! The division of engine instances between rollout and training, from the section `[placement]`.
 
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::placement::{PlacementError, RoundFilter, StreamTrainerOptions, Trigger};
 
 use super::Recipe;
@@ -115,6 +116,10 @@ impl raw::Placement {
             other => {
                 one_of("placement.trigger", other, &["adaptive", "fixed"])?;
                 let (to, every) = (self.to.unwrap_or(TO), self.every.unwrap_or(EVERY));
+                if to < from {
+                    let expected = format!("at least placement.from = {from}, and at most 1");
+                    return Err(out_of_bounds("placement.to", expected, to));
+                }
                 Trigger::Adaptive { from, to, every }
             }
         };
@@ -168,8 +173,7 @@ impl raw::Placement {
                 (kind != "separate_pools").then_some("placement.kind = separate_pools")
             }
             _ if kind != "stream_trainer" => Some("placement.kind = stream_trainer"),
-            "to" | "every" => fixed.then_some("placement.trigger = adaptive"),
-            "headroom" => fixed.then_some("placement.trigger = adaptive"),
+            "to" | "every" | "headroom" => fixed.then_some("placement.trigger = adaptive"),
             _ => None,
         }
     }
@@ -186,8 +190,7 @@ impl Recipe {
         self.raw.rollout.instances - training
     }
 
-    /// Returns the number of threads that each lent instance adds to the trainer. `None` if the trainer's threads do not change during the
-    /// run.
+    /// Returns the number of threads that train for each lent instance. `None` if the trainer's threads do not change during the run.
     ///
     /// The number of threads decides the order in which libtorch sums, so in deterministic mode it must not depend on when an instance was
     /// lent.
@@ -196,6 +199,57 @@ impl Recipe {
         let lends = matches!(self.placement, PlacementKind::StreamTrainer(_));
         let threads = self.raw.rollout.threads_per_instance;
         (lends && !self.raw.trainer.deterministic).then_some(threads)
+    }
+
+    /// Rejects a stream trainer without groups to train on while the rollout runs: lent instances would be idle.
+    pub(super) fn check_streams(&self) -> Result<(), RecipeError> {
+        let (scoring, delivery) = (self.scoring()?, self.gradient_mode()?);
+        let key = match self.placement {
+            PlacementKind::StreamTrainer(_) if scoring == Scoring::AfterRollout => {
+                "pipeline.reward"
+            }
+            PlacementKind::StreamTrainer(_) if delivery == GroupDelivery::WholeStep => {
+                "pipeline.gradient"
+            }
+            _ => return Ok(()),
+        };
+        let expected = "streamed with placement.kind = stream_trainer";
+        let found = format!("the default of schedule.name = {}", self.raw.schedule.name);
+        let written = if key == "pipeline.reward" {
+            self.raw.pipeline.reward.map(|_| "after_rollout".to_owned())
+        } else {
+            self.raw.pipeline.gradient.clone()
+        };
+        Err(out_of_bounds(key, expected, written.unwrap_or(found)))
+    }
+
+    /// Returns a description of the placement, or `None` if it is fixed.
+    #[must_use]
+    pub fn describe_placement(&self) -> Option<String> {
+        let (instances, threads) = (self.engine_instances(), self.trainer.threads);
+        Some(match self.placement {
+            PlacementKind::Fixed => return None,
+            PlacementKind::TimeSharing => {
+                format!(
+                    "time_sharing: {instances} instances generate, then {threads} threads train"
+                )
+            }
+            PlacementKind::SeparatePools { .. } => {
+                format!("separate_pools: {instances} instances generate, {threads} threads train")
+            }
+            PlacementKind::StreamTrainer(options) => {
+                let kept = (f64::from(instances) * options.keep).ceil();
+                let lent = self.lent_threads().map_or_else(
+                    || format!("{threads} threads train"),
+                    |of_each| {
+                        format!("{of_each} threads of each lent instance train, at least {threads}")
+                    },
+                );
+                format!(
+                    "stream_trainer: {instances} instances generate, all but {kept} may be lent before the rollout ends; {lent}"
+                )
+            }
+        })
     }
 }
 
