@@ -1,4 +1,4 @@
-//! Metrics of a live engine, reported in each step: its drift from the profile, and the use that guests make of it.
+//! Metrics of a live engine, reported in each step: its drift from the profile, the use that guests make of it, and its placements.
 //!
 //! Guests are other models, such as judges, that run on the engine's instances.
 
@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::step::Step;
+use rollpacker_operators::placement::PlacementLog;
 use rollpacker_operators::report::{Observer, ObserverState, StepProgress, StepReport};
 use rollpacker_stages::rollout::profile::Row;
 use rollpacker_stages::train::Metrics;
@@ -24,6 +25,8 @@ pub struct EngineObserver<O, L> {
     pub live: L,
     /// The measurement of the guests' use; `None` if the engine has no guests.
     pub guest_usage: Option<Hosting>,
+    /// The log of the placement policy; `None` if the placement is fixed.
+    pub placement: Option<PlacementLog>,
 }
 
 impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
@@ -40,7 +43,8 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
     }
 
     /// Adds the metrics of [`ProfileMonitor::step`], `rollout/guest_slowdown`, which is [`GuestUse::slowdown`], and `rollout/guest_tokens`,
-    /// the tokens that guests processed.
+    /// the tokens that guests processed. Also adds the placements of the step, with the metrics of
+    /// [`StepPlacement`](rollpacker_operators::placement::StepPlacement::metrics).
     fn step(&mut self, mut report: StepReport) {
         // Taken without a monitor, too, so that the iterations do not pile up.
         let live = (self.live)();
@@ -49,6 +53,10 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
         }
         if let Some(used) = self.guest_usage.as_mut().map(Hosting::take) {
             report.metrics.extend(guest_metrics(&used));
+        }
+        report.placement = self.placement.as_ref().map(|log| log.take(report.step, report.closed));
+        if let Some(placement) = &report.placement {
+            report.metrics.extend(placement.metrics());
         }
         self.observer.step(report);
     }

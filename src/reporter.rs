@@ -403,12 +403,15 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         "micro-batches             at most {} tokens, without padding",
         raw.actor.ppo_max_token_len
     );
+    if let Some(placement) = recipe.describe_placement() {
+        let _ = writeln!(text, "placement                 {placement}");
+    }
     let _ = write!(
         text,
         "\n# graph\nprompts -> schedule({}) <-> rollout(torch x {}) -> reward({}) -> group -> advantage({}) -> gradient -> update{}\n   \
          ^ policies(staleness {}): from update to schedule and rollout\n",
         n.name,
-        raw.rollout.instances,
+        recipe.engine_instances(),
         raw.reward
             .routes
             .iter()

@@ -16,6 +16,7 @@ use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_files::{FileError, Inputs, NewFile, check_place, remove_abandoned};
+use rollpacker_operators::placement::StepPlacement;
 use rollpacker_operators::report::{ObserverState, StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
@@ -50,17 +51,19 @@ const METRICS: &str = "metrics.jsonl";
 const SUMMARY: &str = "summary.json";
 /// The folder of the rollouts within the run folder.
 const ROLLOUTS_FOLDER: &str = "rollouts";
+/// The folder of the placements within the run folder.
+const PLACEMENTS_FOLDER: &str = "placements";
 /// The folder of the trained model within the run folder.
 const MODEL_FOLDER: &str = "model";
 
-/// The writer of `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet` and `summary.json`.
+/// The writer of `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet`, `placements/step_NNNNN.json` and `summary.json`.
 pub struct RunFolder {
     folder: PathBuf,
     metrics: BufWriter<File>,
     rollouts: bool,
     /// The number of bytes written to the metrics file.
     written: u64,
-    /// Rollout files that no snapshot has synchronized to the disk yet.
+    /// Files of single steps that no snapshot has synchronized to the disk yet.
     unsaved: RefCell<Vec<PathBuf>>,
 }
 
@@ -84,7 +87,9 @@ impl RunFolder {
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_places(folder)?;
         WRITTEN.iter().try_for_each(|name| inputs.check_output(&folder.join(name)))?;
-        inputs.check_folder(&folder.join(ROLLOUTS_FOLDER))
+        [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER]
+            .iter()
+            .try_for_each(|name| inputs.check_folder(&folder.join(name)))
     }
 
     /// Returns the path of the recipe in a run folder.
@@ -107,10 +112,8 @@ impl RunFolder {
     /// If a file cannot be written, or the path holds something that is not a regular file.
     pub fn create(folder: &Path, recipe: &str, rollouts: bool) -> Result<Self, RecordError> {
         check_places(folder)?;
+        remove_steps(folder, 0)?;
         let steps = folder.join(ROLLOUTS_FOLDER);
-        if steps.exists() {
-            remove_later(&steps, 0).map_err(|error| RecordError::of(&steps)(&error))?;
-        }
         let made = if rollouts { &steps } else { folder };
         fs::create_dir_all(made).map_err(|error| RecordError::of(made)(&error))?;
         write_recipe(folder, recipe)?;
@@ -132,9 +135,7 @@ impl RunFolder {
         let steps = folder.join(ROLLOUTS_FOLDER);
         let failed = RecordError::of(&steps);
         fs::create_dir_all(if rollouts { &steps } else { folder }).map_err(|e| failed(&e))?;
-        if steps.exists() {
-            remove_later(&steps, extent.steps).map_err(|error| failed(&error))?;
-        }
+        remove_steps(folder, extent.steps)?;
         write_recipe(folder, recipe)?;
         let metrics = truncate_copy(&folder.join(METRICS), extent.metrics)?;
         Ok(Self::of(folder, metrics, rollouts, extent.metrics))
@@ -172,6 +173,9 @@ impl RunFolder {
     ) -> Result<(), RecordError> {
         if self.rollouts {
             self.write_rollouts(report)?;
+        }
+        if let Some(placement) = &report.placement {
+            self.write_placement(placement)?;
         }
         self.write_metrics(report.step.0 + 1, round, metrics)
     }
@@ -213,6 +217,20 @@ impl RunFolder {
         Ok(rollpacker_files::write(&path, &text)?)
     }
 
+    fn write_placement(&self, placement: &StepPlacement) -> Result<(), RecordError> {
+        let folder = self.folder.join(PLACEMENTS_FOLDER);
+        fs::create_dir_all(&folder).map_err(|error| RecordError::of(&folder)(&error))?;
+        let path = folder.join(format!("step_{:05}.json", placement.step));
+        let failed = RecordError::of(&path);
+        let text = serde_json::to_vec_pretty(placement).map_err(|error| failed(&error))?;
+        let mut file = NewFile::create(&path)?;
+        file.write_all(&text).map_err(|error| failed(&error))?;
+        // The next snapshot synchronizes the file to the disk.
+        file.rename()?;
+        self.unsaved.borrow_mut().push(path);
+        Ok(())
+    }
+
     fn write_rollouts(&self, report: &StepReport) -> Result<(), RecordError> {
         let name = format!("step_{:05}.parquet", report.step.0 + 1);
         let path = self.folder.join(ROLLOUTS_FOLDER).join(name);
@@ -231,7 +249,17 @@ impl RunFolder {
     }
 }
 
-/// Removes the rollouts of all steps after the first `steps`.
+/// Removes the rollouts and placements of all steps after the first `steps`.
+fn remove_steps(folder: &Path, steps: u64) -> Result<(), RecordError> {
+    for folder in [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER].map(|name| folder.join(name)) {
+        if folder.exists() {
+            remove_later(&folder, steps).map_err(|error| RecordError::of(&folder)(&error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the files of all steps after the first `steps`.
 fn remove_later(folder: &Path, steps: u64) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -251,8 +279,9 @@ fn check_places(folder: &Path) -> Result<(), FileError> {
 
 /// Writes the recipe. Removes the summary of an earlier run and the temporary files of a killed one.
 fn write_recipe(folder: &Path, recipe: &str) -> Result<(), RecordError> {
-    let written = [folder.to_owned(), folder.join(ROLLOUTS_FOLDER), RunFolder::model(folder)];
-    written.iter().try_for_each(|folder| remove_abandoned(folder))?;
+    let steps = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER].map(|name| folder.join(name));
+    let written = steps.into_iter().chain([folder.to_owned(), RunFolder::model(folder)]);
+    written.into_iter().try_for_each(|folder| remove_abandoned(&folder))?;
     let summary = folder.join(SUMMARY);
     if summary.exists() {
         fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;

@@ -23,7 +23,7 @@ const RECIPE: &str = "recipe";
 const DATA: &str = "data";
 
 /// Keys that may change when a run is resumed. They affect the duration, the location or the reports of a run, not what it computes.
-const RESUMABLE_KEYS: [&str; 27] = [
+const RESUMABLE_KEYS: [&str; 36] = [
     "actor.threads",
     "data.train_files",
     "data.val_files",
@@ -31,6 +31,15 @@ const RESUMABLE_KEYS: [&str; 27] = [
     "pipeline.gradient",
     "pipeline.max_groups",
     "pipeline.reward",
+    "placement.every",
+    "placement.from",
+    "placement.headroom",
+    "placement.keep",
+    "placement.kind",
+    "placement.rounds",
+    "placement.to",
+    "placement.training_instances",
+    "placement.trigger",
     "reward.num_workers",
     "rollout.instances",
     "rollout.kv_cache_tokens",

@@ -13,7 +13,7 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::WaitGuard;
 
 use crate::group::Groups;
-use crate::group_queue::{GroupQueue, HeldGroups};
+use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
 use crate::overlap::GroupDelivery;
 use crate::streams::StepStreams;
 use crate::trainer::TrainerThread;
@@ -66,6 +66,7 @@ fn accumulate<'scope>(
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let stream = operator.end_spans_by(stream);
     let (wake, awaits) = (operator.waker(), operator.wait_handle());
+    let mut unplaced = DeviceWait::new(operator.wait_handle());
     operator.build(move |_capabilities| {
         let mut waiting = GroupQueue::new(fetch, devices);
         let mut running: Option<RunningAccumulation> = None;
@@ -86,6 +87,7 @@ fn accumulate<'scope>(
                     batch,
                 });
             });
+            unplaced.update(&waiting);
             if let Some((held, outcome)) = take_reply(&mut running) {
                 match outcome {
                     Ok(()) => accumulated.give(&held.output, held.batch),

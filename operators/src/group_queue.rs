@@ -9,6 +9,7 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 
 use crate::overlap::GroupDelivery;
 
@@ -77,6 +78,28 @@ impl GroupQueue {
         let (now, rest) = split(joined(same)?, most.unwrap_or(usize::MAX));
         self.groups.extend(rest);
         Some(now)
+    }
+}
+
+/// The wait of queued groups for a device that trains, which the watchdog reports.
+pub(crate) struct DeviceWait {
+    waiting: WaitHandle,
+    held: Option<(Step, WaitGuard)>,
+}
+
+impl DeviceWait {
+    /// Reports to `waiting`, which must not be used for other waits.
+    pub(crate) fn new(waiting: WaitHandle) -> Self {
+        Self { waiting, held: None }
+    }
+
+    /// Begins or ends the wait according to the queue.
+    pub(crate) fn update(&mut self, queue: &GroupQueue) {
+        let step = queue.first().filter(|_| queue.devices == 0);
+        if self.held.as_ref().map(|(step, _)| *step) != step {
+            let what = || "the placement to let a device train";
+            self.held = step.map(|step| (step, self.waiting.hold(step, what)));
+        }
     }
 }
 

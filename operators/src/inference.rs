@@ -20,7 +20,7 @@ use rollpacker_dataflow::watchdog::WaitGuard;
 use rollpacker_stages::train::Inferred;
 
 use crate::group::Groups;
-use crate::group_queue::{GroupQueue, HeldGroups};
+use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
 use crate::trainer::TrainerThread;
 use crate::wire::columns::lists;
 
@@ -58,6 +58,7 @@ impl InferenceExt for Groups<'_> {
         let (wake, trainer) = (operator.waker(), trainer.clone());
         trainer.on_update(operator.waker());
         let awaits = operator.wait_handle();
+        let mut unplaced = DeviceWait::new(operator.wait_handle());
         let mut waiting = GroupQueue::new(self.fetch, devices);
         operator.build(move |_capabilities| {
             let mut running: Option<RunningInference> = None;
@@ -77,6 +78,7 @@ impl InferenceExt for Groups<'_> {
                         batch,
                     });
                 });
+                unplaced.update(&waiting);
                 if let Some((held, outcome)) = take_reply(&mut running) {
                     match outcome {
                         Ok(said) => {

@@ -40,7 +40,7 @@ const OF_PROMPT: u64 = 256;
 
 /// Returns the weights of the instances of a profiled engine.
 pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> MemoryPart {
-    let instances = recipe.raw.rollout.instances;
+    let instances = recipe.engine_instances();
     let path = setting("model.path", recipe.raw.model.path.display());
     let settings = [path, setting("rollout.instances", instances)];
     MemoryPart::new("the weights of engine instances", settings, [instances.into(), weights(model)])
@@ -70,7 +70,7 @@ impl Training<'_> {
     }
 
     fn engines(&self) -> MemoryPart {
-        let instances = self.recipe.raw.rollout.instances;
+        let instances = self.recipe.engine_instances();
         let validation = if self.recipe.val_data.is_some() { OF_VALIDATION } else { 0 };
         let engines = self.workers() + validation;
         let settings =
@@ -147,7 +147,8 @@ impl Training<'_> {
         let of_instance =
             (rollout.max_num_seqs as u64).min(rollout.kv_cache_tokens as u64 / longest);
         let (prompts, responses) = self.launched();
-        let slots = of_instance.saturating_mul(u64::from(rollout.instances) * self.workers());
+        let instances = u64::from(self.recipe.engine_instances());
+        let slots = of_instance.saturating_mul(instances * self.workers());
         let running = slots.min(prompts.saturating_mul(responses)).min(self.let_run());
         (running, longest)
     }

@@ -122,7 +122,8 @@ impl RawRecipe {
     fn check_threads(&self) -> Result<(), RecipeError> {
         let (rollout, workers) = (&self.rollout, self.trainer.workers);
         let of_engines = rollout.instances as usize * rollout.threads_per_instance;
-        let all = workers * (of_engines + self.actor.threads);
+        let lent = if self.placement.kind == "fixed" { 0 } else { of_engines };
+        let all = workers * (of_engines + self.actor.threads.max(lent));
         if all <= limits::ALL_THREADS {
             return Ok(());
         }

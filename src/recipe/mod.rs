@@ -12,6 +12,7 @@ pub(crate) mod keys;
 pub(crate) mod limits;
 pub mod period;
 mod pipeline;
+mod placement;
 pub mod raw;
 pub mod schedule;
 mod table;
@@ -29,6 +30,7 @@ use rollpacker_stages::train::learning_rate::Decay;
 
 pub use error::RecipeError;
 use error::{one_of, out_of_bounds};
+pub use placement::PlacementKind;
 pub use raw::RawRecipe;
 use schedule::Schedules;
 pub(crate) use table::{from_table, overlay, read_table};
@@ -46,6 +48,8 @@ pub struct Recipe {
     pub trainer: TrainerConfig,
     /// The critic's options, used if the advantage estimator needs one.
     pub critic: CriticConfig,
+    /// The division of the engine instances between rollout and training.
+    pub placement: PlacementKind,
     /// Number of steps between two validations; 0 disables validation during training.
     pub test_freq: u64,
 }
@@ -74,6 +78,9 @@ impl RawRecipe {
     /// [`RecipeError::Bound`] for the first value out of its bounds.
     pub fn resolve(self) -> Result<Recipe, RecipeError> {
         self.check()?;
+        let placement = self.placement_kind()?;
+        let mut trainer = self.trainer_config(self.uses_engine_logprobs()?)?;
+        trainer.threads = self.trainer_threads(placement);
         let recipe = Recipe {
             train_data: self.dataset(
                 &self.data.train_files,
@@ -82,13 +89,15 @@ impl RawRecipe {
             ),
             val_data: (!self.data.val_files.is_empty())
                 .then(|| self.dataset(&self.data.val_files, self.data.val_max_samples, false)),
-            trainer: self.trainer_config(self.uses_engine_logprobs()?)?,
+            trainer,
             critic: self.critic_config(),
+            placement,
             test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
             raw: self,
         };
         schedule::check_scoring(&*recipe.schedule()?, recipe.scoring()?)?;
         recipe.gradient_mode()?;
+        recipe.check_streams()?;
         recipe.watch()?;
         recipe.max_wall_time()?;
         Ok(recipe)

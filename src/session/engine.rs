@@ -76,7 +76,7 @@ pub(super) fn sampling(recipe: &Recipe) -> Sampling {
 pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
     let rollout = &recipe.raw.rollout;
     TorchEngineConfig {
-        instances: rollout.instances,
+        instances: recipe.engine_instances(),
         threads_per_instance: rollout.threads_per_instance,
         max_running: rollout.max_num_seqs,
         kv_cache_tokens: rollout.kv_cache_tokens,

@@ -1,6 +1,7 @@
 //! A training run from a recipe: opens the inputs that the recipe names, and runs the pipeline with the torch stages.
 
 mod engine;
+mod placement;
 mod shared_inputs;
 mod validator;
 
@@ -22,7 +23,7 @@ use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
-use rollpacker_operators::placement::drift;
+use rollpacker_operators::placement::{PlacementPolicy, drift};
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::reward::AdaptiveLimits;
 use rollpacker_operators::schedule::operator::Stop;
@@ -39,6 +40,7 @@ use rollpacker_torch::rollout::guests::Guests;
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 
 use self::engine::sampling;
+use self::placement::LivePlacement;
 use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
 use crate::engine_observer::EngineObserver;
@@ -280,15 +282,19 @@ impl Session {
             self.opened.engine_options(sampling(&self.opened.recipe), true)?.start()?;
         engine.host(&self.opened.guests);
         let live = engine.live();
+        let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
+        let placement = placement::policy(&self.opened.recipe, workers)?;
         let observer = EngineObserver {
             observer,
             monitor: self.monitor.clone(),
             live: move || live.take(),
             guest_usage: (!self.opened.guests.is_empty()).then(|| engine.hosting()),
+            placement: placement.as_ref().map(LivePlacement::log),
         };
         let every = if leads { self.opened.recipe.test_freq } else { 0 };
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
-        let pipeline = self.pipeline(engine, &trainer, validator_of_steps, begin, stop)?;
+        let pipeline =
+            self.pipeline(engine, placement, &trainer, validator_of_steps, begin, stop)?;
         match handle {
             None => pipeline.run(observer)?,
             Some(handle) => pipeline.run_worker(handle, observer)?,
@@ -351,6 +357,7 @@ impl Session {
     fn pipeline(
         &self,
         engine: TorchEngine,
+        placement: Option<LivePlacement>,
         trainer: &Rc<TrainerThread>,
         validator: Option<(u64, Rc<ValidatorThread>)>,
         begin: RunStart,
@@ -366,7 +373,7 @@ impl Session {
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: self.opened.recipe.schedule()?,
             engine: Box::new(engine),
-            placement: None,
+            placement: placement.map(|policy| Box::new(policy) as Box<dyn PlacementPolicy>),
             max_response_length: raw.data.max_response_length,
             warmup_steps: 0,
             router: self.opened.stages.router.clone(),

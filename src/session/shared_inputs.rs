@@ -23,6 +23,7 @@ use rollpacker_torch::train::{Objective, ValueModel};
 use tch::Device;
 
 use super::engine::check_context;
+use super::placement::check_device;
 use crate::algorithms::Algorithms;
 use crate::memory::{self, Estimate};
 use crate::prompts::{OverlongPrompts, PromptReader};
@@ -69,6 +70,7 @@ impl SharedInputs {
         let (advantage, objective) =
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
+        check_device(&recipe, device)?;
         let folder = &recipe.raw.model.path;
         ensure!(
             !folder.as_os_str().is_empty(),
@@ -150,10 +152,14 @@ impl SharedInputs {
         let critic_config = self.advantage.needs_values().then_some(self.recipe.critic);
         let config = TrainerConfig { critic: critic_config, ..self.recipe.trainer.clone() };
         let (objective, pulse) = (self.objective.clone(), self.pulse());
+        let lent_threads = self.recipe.lent_threads();
         TrainerThread::spawn(self.stages.clock.clone(), move || {
             let decoder = Decoder::load(&path, device)?;
             let mut trainer =
                 TorchTrainer::with_objective(decoder, config, store, objective)?.with_pulse(pulse);
+            if let Some(threads) = lent_threads {
+                trainer = trainer.with_threads_per_device(threads);
+            }
             if let Some(folder) = critic {
                 trainer = trainer.with_critic(ValueModel::load(&folder, device)?)?;
             }

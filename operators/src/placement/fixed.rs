@@ -6,11 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Event, PlacementPolicy, Reason};
 
-/// Implements `save` and `restore` for a policy without learned state. The saved state is the JSON value `null`.
+/// The saved state of a policy without learned state: the JSON value `null`.
+pub(super) const LEARNED_NOTHING: &[u8] = b"null";
+
+/// Implements `save` and `restore` for a policy without learned state. The saved state is [`LEARNED_NOTHING`].
 macro_rules! learns_nothing {
     () => {
         fn save(&self) -> Option<Vec<u8>> {
-            Some(b"null".to_vec())
+            Some(LEARNED_NOTHING.to_vec())
         }
 
         fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {

@@ -15,6 +15,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
+use super::fixed::LEARNED_NOTHING;
 use super::{Decision, Event, PlacementPolicy};
 use crate::resume::part::read_bytes;
 use crate::resume::{Resumable, ResumeError};
@@ -28,13 +29,16 @@ const PART: &str = "placement";
 
 /// Restores the state of a newly created placement policy, if the snapshot contains one.
 ///
+/// The run that took the snapshot may have had another policy that learns nothing. Then there is nothing to restore.
+///
 /// # Errors
 /// If the snapshot cannot be read, or the policy rejects the state.
 pub fn restore(
     restored: &RestoredSnapshot,
     policy: &mut dyn PlacementPolicy,
 ) -> Result<(), ResumeError> {
-    let Some(learned) = read_bytes(restored, PART)? else { return Ok(()) };
+    let learned = read_bytes(restored, PART)?.filter(|learned| learned != LEARNED_NOTHING);
+    let Some(learned) = learned else { return Ok(()) };
     let refused = |reason| ResumeError::Refused { step: restored.step(), part: PART, reason };
     policy.restore(&learned).map_err(refused)
 }

@@ -26,6 +26,7 @@ use rollpacker_dataflow::telemetry::{self, MeterReading};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_stages::train::Metrics;
 
+use crate::placement::StepPlacement;
 use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
@@ -68,6 +69,8 @@ pub struct StepReport {
     pub decisions: Vec<Batch>,
     /// The metrics of operators. [`measure()`] adds those that are computed from the rows.
     pub metrics: Metrics,
+    /// The placements of the step, which an observer with access to the [log](crate::placement::PlacementLog) of the policy adds.
+    pub placement: Option<StepPlacement>,
     progress: StepProgress,
 }
 

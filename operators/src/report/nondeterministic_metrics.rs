@@ -1,10 +1,10 @@
 //! Metrics that may differ between two otherwise identical runs.
 
-/// Prefixes of the metrics of time.
-const SECTIONS: [&str; 3] = ["timing_s/", "operator/", "perf/"];
+/// Prefixes of the metrics of time, and of placements, which depend on it.
+const SECTIONS: [&str; 4] = ["timing_s/", "operator/", "perf/", "placement/"];
 
 /// Other metrics of durations, of machine load, or of work that did not finish in time.
-const METRICS: [&str; 23] = [
+const METRICS: [&str; 24] = [
     "ledger/anchored_cases",
     "ledger/mean_anchor_s",
     "profile/drift/max_ratio",
@@ -27,6 +27,7 @@ const METRICS: [&str; 23] = [
     "rollout/load_s",
     "rollout/preemptions",
     "rollout/tokens_per_s",
+    "trainer/threads",
     "trainer/waiting_ratio",
 ];
 

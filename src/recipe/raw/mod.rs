@@ -4,10 +4,12 @@
 //! same.
 
 mod algorithm;
+mod placement;
 mod reward;
 mod trainer;
 
 pub use algorithm::{Actor, Algorithm, Critic, IsThreshold, KlCtrl, PolicyLoss, RolloutCorrection};
+pub use placement::Placement;
 pub use reward::{Reward, RouteTarget};
 pub use trainer::{Sft, SnapshotOnError, Trainer};
 
@@ -52,6 +54,8 @@ section! {
         schedule: schedule::ScheduleSection = schedule::ScheduleSection::default(),
         /// Overlap of the stages of a step.
         pipeline: Pipeline = Pipeline::default(),
+        /// Division of the engine instances between rollout and training.
+        placement: Placement = Placement::default(),
         /// The rewards that score responses.
         reward: Reward = Reward::default(),
         /// Advantages, and the staleness of policies.
@@ -168,6 +172,7 @@ impl Sections for RawRecipe {
             "model" => fields::<Model>(),
             "rollout" => fields::<Rollout>(),
             "pipeline" => fields::<Pipeline>(),
+            "placement" => fields::<Placement>(),
             "reward" => fields::<Reward>(),
             "reward.timeout" => fields::<LimitOptions>(),
             "algorithm" => fields::<Algorithm>(),

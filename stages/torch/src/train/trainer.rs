@@ -3,6 +3,7 @@
 mod inference;
 mod replica;
 mod state;
+mod threads;
 
 use std::path::Path;
 
@@ -11,6 +12,7 @@ use rollpacker_dataflow::watchdog::ProgressCounter;
 use rollpacker_stages::rollout::Policy;
 use tch::{Device, TchError, Tensor};
 
+use self::threads::TrainerThreads;
 use super::accumulation::Accumulation;
 use super::config::TrainerConfig;
 use super::critic::{Critic, ValueModel};
@@ -20,7 +22,6 @@ use super::objective::{Columns, Objective, column, denominator, factors, tokens}
 use super::optimizer::AdamW;
 use super::tally::{Tally, Unit};
 use super::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
-use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, WeightStore};
 
 /// Policy-gradient training of a decoder.
@@ -47,6 +48,7 @@ pub struct TorchTrainer {
     version: PolicyVersion,
     accumulated: Accumulation,
     pulse: ProgressCounter,
+    threads: TrainerThreads,
 }
 
 impl TorchTrainer {
@@ -91,6 +93,7 @@ impl TorchTrainer {
         let head =
             Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
         let (version, accumulated) = (PolicyVersion(0), Accumulation::new(config.deterministic));
+        let threads = TrainerThreads::new(config.threads);
         Ok(Self {
             config,
             objective,
@@ -103,6 +106,7 @@ impl TorchTrainer {
             version,
             accumulated,
             pulse: ProgressCounter::default(),
+            threads,
         })
     }
 
@@ -122,6 +126,16 @@ impl TorchTrainer {
     #[must_use]
     pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }
+    }
+
+    /// Makes [`place`](Trainer::place) set the number of threads: `threads` for each device that trains, but at least
+    /// [`TrainerConfig::threads`]. Without this, a placement does not change the number of threads.
+    ///
+    /// libtorch sums in another order with another number of threads, so a run whose devices change within a step is not reproducible bit
+    /// by bit.
+    #[must_use]
+    pub fn with_threads_per_device(self, threads: usize) -> Self {
+        Self { threads: self.threads.with_devices_of(threads), ..self }
     }
 
     /// Returns the current model.
@@ -282,7 +296,7 @@ impl Trainer for TorchTrainer {
         step: Step,
         sequences: &[Sequence<'_>],
     ) -> Result<Vec<Inferred>, TrainError> {
-        set_threads_of_this_thread(self.config.threads);
+        self.threads.apply();
         sequences.iter().enumerate().try_for_each(|(at, sequence)| check(at, sequence))?;
         // Responses without tokens are in no micro-batch.
         let mut all = vec![Inferred::default(); sequences.len()];
@@ -302,7 +316,7 @@ impl Trainer for TorchTrainer {
     }
 
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
-        set_threads_of_this_thread(self.config.threads);
+        self.threads.apply();
         sequences.iter().enumerate().try_for_each(|(at, sequence)| self.check(at, sequence))?;
         self.micro_batches(sequences).into_iter().try_for_each(|(_, sequences)| {
             self.pulse.record();
@@ -311,18 +325,23 @@ impl Trainer for TorchTrainer {
     }
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
-        set_threads_of_this_thread(self.config.threads);
-        let metrics = self.apply(step)?;
+        self.threads.apply();
+        let mut metrics = self.apply(step)?;
+        metrics.extend(self.threads.take_metric());
         Ok((self.publish_version(PolicyVersion(step.next().0))?, metrics))
     }
 
     fn take_partial(&mut self, _step: Step) -> Result<Partial, TrainError> {
-        set_threads_of_this_thread(self.config.threads);
+        self.threads.apply();
         self.take()
     }
 
     fn put_sum(&mut self, _step: Step, sum: Partial) -> Result<(), TrainError> {
         self.put(sum)
+    }
+
+    fn place(&mut self, devices: u32) {
+        self.threads.place(devices);
     }
 
     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {

@@ -1,0 +1,284 @@
+//! The division of engine instances between rollout and training, from the section `[placement]`.
+
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::placement::{PlacementError, RoundFilter, StreamTrainerOptions, Trigger};
+
+use super::Recipe;
+use super::error::{RecipeError, between, one_of, out_of_bounds};
+use super::raw::{self, RawRecipe};
+
+/// The checked section `[placement]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PlacementKind {
+    /// The trainer runs next to all instances, with its own threads.
+    Fixed,
+    /// All instances generate until the rollout of the step has ended; then their threads train.
+    TimeSharing,
+    /// Some instances generate, and the threads of the others train.
+    SeparatePools {
+        /// Number of instances whose threads train.
+        training_instances: u32,
+    },
+    /// Instances are lent to training during the tail of a round.
+    StreamTrainer(StreamTrainerOptions),
+}
+
+const KIND: &str = "placement.kind";
+const KINDS: [&str; 4] = ["fixed", "time_sharing", "separate_pools", "stream_trainer"];
+/// The names that simulated jobs have for these kinds.
+const SIMULATED: [(&str, &str); 3] =
+    [("colocated", "time_sharing"), ("separate", "separate_pools"), ("stream", "stream_trainer")];
+
+impl RawRecipe {
+    /// Returns the division of the instances.
+    ///
+    /// # Errors
+    /// If the kind is unknown, an option is out of bounds or belongs to another kind, or the rest of the recipe does not allow the kind.
+    pub(super) fn placement_kind(&self) -> Result<PlacementKind, RecipeError> {
+        let kind = self.placement.kind.as_str();
+        check_kind(kind)?;
+        self.placement.reject_unused()?;
+        match kind {
+            "time_sharing" => self.check_on_policy().map(|()| PlacementKind::TimeSharing),
+            "separate_pools" => self.separate_pools(),
+            "stream_trainer" => self.stream_trainer(),
+            _ => Ok(PlacementKind::Fixed),
+        }
+    }
+
+    /// Returns the number of threads of the trainer while no more are lent to it.
+    ///
+    /// With `time_sharing` and `separate_pools` the trainer always has the same devices while it computes, so the number is constant, and
+    /// the sums of a deterministic run have one order.
+    pub(super) fn trainer_threads(&self, placement: PlacementKind) -> usize {
+        let devices = match placement {
+            PlacementKind::Fixed | PlacementKind::StreamTrainer(_) => 0,
+            PlacementKind::TimeSharing => self.rollout.instances,
+            PlacementKind::SeparatePools { training_instances } => training_instances,
+        };
+        self.actor.threads.max(devices as usize * self.rollout.threads_per_instance)
+    }
+
+    fn separate_pools(&self) -> Result<PlacementKind, RecipeError> {
+        self.check_instances()?;
+        let instances = self.rollout.instances;
+        let training_instances = self.placement.training_instances.unwrap_or(instances / 2);
+        between("placement.training_instances", training_instances, 1, instances - 1)?;
+        Ok(PlacementKind::SeparatePools { training_instances })
+    }
+
+    fn stream_trainer(&self) -> Result<PlacementKind, RecipeError> {
+        self.check_on_policy()?;
+        self.check_instances()?;
+        let options = self.placement.stream_options()?.validated().map_err(refused)?;
+        let instances = f64::from(self.rollout.instances);
+        if (instances * options.keep).ceil() >= instances {
+            let expected =
+                format!("a share that leaves one of rollout.instances = {instances} to lend");
+            return Err(out_of_bounds("placement.keep", expected, options.keep));
+        }
+        Ok(PlacementKind::StreamTrainer(options))
+    }
+
+    /// Rejects staleness for kinds in which an instance either generates or trains: the next round would take the instances back before
+    /// the step is trained on.
+    fn check_on_policy(&self) -> Result<(), RecipeError> {
+        let (kind, staleness) = (&self.placement.kind, self.algorithm.staleness);
+        if staleness == 0 {
+            return Ok(());
+        }
+        let expected = format!(
+            "0 with placement.kind = {kind}: the next round would need the instances that train (use separate_pools)"
+        );
+        Err(out_of_bounds("algorithm.staleness", expected, staleness))
+    }
+
+    fn check_instances(&self) -> Result<(), RecipeError> {
+        let (kind, instances) = (&self.placement.kind, self.rollout.instances);
+        if instances > 1 {
+            return Ok(());
+        }
+        let expected = format!("at least 2 with placement.kind = {kind}");
+        Err(out_of_bounds("rollout.instances", expected, instances))
+    }
+}
+
+impl raw::Placement {
+    fn stream_options(&self) -> Result<StreamTrainerOptions, RecipeError> {
+        let default = StreamTrainerOptions::paper();
+        let from = self.from.unwrap_or(FROM);
+        let trigger = match self.trigger() {
+            "fixed" => Trigger::Fixed { share: from },
+            "predicted" => {
+                let expected = "adaptive or fixed: a live run has no predicted training times";
+                return Err(out_of_bounds("placement.trigger", expected, "predicted"));
+            }
+            other => {
+                one_of("placement.trigger", other, &["adaptive", "fixed"])?;
+                let (to, every) = (self.to.unwrap_or(TO), self.every.unwrap_or(EVERY));
+                if to < from {
+                    let expected = format!("at least placement.from = {from}, and at most 1");
+                    return Err(out_of_bounds("placement.to", expected, to));
+                }
+                Trigger::Adaptive { from, to, every }
+            }
+        };
+        let rounds = match self.rounds.as_deref() {
+            None | Some("long") => RoundFilter::Long,
+            Some("all") => RoundFilter::All,
+            Some(other) => {
+                one_of("placement.rounds", other, &["long", "all"])?;
+                RoundFilter::Long
+            }
+        };
+        Ok(StreamTrainerOptions {
+            rounds,
+            trigger,
+            keep: self.keep.unwrap_or(default.keep),
+            headroom: self.headroom.unwrap_or(default.headroom),
+            consolidate: false,
+        })
+    }
+
+    fn trigger(&self) -> &str {
+        self.trigger.as_deref().unwrap_or("adaptive")
+    }
+
+    /// Rejects the first option that another kind or trigger would use.
+    fn reject_unused(&self) -> Result<(), RecipeError> {
+        let number = |value: Option<f64>| value.map(|value| value.to_string());
+        let options = [
+            ("training_instances", self.training_instances.map(|found| found.to_string())),
+            ("rounds", self.rounds.clone()),
+            ("trigger", self.trigger.clone()),
+            ("from", number(self.from)),
+            ("to", number(self.to)),
+            ("every", number(self.every)),
+            ("keep", number(self.keep)),
+            ("headroom", number(self.headroom)),
+        ];
+        let unused =
+            |(key, found): (&'static str, Option<String>)| Some((self.user(key)?, key, found?));
+        options.into_iter().find_map(unused).map_or(Ok(()), |(user, key, found)| {
+            let expected = format!("no value unless {user}");
+            Err(out_of_bounds(format!("placement.{key}"), expected, found))
+        })
+    }
+
+    /// Returns the setting with which an option has an effect, unless it is set.
+    fn user(&self, option: &str) -> Option<&'static str> {
+        let (kind, fixed) = (self.kind.as_str(), self.trigger() == "fixed");
+        match option {
+            "training_instances" => {
+                (kind != "separate_pools").then_some("placement.kind = separate_pools")
+            }
+            _ if kind != "stream_trainer" => Some("placement.kind = stream_trainer"),
+            "to" | "every" | "headroom" => fixed.then_some("placement.trigger = adaptive"),
+            _ => None,
+        }
+    }
+}
+
+impl Recipe {
+    /// Returns the number of engine instances of a worker: `rollout.instances` without those whose threads only train.
+    #[must_use]
+    pub fn engine_instances(&self) -> u32 {
+        let training = match self.placement {
+            PlacementKind::SeparatePools { training_instances } => training_instances,
+            _ => 0,
+        };
+        self.raw.rollout.instances - training
+    }
+
+    /// Returns the number of threads that train for each lent instance. `None` if the trainer's threads do not change during the run.
+    ///
+    /// The number of threads decides the order in which libtorch sums, so in deterministic mode it must not depend on when an instance was
+    /// lent.
+    #[must_use]
+    pub fn lent_threads(&self) -> Option<usize> {
+        let lends = matches!(self.placement, PlacementKind::StreamTrainer(_));
+        let threads = self.raw.rollout.threads_per_instance;
+        (lends && !self.raw.trainer.deterministic).then_some(threads)
+    }
+
+    /// Rejects a stream trainer without groups to train on while the rollout runs: lent instances would be idle.
+    pub(super) fn check_streams(&self) -> Result<(), RecipeError> {
+        let (scoring, delivery) = (self.scoring()?, self.gradient_mode()?);
+        let key = match self.placement {
+            PlacementKind::StreamTrainer(_) if scoring == Scoring::AfterRollout => {
+                "pipeline.reward"
+            }
+            PlacementKind::StreamTrainer(_) if delivery == GroupDelivery::WholeStep => {
+                "pipeline.gradient"
+            }
+            _ => return Ok(()),
+        };
+        let expected = "streamed with placement.kind = stream_trainer";
+        let found = format!("the default of schedule.name = {}", self.raw.schedule.name);
+        let written = if key == "pipeline.reward" {
+            self.raw.pipeline.reward.map(|_| "after_rollout".to_owned())
+        } else {
+            self.raw.pipeline.gradient.clone()
+        };
+        Err(out_of_bounds(key, expected, written.unwrap_or(found)))
+    }
+
+    /// Returns a description of the placement, or `None` if it is fixed.
+    #[must_use]
+    pub fn describe_placement(&self) -> Option<String> {
+        let (instances, threads) = (self.engine_instances(), self.trainer.threads);
+        Some(match self.placement {
+            PlacementKind::Fixed => return None,
+            PlacementKind::TimeSharing => {
+                format!(
+                    "time_sharing: {instances} instances generate, then {threads} threads train"
+                )
+            }
+            PlacementKind::SeparatePools { .. } => {
+                format!("separate_pools: {instances} instances generate, {threads} threads train")
+            }
+            PlacementKind::StreamTrainer(options) => {
+                let kept = (f64::from(instances) * options.keep).ceil();
+                let lent = self.lent_threads().map_or_else(
+                    || format!("{threads} threads train"),
+                    |of_each| {
+                        format!("{of_each} threads of each lent instance train, at least {threads}")
+                    },
+                );
+                format!(
+                    "stream_trainer: {instances} instances generate, all but {kept} may be lent before the rollout ends; {lent}"
+                )
+            }
+        })
+    }
+}
+
+/// The milestones of the paper.
+const FROM: f64 = 0.2;
+const TO: f64 = 0.5;
+const EVERY: f64 = 0.05;
+
+fn check_kind(kind: &str) -> Result<(), RecipeError> {
+    if kind == "planner" {
+        let expected = format!(
+            "one of {}: the engine of a live run cannot change its tensor parallelism, which is what a planner decides",
+            KINDS.join(", ")
+        );
+        return Err(out_of_bounds(KIND, expected, "`planner`"));
+    }
+    if let Some((_, ours)) = SIMULATED.iter().find(|(simulated, _)| *simulated == kind) {
+        let expected = format!("one of {} (did you mean `{ours}`?)", KINDS.join(", "));
+        return Err(out_of_bounds(KIND, expected, format!("`{kind}`")));
+    }
+    one_of(KIND, kind, &KINDS)
+}
+
+fn refused(error: PlacementError) -> RecipeError {
+    match error {
+        PlacementError::Range { field, expected, found } => {
+            let key = if field == "share" { "from" } else { field };
+            out_of_bounds(format!("placement.{key}"), expected, found)
+        }
+        other => RecipeError::Type { key: KIND.to_owned(), reason: other.to_string() },
+    }
+}

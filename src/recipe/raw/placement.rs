@@ -1,0 +1,34 @@
+//! The section `[placement]`.
+
+use serde::{Deserialize, Serialize};
+
+use super::section;
+
+section! {
+    /// The section `[placement]`: how engine instances and their threads are divided between rollout and training.
+    Placement {
+        /// Division of the instances: `fixed`, the default, runs the trainer with `actor.threads` next to all instances; `time_sharing`
+        /// trains with the threads of all instances when the rollout of the step has ended; `separate_pools` has instances that only
+        /// generate and threads that only train; `stream_trainer` lends instances to training during the tail of a round (RollPacker,
+        /// Algorithm 1).
+        kind: String = "fixed".to_owned(),
+        /// Number of instances whose threads train, with `separate_pools`. From 1 to `rollout.instances - 1`. Default: half of them.
+        training_instances: Option<u32> = None,
+        /// Rounds in which instances may be lent before the rollout has ended, with `stream_trainer`: `long` (the default) for all but
+        /// speculative short rounds, or `all`.
+        rounds: Option<String> = None,
+        /// Condition to lend instances, with `stream_trainer`: `adaptive` (the default) at the first milestone at which the remaining
+        /// responses are projected to fit into the KV caches of fewer instances, or `fixed` at the share `from` of ended responses.
+        trigger: Option<String> = None,
+        /// First milestone, as a share of the responses that are expected to end by themselves, in (0, 1]. Default: 0.2.
+        from: Option<f64> = None,
+        /// Last milestone of the trigger `adaptive`, from `from` to 1. Default: 0.5.
+        to: Option<f64> = None,
+        /// Distance between two milestones of the trigger `adaptive`, in (0, 1]. Default: 0.05.
+        every: Option<f64> = None,
+        /// Minimum share of the instances that keeps generating, in (0, 1]. Default: 0.5.
+        keep: Option<f64> = None,
+        /// Share of the remaining KV caches that the projected tokens may fill, in (0, 1]. Default: 0.95.
+        headroom: Option<f64> = None,
+    }
+}

@@ -1,0 +1,282 @@
+//! Tests of the section `[placement]` in live runs: instances are lent to training and return, nothing is lost, and deterministic runs
+//! compute the same weights.
+#![cfg(feature = "torch")]
+
+mod workplace;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+use workplace::{Workplace, json};
+
+const STEPS: usize = 6;
+
+/// The recipe of a small run on two instances whose tail batching has short and long rounds.
+const RECIPE: &str = r#"
+[data]
+train_files = ["data/train.parquet"]
+train_batch_size = 4
+max_response_length = 48
+
+[model]
+path = "warm"
+
+[rollout]
+n = 4
+instances = 2
+temperature = 1.2
+
+[schedule]
+eta_prompts = 1.5
+eta_responses = 1.5
+
+[actor]
+lr = 1e-3
+
+[trainer]
+total_training_steps = 6
+device = "cpu"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 8
+batch_size = 8
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+const STREAM: [&str; 3] =
+    ["placement.kind=stream_trainer", "placement.rounds=all", "trainer.deterministic=true"];
+
+impl Workplace {
+    fn train(&self, out: &str, keys: &[&str]) -> Run {
+        self.ok(&[&["train", "--config", "recipe.toml", "--out", out][..], keys].concat());
+        Run::read(&self.path(out))
+    }
+
+    fn train_refused(&self, keys: &[&str]) -> String {
+        self.refused(&[&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat())
+    }
+}
+
+/// The records of a run.
+struct Run {
+    weights: Vec<u8>,
+    /// The metrics of each step.
+    metrics: Vec<Value>,
+    /// The prompt, the sample and the tokens of every response, by step.
+    responses: Vec<BTreeSet<(u64, u32, Vec<i32>)>>,
+    /// The files of `placements/`, by step; empty if the run wrote none.
+    placements: Vec<Value>,
+}
+
+impl Run {
+    fn read(folder: &Path) -> Self {
+        let text = fs::read_to_string(folder.join("metrics.jsonl")).expect("the file is there");
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let placed = folder.join("placements").exists();
+        let placement = |step| json(&folder.join(format!("placements/step_{step:05}.json")));
+        Self {
+            weights: fs::read(folder.join("model/model.safetensors")).expect("the file is there"),
+            metrics: lines.map(|line| line["data"].clone()).collect(),
+            responses: (1..=STEPS).map(|step| responses(folder, step)).collect(),
+            placements: (1..=STEPS).filter(|_| placed).map(placement).collect(),
+        }
+    }
+
+    fn metric(&self, name: &str) -> Vec<f64> {
+        let of = |line: &Value| line[name].as_f64().unwrap_or_else(|| panic!("{name}: {line}"));
+        self.metrics.iter().map(of).collect()
+    }
+
+    /// Checks that every launched response ended once, on the instances of the engine.
+    fn conserves(&self) {
+        let ended: Vec<f64> = self.responses.iter().map(|step| step.len() as f64).collect();
+        assert_eq!(ended, self.metric("rollout/launched_responses"));
+    }
+}
+
+fn responses(folder: &Path, step: usize) -> BTreeSet<(u64, u32, Vec<i32>)> {
+    let path = folder.join(format!("rollouts/step_{step:05}.parquet"));
+    let file = fs::File::open(path).expect("the file is there");
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
+    let mut all = BTreeSet::new();
+    for batch in reader {
+        for row in rows(&batch.expect("readable")) {
+            assert!(all.insert(row.clone()), "step {step}: {row:?} ended twice");
+        }
+    }
+    all
+}
+
+fn rows(batch: &RecordBatch) -> Vec<(u64, u32, Vec<i32>)> {
+    let column = |name| batch.column_by_name(name).expect("a column");
+    let prompts = column("prompt_id").as_primitive::<UInt64Type>();
+    let samples = column("sample").as_primitive::<UInt32Type>();
+    let tokens = column("response_ids").as_list::<i32>();
+    let ids =
+        |row| tokens.value(row).as_primitive::<arrow::datatypes::Int32Type>().values().to_vec();
+    (0..batch.num_rows()).map(|row| (prompts.value(row), samples.value(row), ids(row))).collect()
+}
+
+#[test]
+fn the_stream_trainer_lends_instances_and_changes_no_bit_of_a_deterministic_run() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let fixed = place.train("fixed", &["trainer.deterministic=true"]);
+    assert!(fixed.placements.is_empty() && fixed.metrics[0]["placement/lent_s"].is_null());
+
+    let stream = place.train("stream", &STREAM);
+    stream.conserves();
+    assert_eq!(stream.responses, fixed.responses);
+    assert!(stream.weights == fixed.weights, "the weights differ");
+
+    // Both instances generate at the start of each round, so those that were lent in the step before have returned.
+    assert_eq!(stream.metric("placement/rollout_instances"), [2.0; STEPS]);
+    assert_eq!(stream.metric("placement/lent_instances"), [2.0; STEPS], "after the rollout");
+    assert!(stream.metric("placement/lent_s").iter().all(|seconds| *seconds > 0.0));
+    let overlap = stream.metric("placement/overlap_instances");
+    assert_eq!(overlap, [1.0; STEPS], "one instance is lent while responses are in flight");
+    let pairs =
+        stream.metric("placement/lent_s").into_iter().zip(stream.metric("placement/overlap_s"));
+    assert!(pairs.into_iter().all(|(lent, overlap)| 0.0 < overlap && overlap <= lent));
+    assert_eq!(stream.metric("trainer/threads"), [1.0; STEPS], "the order of sums is kept");
+    for placement in &stream.placements {
+        let decided: Vec<_> = placement["decisions"].as_array().expect("a list").iter().collect();
+        let of = |key: &str| decided.iter().map(|one| one[key].clone()).collect::<Vec<_>>();
+        assert_eq!(of("reason"), ["round", "scale_down", "drained"], "{placement}");
+        assert_eq!(of("rollout_instances"), [2, 1, 0]);
+        assert_eq!(of("training_devices"), [0, 1, 2]);
+    }
+}
+
+#[test]
+fn lent_threads_train_when_a_run_is_not_deterministic() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let long = place.train("long", &["placement.kind=stream_trainer"]);
+    long.conserves();
+    assert_eq!(long.metric("trainer/threads"), [2.0; STEPS]);
+    let rounds: Vec<_> = fs::read_to_string(place.path("long/metrics.jsonl"))
+        .expect("the file is there")
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["round"].clone())
+        .collect();
+    for (round, overlap) in rounds.iter().zip(long.metric("placement/overlap_instances")) {
+        assert_eq!(overlap > 0.0, round != "short", "only rounds that wait for all lend early");
+    }
+}
+
+#[test]
+fn all_threads_train_after_the_rollout_when_time_is_shared() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let keys = ["placement.kind=time_sharing", "trainer.deterministic=true"];
+    let shared = place.train("shared", &keys);
+    shared.conserves();
+    assert_eq!(shared.metric("placement/lent_instances"), [2.0; STEPS]);
+    assert_eq!(shared.metric("placement/overlap_instances"), [0.0; STEPS]);
+    assert_eq!(shared.metric("trainer/threads"), [2.0; STEPS]);
+    // The trainer of the other run has as many threads, so the sums have the same order.
+    let fixed = place.train("fixed", &["trainer.deterministic=true", "actor.threads=2"]);
+    assert_eq!(shared.responses, fixed.responses);
+    assert!(shared.weights == fixed.weights, "the weights differ");
+    for placement in &shared.placements {
+        let last = placement["decisions"].as_array().expect("a list").last().expect("a decision");
+        assert_eq!(last["at_ns"], placement["drained_ns"], "training begins after the rollout");
+    }
+}
+
+#[test]
+fn separate_pools_keep_their_instances_and_threads() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let keys = ["placement.kind=separate_pools", "rollout.instances=3", "algorithm.staleness=1"];
+    let pools = place.train("pools", &[&keys[..], &["placement.training_instances=2"]].concat());
+    pools.conserves();
+    assert_eq!(pools.metric("placement/rollout_instances"), [1.0; STEPS]);
+    assert_eq!(pools.metric("placement/lent_instances"), [0.0; STEPS]);
+    assert_eq!(pools.metric("trainer/threads"), [2.0; STEPS]);
+}
+
+#[test]
+fn every_worker_follows_the_placement() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let fixed = place.train("fixed", &["trainer.deterministic=true"]);
+    let workers = place.train("workers", &[&STREAM[..], &["trainer.workers=2"]].concat());
+    assert_eq!(workers.metric("placement/lent_instances"), [2.0; STEPS]);
+    assert_eq!(workers.responses, fixed.responses);
+    assert!(workers.weights == fixed.weights, "the weights differ");
+}
+
+#[test]
+fn a_resumed_run_places_as_if_it_had_not_ended() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let whole = place.train("whole", &STREAM);
+    let keys = [&STREAM[..], &["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"]].concat();
+    place.train("cut", &keys);
+    let manifest = fs::read_dir(place.path("cut/snapshots")).expect("snapshots").count();
+    assert!(manifest >= STEPS, "a snapshot after each step");
+    let resumed = place.train("cut", &[&keys[..], &["--resume", "3"]].concat());
+    assert_eq!(resumed.placements.len(), STEPS);
+    assert_eq!(resumed.metric("placement/overlap_instances"), [1.0; STEPS]);
+    assert_eq!(resumed.responses, whole.responses);
+    assert!(resumed.weights == whole.weights, "the weights differ");
+
+    // Another kind may continue, because the placement does not define what is trained.
+    let other = [&keys[1..], &["placement.kind=time_sharing", "--resume", "3"]].concat();
+    let other: Vec<_> = other.into_iter().filter(|key| *key != "placement.rounds=all").collect();
+    let other = place.train("cut", &[&other[..], &["actor.threads=1"]].concat());
+    assert_eq!(other.metric("placement/overlap_instances")[3..], [0.0; 3]);
+    let back = place.train("cut", &[&keys[..], &["--resume", "5"]].concat());
+    assert_eq!(back.metric("placement/overlap_instances")[5..], [1.0]);
+}
+
+#[test]
+fn a_dry_run_describes_the_placement() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let described = |keys: &[&str]| {
+        let args = [&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat();
+        let text = place.ok(&args);
+        text.lines().find(|line| line.starts_with("placement ")).map(str::to_owned)
+    };
+    assert_eq!(described(&[]), None);
+    let shared = described(&["placement.kind=time_sharing"]).expect("a line");
+    assert!(
+        shared.ends_with("time_sharing: 2 instances generate, then 2 threads train"),
+        "{shared}"
+    );
+}
+
+#[test]
+fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
+    let place = Workplace::new(RECIPE);
+    for (keys, expected) in [
+        (&["placement.kind=time_sharin"][..], "did you mean `time_sharing`?"),
+        (&["placement.kind=colocated"], "did you mean `time_sharing`?"),
+        (&["placement.kind=planner"], "cannot change its tensor parallelism"),
+        (&["placement.keep=0.5"], "`placement.keep`: expected no value unless"),
+        (&["placement.kind=time_sharing", "algorithm.staleness=1"], "`algorithm.staleness`"),
+        (&["placement.kind=stream_trainer", "rollout.instances=1"], "`rollout.instances`"),
+        (&["placement.kind=stream_trainer", "placement.keep=0.9"], "`placement.keep`"),
+        (&["placement.kind=stream_trainer", "placement.trigger=predicted"], "`placement.trigger`"),
+        (&["placement.kind=stream_trainer", "placement.to=0.1"], "`placement.to`"),
+        (&["placement.kind=stream_trainer", "schedule.name=sync"], "`pipeline.reward`"),
+        (
+            &["placement.kind=stream_trainer", "pipeline.gradient=whole_step"],
+            "`pipeline.gradient`: expected streamed",
+        ),
+        (
+            &["placement.kind=separate_pools", "placement.training_instances=2"],
+            "`placement.training_instances`: expected at most 1",
+        ),
+    ] {
+        let error = place.train_refused(keys);
+        assert!(error.contains(expected), "{keys:?}: {error}");
+    }
+}
