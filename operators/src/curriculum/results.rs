@@ -28,7 +28,7 @@ pub(super) struct Results {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct StepResults {
-    /// Whether each scored response passed; `None` for a response that could not be scored.
+    /// The scored responses: `true` for one that passed, `None` for one that could not be scored.
     passed: BTreeMap<PromptId, BTreeMap<u32, Option<bool>>>,
     groups: BTreeMap<PromptId, Group>,
     is_closed: bool,
