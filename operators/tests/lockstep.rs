@@ -151,7 +151,6 @@ fn every_schedule_decides_the_same_however_late_instances_are() {
     }
 }
 
-/// Mutants: results used as they arrive; prompts judged as they are read.
 #[test]
 fn a_curriculum_draws_the_same_prompts_however_late_instances_and_scores_are() {
     for (at, schedule) in schedules().iter().enumerate() {

@@ -659,8 +659,6 @@ fn from_every_step_of_every_schedule_with_a_staleness() {
 }
 
 /// The prompts of the second epoch depend on the pass rates of the first.
-///
-/// Mutants: the curriculum left out of the snapshot; results used one step too early; skipped prompts offered again after a resume.
 #[test]
 fn from_every_step_with_a_curriculum() {
     for (name, schedule) in schedules() {

@@ -41,7 +41,6 @@ fn without_variance(outcome: &RunOutcome) -> f64 {
     shares.iter().sum::<f64>() / shares.len() as f64
 }
 
-/// Mutants: a curriculum that draws every prompt; pass rates recorded for another row.
 #[test]
 fn a_curriculum_lowers_the_share_of_groups_without_variance() {
     for schedule in ["schedule.name=sync", "schedule.name=fused", "schedule.name=tail_batching"] {

@@ -223,8 +223,6 @@ impl Schedule for &mut Gated {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Mutants: a skipped prompt offered as well; a prompt lost at the end of an epoch; the end of the prompts delivered before the last
-    /// prompt; results used before their step is over.
     #[test]
     fn every_prompt_is_admitted_rejected_or_skipped_once(
         rows in 1..40_u64, epochs in 1..5_u32, prompts in 1..5_usize, staleness in 0..3_u64,
