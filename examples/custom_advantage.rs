@@ -55,6 +55,7 @@ fn main() -> anyhow::Result<()> {
     let pipeline = Pipeline {
         prompts: PromptSource::Thread(Box::new(bandit::prompts(25 * 4))),
         prompts_ahead: 16,
+        curriculum: None,
         schedule: Box::new(Synchronous::new(sync::Config {
             prompts: 4,
             responses: 8,

@@ -17,6 +17,7 @@ use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::watchdog::{Stall, Watchdog, WatchdogSettings};
 use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
+use rollpacker_operators::curriculum::{self, CurriculumStage};
 use rollpacker_operators::ledger::{LedgerInputs, ledger};
 use rollpacker_operators::merge::merge_metrics;
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
@@ -93,6 +94,9 @@ pub struct Pipeline {
     pub prompts_ahead: usize,
     /// The schedule, which decides the prompts and responses that each round launches and admits.
     pub schedule: Box<dyn Schedule>,
+    /// The curriculum, which skips prompts by their pass rate; its staleness is set from [`staleness`](Self::staleness). `None` offers every
+    /// prompt to the schedule.
+    pub curriculum: Option<CurriculumStage>,
     /// The engine that generates responses.
     pub engine: Box<dyn RolloutEngine>,
     /// The maximum response length in tokens. The ledger measures length shares relative to it.
@@ -201,6 +205,9 @@ impl Pipeline {
         let failed = |error: ResumeError| Fault::new("resume", error.to_string());
         schedule::snapshot::restore(&restored, &mut self.schedule).map_err(failed)?;
         schedule::snapshot::reserve(&restored, &budget).map_err(failed)?;
+        if self.curriculum.is_none() {
+            curriculum::reject_unused_state(&restored).map_err(failed)?;
+        }
         if let Some(policy) = &mut self.placement {
             placement::restore(&restored, policy).map_err(failed)?;
         }
@@ -261,6 +268,10 @@ impl Pipeline {
             .until(&self.stop)
             .in_lockstep(self.deterministic)
             .resumable(&resumable);
+        if let Some(CurriculumStage { curriculum, skipped }) = self.curriculum {
+            let curriculum = curriculum.with_staleness(self.staleness);
+            scheduled = scheduled.with_curriculum(CurriculumStage { curriculum, skipped });
+        }
         if let Some(placement) = self.placement {
             scheduled = scheduled.placed(placement);
         }

@@ -23,7 +23,7 @@ use crate::progress::Console;
 use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::Recipe;
 use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
-use crate::session::RunResult;
+use crate::session::{RunResult, SkippedCounts};
 use crate::telemetry::Telemetry;
 
 /// The reporting state of a run.
@@ -76,6 +76,9 @@ pub struct RunSummary {
     pub trained_prompts: u64,
     /// The number of prompts left out because they are longer than `data.max_prompt_length`, counted once per epoch.
     pub overlong_prompts: u64,
+    /// The prompts that the curriculum skipped, if there is one, counted once per epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped_prompts: Option<SkippedCounts>,
     /// The accuracy on held-out prompts.
     pub validation: Validation,
     /// The wall time of steps, without validation.
@@ -320,6 +323,7 @@ impl Totals {
             steps: self.steps,
             trained_prompts: self.prompts,
             overlong_prompts: finished.left_out,
+            skipped_prompts: finished.skipped,
             validation: Validation {
                 prompts: finished.validated.prompts,
                 overlong_prompts: finished.validated.left_out,

@@ -82,8 +82,11 @@ pub(crate) fn score_groups<'scope>(
             });
         }
     });
-    let errors =
-        if scoring.wants_scores { errors.concat(fault_stream(scope, unheard())) } else { errors };
+    let errors = match (scoring.wants_scores, scoring.has_curriculum) {
+        (true, _) => errors.concat(fault_stream(scope, unheard())),
+        (_, true) => errors.concat(fault_stream(scope, unjudged())),
+        _ => errors,
+    };
     GroupRewardOutputs { groups: scored_groups, errors, warnings }
 }
 
@@ -92,6 +95,14 @@ fn unheard() -> Fault {
         NAME,
         "the schedule decides by rewards but does not receive those of whole groups: \
          choose a schedule that does not decide by rewards, or remove the group rewards",
+    )
+}
+
+fn unjudged() -> Fault {
+    Fault::new(
+        NAME,
+        "the curriculum decides by the rewards of single responses but does not receive those of whole groups: \
+         remove data.curriculum, or remove the group rewards",
     )
 }
 

@@ -10,6 +10,7 @@
 //! Architecture invariant: no libtorch, no HTTP and no wall clock in this crate.
 
 pub mod advantage;
+pub mod curriculum;
 pub mod gradient;
 pub mod group;
 mod group_queue;

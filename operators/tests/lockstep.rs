@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
+use rollpacker_operators::curriculum::{
+    Curriculum, CurriculumOptions, CurriculumStage, SkippedPrompts,
+};
 use rollpacker_operators::report::{StepReport, depends_on_time, measure};
 use rollpacker_operators::schedule::{
     Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Sorted, Synchronous, TailBatching,
@@ -143,6 +146,38 @@ fn every_schedule_decides_the_same_however_late_instances_are() {
                 for (step, (one, other)) in first.iter().zip(&other).enumerate() {
                     assert_eq!(one, other, "schedule {at}, step {step}, dice {dice}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_curriculum_draws_the_same_prompts_however_late_instances_and_scores_are() {
+    for (at, schedule) in schedules().iter().enumerate() {
+        for staleness in 0..2 {
+            let run = |dice| {
+                let options = CurriculumOptions {
+                    min_pass_rate: 0.4,
+                    exploration: 0.25,
+                    ..CurriculumOptions::default()
+                };
+                let curriculum = Curriculum::new(options, 3).expect("valid");
+                let curriculum = curriculum.with_staleness(staleness);
+                let skipped = SkippedPrompts::default();
+                let stage = CurriculumStage { curriculum, skipped: skipped.clone() };
+                let instances = 1 + usize::try_from(dice % 3).expect("small");
+                let run = Run::with(schedule.clone(), Racer::new(instances, dice));
+                let curriculum = Some(stage);
+                let run = Run { prompts: 21, epochs: 3, curriculum, ..run };
+                let run = Run { in_lockstep: true, staleness, ..run };
+                let all = run.run().expect("no fault");
+                let all: Vec<Outcome> = all.iter().map(outcome).collect();
+                (all, skipped.too_easy(), skipped.too_hard())
+            };
+            let first = run(0);
+            assert!(first.1 + first.2 > 0, "schedule {at} skipped nothing");
+            for dice in 1..5 {
+                assert_eq!(run(dice), first, "schedule {at}, dice {dice}");
             }
         }
     }

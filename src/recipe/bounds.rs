@@ -1,5 +1,6 @@
 //! Checks the bounds of every setting of a recipe.
 
+use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
 use rollpacker_model::config::most as size;
@@ -35,7 +36,12 @@ impl RawRecipe {
         }
         let positions = limits::POSITIONS as usize;
         between("data.max_prompt_length", data.max_prompt_length, 1, positions)?;
-        between("data.max_response_length", data.max_response_length, 1, limits::POSITIONS as u32)
+        between("data.max_response_length", data.max_response_length, 1, limits::POSITIONS as u32)?;
+        let Some(curriculum) = &data.curriculum else { return Ok(()) };
+        check_curriculum(curriculum)?;
+        let epochs = f64::from(self.trainer.total_epochs);
+        let expected = "at least 2 with data.curriculum: pass rates are unknown in the first epoch";
+        within("trainer.total_epochs", epochs, |epochs| epochs >= 2.0, expected)
     }
 
     fn check_rollout(&self) -> Result<(), RecipeError> {
@@ -211,6 +217,13 @@ impl RawRecipe {
 }
 
 /// Rejects test-case limits that are out of their bounds, and adaptive options that a fixed limit would ignore.
+/// Checks the bounds of `data.curriculum`, of a recipe or of a simulated job.
+pub(crate) fn check_curriculum(options: &CurriculumOptions) -> Result<(), RecipeError> {
+    let key = |key: &str| format!("data.curriculum.{key}");
+    let checked = options.validated();
+    checked.map_err(|error| out_of_bounds(key(error.key), error.expected, error.found)).map(drop)
+}
+
 fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
     let key = |key: &str| format!("reward.timeout.{key}");
     limits

@@ -28,6 +28,7 @@ use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
 
+pub(crate) use bounds::check_curriculum;
 pub use error::RecipeError;
 use error::{one_of, out_of_bounds};
 pub use placement::PlacementKind;

@@ -23,6 +23,7 @@ use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
+use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
 use rollpacker_operators::placement::{PlacementPolicy, drift};
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::reward::AdaptiveLimits;
@@ -38,6 +39,7 @@ use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngine;
 use rollpacker_torch::rollout::guests::Guests;
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
+use serde::Serialize;
 
 use self::engine::sampling;
 use self::placement::LivePlacement;
@@ -66,14 +68,32 @@ pub struct RunResult {
     pub validated: ValidationPrompts,
     /// The number of prompts left out because of their length.
     pub left_out: u64,
+    /// The number of prompts that the curriculum skipped, if there is one.
+    pub skipped: Option<SkippedCounts>,
     /// The reason why the run ended.
     pub ended: EndReason,
+}
+
+/// The numbers of prompts that a curriculum skipped, counted once per epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedCounts {
+    /// The number of prompts skipped as too easy.
+    pub too_easy: u64,
+    /// The number of prompts skipped as too hard.
+    pub too_hard: u64,
+}
+
+impl From<&SkippedPrompts> for SkippedCounts {
+    fn from(skipped: &SkippedPrompts) -> Self {
+        Self { too_easy: skipped.too_easy(), too_hard: skipped.too_hard() }
+    }
 }
 
 /// A run, or one worker of it, that is ready to start.
 pub struct Session {
     opened: SharedInputs,
     left_out: OverlongPrompts,
+    skipped: SkippedPrompts,
     monitor: Option<Rc<RefCell<ProfileMonitor>>>,
 }
 
@@ -132,6 +152,7 @@ impl Session {
         Ok(Self {
             monitor: if leads { monitor(&opened.recipe)? } else { None },
             left_out: OverlongPrompts::default(),
+            skipped: SkippedPrompts::default(),
             opened,
         })
     }
@@ -306,6 +327,8 @@ impl Session {
             monitor.borrow().finish()?;
         }
         finished.left_out = self.left_out.count();
+        let curriculum = self.opened.recipe.raw.data.curriculum;
+        finished.skipped = curriculum.map(|_| SkippedCounts::from(&self.skipped));
         let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
         finished.ended =
             EndReason::of(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
@@ -372,6 +395,7 @@ impl Session {
             prompts: self.prompt_source(last),
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: self.opened.recipe.schedule()?,
+            curriculum: self.curriculum()?,
             engine: Box::new(engine),
             placement: placement.map(|policy| Box::new(policy) as Box<dyn PlacementPolicy>),
             max_response_length: raw.data.max_response_length,
@@ -393,6 +417,13 @@ impl Session {
             stop: stop.clone(),
             watchdog: self.opened.watch.clone(),
         })
+    }
+
+    fn curriculum(&self) -> anyhow::Result<Option<CurriculumStage>> {
+        let raw = &self.opened.recipe.raw;
+        let Some(options) = raw.data.curriculum else { return Ok(None) };
+        let curriculum = Curriculum::new(options, raw.data_seed()).context("data.curriculum")?;
+        Ok(Some(CurriculumStage { curriculum, skipped: self.skipped.clone() }))
     }
 
     fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {

@@ -1,9 +1,9 @@
 //! Bounds of the settings of a job.
 
 use super::raw::RawJob;
-use crate::recipe::RecipeError;
 use crate::recipe::error::{at_least, between, out_of_bounds, within};
 use crate::recipe::limits;
+use crate::recipe::{RecipeError, check_curriculum};
 
 /// Maximum number of GPUs of a cluster.
 const MOST_GPUS: u32 = 1 << 17;
@@ -42,6 +42,7 @@ impl RawJob {
         let longest = limits::POSITIONS as u32;
         between("data.max_response_length", data.max_response_length, 1, longest)?;
         between("data.prompts", data.prompts.unwrap_or(1), 1, MOST_PROMPTS)?;
+        self.check_curriculum()?;
         self.check_correlation()?;
         between("pipeline.staleness", self.pipeline.staleness, 0, limits::STALENESS)?;
         for (key, value) in
@@ -77,6 +78,17 @@ impl RawJob {
     }
 
     /// Checks the correlation of the lengths within a prompt. It is less than 1: responses to a prompt are never identical.
+    fn check_curriculum(&self) -> Result<(), RecipeError> {
+        let Some(options) = &self.data.curriculum else { return Ok(()) };
+        check_curriculum(options)?;
+        if self.data.prompts.or(self.data.epoch_rounds).is_some() {
+            return Ok(());
+        }
+        let expected =
+            "data.prompts or data.epoch_rounds, so that the run reads prompts more than once";
+        Err(out_of_bounds("data.curriculum", expected, "neither"))
+    }
+
     fn check_correlation(&self) -> Result<(), RecipeError> {
         let correlation = self.lengths.correlation.unwrap_or(0.0);
         let fits = |correlation: f64| (0.0..=0.99).contains(&correlation);

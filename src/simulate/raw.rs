@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitMode;
 use serde::{Deserialize, Serialize};
@@ -130,6 +131,9 @@ section! {
         train_batch_size: usize = 128,
         /// Maximum length of a response, in tokens. Default: 16384. (verl: `data.max_response_length`, TRL: `max_completion_length`)
         max_response_length: u32 = 16_384,
+        /// Skips prompts by their pass rate, as in a live run. Needs an epoch that the run reads more than once. Default: none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        curriculum: Option<CurriculumOptions> = None,
     }
 }
 
@@ -400,6 +404,7 @@ impl Sections for RawJob {
             "rollout" => fields::<Rollout>(),
             "training" => fields::<Training>(),
             "data" => fields::<Data>(),
+            "data.curriculum" => fields::<CurriculumOptions>(),
             "lengths" => fields::<Lengths>(),
             "tasks" => fields::<Tasks>(),
             "pipeline" => fields::<Pipeline>(),

@@ -10,6 +10,7 @@ use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
@@ -93,6 +94,7 @@ impl Stages {
             prompts: PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
             prompts_ahead: ROUNDS_AHEAD * job.raw.data.train_batch_size,
             schedule: job.schedule()?,
+            curriculum: curriculum(job, self.seed)?,
             engine: Box::new(self.engine(job)?),
             max_response_length: job.raw.data.max_response_length,
             warmup_steps: job.raw.sim.warmup_steps,
@@ -150,6 +152,12 @@ impl Stages {
         SimulatedEngine::new(config, cost, lengths, self.clock.clone())
             .context("the rollout cannot start")
     }
+}
+
+fn curriculum(job: &Job, seed: u64) -> anyhow::Result<Option<CurriculumStage>> {
+    let Some(options) = job.raw.data.curriculum else { return Ok(None) };
+    let curriculum = Curriculum::new(options, seed).context("data.curriculum")?;
+    Ok(Some(CurriculumStage { curriculum, skipped: SkippedPrompts::default() }))
 }
 
 /// Returns the way in which the engine reports completions.

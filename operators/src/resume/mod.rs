@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `schedule` | schedule | the state of the schedule, in the schedule's own format |
 //! | `prompts` | schedule | prompts that were offered and not admitted, and the position in the dataset |
+//! | `curriculum` | schedule | the pass rates of dataset rows, and the numbers of judged prompts, if there is a curriculum |
 //! | `rollout` | rollout | tokens of paused responses |
 //! | `advantage` | advantage | the coefficient of the KL penalty in rewards, if it is adaptive |
 //! | `placement` | placement | the learned state of the placement policy: parallelism, lengths and loads by kind of round |

@@ -64,6 +64,8 @@ pub(crate) struct GroupScoring {
     pub(crate) tallies: Tallies,
     /// `true` if the schedule decides by scores.
     pub(crate) wants_scores: bool,
+    /// `true` if a curriculum decides by the scores of earlier steps.
+    pub(crate) has_curriculum: bool,
 }
 
 /// Scores responses.
@@ -101,6 +103,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         }
         let tallies = Tallies::default();
         let (scoring, wants_scores) = (self.scoring, self.wants_scores);
+        let has_curriculum = self.has_curriculum;
         let owed = match (self.cancels, wants_scores) {
             (false, _) => ScoringScope::All,
             (true, true) => ScoringScope::UntilClosed,
@@ -134,7 +137,14 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
             samples: given.samples,
             executions: given.executions,
             streams: StepStreams { warnings: given.warnings, ..streams },
-            scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
+            scoring: GroupScoring {
+                router,
+                executor,
+                clock,
+                tallies,
+                wants_scores,
+                has_curriculum,
+            },
         }
     }
 }

@@ -43,14 +43,16 @@ pub struct Rollouts<'scope> {
     pub responses: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`]: all decisions, on the first worker.
     pub decisions: BatchStream<'scope>,
-    /// The streams that the next operators pass on. Metrics are `rollout/load_s` of each step, if the engine reports when it has the
-    /// weights.
+    /// The streams that the next operators pass on. Metrics are those of the curriculum, and `rollout/load_s` of each step if the
+    /// engine reports when it has the weights.
     pub streams: StepStreams<'scope>,
-    /// The feedback handle for scores, if the schedule decides by them.
+    /// The feedback handle for scores, if the schedule or a curriculum decides by them.
     pub(crate) scores: Option<Handle<'scope, Step, Batch>>,
     pub(crate) scoring: Scoring,
     /// `true` if the schedule decides by scores.
     pub(crate) wants_scores: bool,
+    /// `true` if a curriculum decides by the scores of earlier steps.
+    pub(crate) has_curriculum: bool,
     /// `true` if scoring is cancelled for dropped responses.
     pub(crate) cancels: bool,
 }
@@ -101,12 +103,13 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let kept_prompts = kept.keys().map(|(prompt, _)| *prompt).collect();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
+        let has_curriculum = scheduled.curriculum.is_some();
         let in_lockstep = scheduled.in_lockstep;
         // The path summaries may be 0: schedule and placement declare that none of their outputs is derived from responses, notices or
         // scores, so the loop contains no cycle of timestamps.
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (notices_end, notices) = scope.feedback(Steps(0));
-        let (scores, scored) = match wants_scores {
+        let (scores, scored) = match wants_scores || has_curriculum {
             true => {
                 let (handle, scored) = scope.feedback(Steps(0));
                 (Some(handle), schedule_feed::scores(scored))
@@ -123,7 +126,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             notices: route::gather_at_first("notices_to_first", notices, &schema::NOTICES),
             scores: scored,
         };
-        let RoundStreams { requests, decisions, errors: failed } =
+        let RoundStreams { requests, decisions, metrics: judged, errors: failed } =
             schedule(scheduled, kept_prompts, published.clone(), told, clock.clone());
         let rounds = placement::operator::PlacementInputs {
             policies: published,
@@ -158,6 +161,10 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         }
         let RolloutOutputs { responses, notices, metrics, errors } =
             generate(requests, policies.clone(), placed, driver, &resumable);
+        let metrics = match judged {
+            Some(judged) => metrics.concat(judged),
+            None => metrics,
+        };
         responses.clone().connect_loop(loop_end);
         notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
@@ -173,7 +180,16 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             resumable,
         };
         let scoring = Scoring::default();
-        Rollouts { responses, decisions, streams, scores, scoring, wants_scores, cancels: true }
+        Rollouts {
+            responses,
+            decisions,
+            streams,
+            scores,
+            scoring,
+            wants_scores,
+            has_curriculum,
+            cancels: true,
+        }
     }
 }
 

@@ -12,15 +12,18 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
+use rollpacker_stages::train::Metrics;
 
 use super::checked::Checked;
 use super::prompt_affinity::PromptAffinity;
+use super::prompt_gate::{GateOutput, PromptGate};
 use super::published::{OpenStep, PublishedPolicies};
 use super::scores::OrderedScores;
 use super::sequencer::{SequencedEvent, Sequencer};
 use super::snapshot::{HeldPrompt, HeldPrompts, LastPrompt, ScheduleSnapshot};
 use super::stop::Stop;
-use super::{Decision, Event, Offer, RoundKind, Schedule, encode};
+use super::{Decision, Event, Offer, Reason, RoundKind, Schedule, encode};
+use crate::curriculum::{Curriculum, SkippedPrompts};
 use crate::wire::finish_reason::finish_reason;
 use crate::wire::notice;
 use crate::wire::rows::Row;
@@ -46,6 +49,12 @@ pub(super) struct ScheduleDriver {
     prompts: HeldPrompts,
     /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
+    /// The curriculum, if there is one, with prompts that it has not judged.
+    gate: Option<PromptGate>,
+    /// The handle that shows how many prompts the curriculum has skipped.
+    skipped: SkippedPrompts,
+    /// Metrics of the curriculum that the operator has not sent yet.
+    measured: Vec<(Capability<Step>, Metrics)>,
     published: PublishedPolicies,
     open: BTreeMap<Step, OpenStep>,
     ended: bool,
@@ -83,6 +92,9 @@ impl ScheduleDriver {
             waiting: WaitHandle::default(),
             lacks_prompts: None,
             arrived: BTreeMap::new(),
+            gate: None,
+            skipped: SkippedPrompts::default(),
+            measured: Vec::new(),
             published: PublishedPolicies::default(),
             open: BTreeMap::new(),
             ended: false,
@@ -104,6 +116,13 @@ impl ScheduleDriver {
     /// Sets the workers over which prompts are spread.
     pub(super) fn with_affinity(self, spread: PromptAffinity) -> Self {
         Self { spread, ..self }
+    }
+
+    /// Sets the curriculum that judges prompts before the schedule receives them.
+    pub(super) fn with_curriculum(self, curriculum: Curriculum, skipped: SkippedPrompts) -> Self {
+        let driver = Self { gate: Some(PromptGate::new(curriculum)), skipped, ..self };
+        driver.show_skipped();
+        driver
     }
 
     /// Returns the step whose round opened since the last call, if any.
@@ -128,7 +147,20 @@ impl ScheduleDriver {
         }
     }
 
+    /// Delivers an event, unless it concerns prompts that a curriculum has to judge first.
     fn tell_now(&mut self, event: Event) {
+        if let Some(gate) = &mut self.gate {
+            match event {
+                Event::Prompt(offer) => return gate.hold(offer),
+                Event::EndOfPrompts => return gate.end(),
+                Event::Scored { id, score } => gate.curriculum.scored(id, score),
+                Event::Policy { .. } | Event::Response { .. } => {}
+            }
+        }
+        self.deliver(event);
+    }
+
+    fn deliver(&mut self, event: Event) {
         if let Event::Prompt(offer) = &event
             && let Some((last, row)) = self.arrived.remove(&offer.prompt)
         {
@@ -139,6 +171,94 @@ impl ScheduleDriver {
             self.spread.ended(id.prompt);
         }
         self.schedule.on(self.now(), event);
+    }
+
+    /// Has the curriculum judge prompts until the schedule receives one or needs none. Returns `true` if the schedule received an event.
+    ///
+    /// Prompts are judged only once the policy of a step is delivered. The results that the step uses are then complete, however early its
+    /// prompts were read.
+    fn draw(&mut self) -> bool {
+        while let Some(step) = self.drawing_step()
+            && let Some(gate) = &mut self.gate
+        {
+            let event = match gate.next(step) {
+                Ok(None) => return false,
+                Ok(Some(GateOutput::Skipped(offer))) => {
+                    self.skip(offer.prompt);
+                    continue;
+                }
+                Ok(Some(GateOutput::Drawn(offer))) => Event::Prompt(offer),
+                Ok(Some(GateOutput::End)) => Event::EndOfPrompts,
+                Err(skipped) => {
+                    self.failure = Some(skipped.to_string());
+                    return false;
+                }
+            };
+            self.deliver(event);
+            return true;
+        }
+        false
+    }
+
+    /// Returns the step for which the next prompt is judged, if the schedule needs one.
+    fn drawing_step(&self) -> Option<Step> {
+        let is_over = self.finished || self.failure.is_some();
+        let draws = self.gate.is_some() && !is_over && self.schedule.wants_prompts();
+        self.open.keys().next().copied().filter(|_| draws)
+    }
+
+    /// Drops a prompt that the curriculum skipped. The reader may replace it.
+    fn skip(&mut self, prompt: PromptId) {
+        if let Some((last, _)) = self.arrived.remove(&prompt) {
+            self.prompts.last = Some(last);
+        }
+        self.release(1);
+        self.show_skipped();
+    }
+
+    fn show_skipped(&self) {
+        if let Some(gate) = &self.gate {
+            self.skipped.set(gate.curriculum.totals());
+        }
+    }
+
+    /// Returns `true` if nothing can be decided until another prompt is read.
+    fn wants_prompts(&self) -> bool {
+        let is_judged = |gate: &PromptGate| gate.is_empty() && !self.open.is_empty();
+        self.schedule.wants_prompts() && self.gate.as_ref().is_none_or(is_judged)
+    }
+
+    /// Records the groups of the open round in the curriculum.
+    fn record(&mut self, decision: &Decision) {
+        let (Some(gate), Some((step, _))) = (&mut self.gate, self.round) else { return };
+        let row_of = |prompt: &PromptId| self.prompts.held[prompt].row.dataset_row();
+        let curriculum = &mut gate.curriculum;
+        match decision {
+            Decision::Open { .. } => curriculum.opened(step),
+            Decision::Admit { prompt, samples, .. } => {
+                curriculum.admitted(step, *prompt, row_of(prompt), samples.clone());
+            }
+            Decision::Reject { prompt, reason: Reason::ZeroVariance } => {
+                curriculum.rejected(step, *prompt, row_of(prompt));
+            }
+            Decision::Close { .. } => {
+                curriculum.closed(step);
+                let capability = self.open.get(&step).and_then(|open| open.metrics.clone());
+                let metrics = curriculum.take_metrics();
+                self.measured.extend(capability.map(|capability| (capability, metrics)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the metrics of the rounds that closed since the last call.
+    pub(super) fn take_metrics(&mut self) -> Vec<(Capability<Step>, Metrics)> {
+        std::mem::take(&mut self.measured)
+    }
+
+    /// Returns the last step whose scores must have arrived before the policy of `step` is delivered, because the curriculum judges by them.
+    pub(super) fn last_judged_by(&self, step: Step) -> Option<Step> {
+        self.gate.as_ref()?.curriculum.last_used(step)
     }
 
     /// Returns the time of the schedule: the tick in lockstep, otherwise the clock.
@@ -192,6 +312,7 @@ impl ScheduleDriver {
             schedule: &*self.schedule,
             prompts: &self.prompts,
             decided: &self.decided,
+            curriculum: self.gate.as_ref().map(|gate| gate.curriculum.state()),
         }
     }
 
@@ -235,12 +356,18 @@ impl ScheduleDriver {
     }
 
     pub(super) fn scores(&mut self, step: Step, batch: &Batch) {
-        if !self.schedule.wants_scores() {
+        let wants_scores = self.schedule.wants_scores();
+        if !wants_scores && self.gate.is_none() {
             return;
         }
         let scores = batch.values::<Float64Type>(column::SCORE);
         for (row, id) in sample_ids(step, batch).enumerate() {
             let score = scores.value(row);
+            // If the schedule wants scores, the curriculum receives them with it, in the same order in every run.
+            if let Some(gate) = self.gate.as_mut().filter(|_| !wants_scores) {
+                gate.curriculum.scored(id, score);
+                continue;
+            }
             let told = match &mut self.scores {
                 Some(scores) => scores.scored(id, score),
                 None => Some(score),
@@ -268,12 +395,22 @@ impl ScheduleDriver {
 
     /// Returns the next event of the sequencer. `None` if events are delivered as they arrive, or if the run has failed or finished.
     fn next_turn(&mut self) -> Option<SequencedEvent> {
-        let wants_prompts = self.schedule.wants_prompts();
+        let wants_prompts = self.wants_prompts();
         let sequencer = self.sequencer.as_mut()?;
         if self.failure.is_some() || (self.finished && !sequencer.is_racing()) {
             return None;
         }
         sequencer.next(wants_prompts, self.published.first().is_some())
+    }
+
+    /// Returns the next decision of the schedule, which may first need further prompts.
+    fn next_decision(&mut self) -> Option<Decision> {
+        loop {
+            let decision = self.schedule.poll();
+            if decision.is_some() || !self.draw() {
+                return decision;
+            }
+        }
     }
 
     /// Drains the decisions of the schedule and carries them out.
@@ -286,7 +423,7 @@ impl ScheduleDriver {
         request: &mut impl FnMut(&Capability<Step>, Batch),
         decision: &mut impl FnMut(&OpenStep, Batch),
     ) {
-        while let Some(next) = self.schedule.poll() {
+        while let Some(next) = self.next_decision() {
             match &next {
                 Decision::Open { step, round, .. } => {
                     (self.round, self.opened) = (Some((*step, *round)), Some(*step));
@@ -298,6 +435,7 @@ impl ScheduleDriver {
                 Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
             }
+            self.record(&next);
             if let Some(sequencer) = &mut self.sequencer {
                 sequencer.decided(&next);
             }
@@ -425,7 +563,7 @@ impl ScheduleDriver {
     /// Widens the reader's budget if the schedule cannot open a round with all prompts that the budget allowed: the domain that it lacks
     /// may be rare.
     fn feed(&mut self) {
-        let wants = !self.finished && self.schedule.wants_prompts();
+        let wants = !self.finished && self.wants_prompts();
         let lacking = wants && !self.ended && self.round.is_none();
         match self.open.keys().next().filter(|_| lacking) {
             None => self.lacks_prompts = None,

@@ -20,6 +20,7 @@ pub mod partial;
 mod plan;
 mod pool;
 pub(crate) mod prompt_affinity;
+mod prompt_gate;
 mod prompt_store;
 mod published;
 mod round;

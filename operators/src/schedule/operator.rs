@@ -13,8 +13,9 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 
+use crate::curriculum::{CurriculumStage, CurriculumState};
 use crate::placement::PlacementPolicy;
-use crate::policy::policy_of;
+use crate::policy::{metrics_batch, policy_of};
 use crate::resume::Resumable;
 
 use super::Schedule;
@@ -41,6 +42,7 @@ pub struct Scheduled<'scope> {
     pub(crate) stop: Stop,
     pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
     pub(crate) in_lockstep: bool,
+    pub(crate) curriculum: Option<CurriculumStage>,
     pub(crate) resumable: Resumable<'scope>,
 }
 
@@ -54,8 +56,8 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
         let schedule = Box::new(schedule);
         let (stop, resumable) = (Stop::default(), Resumable::default());
-        let (placement, in_lockstep) = (None, false);
-        Scheduled { prompts: self, schedule, stop, placement, in_lockstep, resumable }
+        let (placement, curriculum, in_lockstep) = (None, None, false);
+        Scheduled { prompts: self, schedule, stop, placement, in_lockstep, curriculum, resumable }
     }
 }
 
@@ -83,6 +85,13 @@ impl<'scope> Scheduled<'scope> {
         self
     }
 
+    /// Lets a curriculum judge each prompt before the schedule receives it. A run that resumes continues with the history in the snapshot,
+    /// if there is one.
+    #[must_use]
+    pub fn with_curriculum(self, curriculum: CurriculumStage) -> Self {
+        Self { curriculum: Some(curriculum), ..self }
+    }
+
     /// Decides races by tokens instead of time if `in_lockstep` is `true`: every run launches, admits and aborts the same responses,
     /// at any speed of the engine. The engine must support [lockstep](rollpacker_stages::rollout::lockstep).
     #[must_use]
@@ -95,6 +104,8 @@ impl<'scope> Scheduled<'scope> {
 pub(crate) struct RoundStreams<'scope> {
     pub(crate) requests: BatchStream<'scope>,
     pub(crate) decisions: BatchStream<'scope>,
+    /// Batches of [`schema::METRICS`]: those of the curriculum, if there is one.
+    pub(crate) metrics: Option<BatchStream<'scope>>,
     pub(crate) errors: BatchStream<'scope>,
 }
 
@@ -129,7 +140,8 @@ pub(crate) fn schedule<'scope>(
     let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
         scheduled;
     let in_lockstep = scheduled.in_lockstep;
-    let wants_scores = schedule.wants_scores();
+    let curriculum = scheduled.curriculum;
+    let hears_scores = schedule.wants_scores() || curriculum.is_some();
     let unsaved = resumable.is_kept() && schedule.save().is_none();
     let scope = rows.scope();
     let leads = scope.index() == 0;
@@ -142,8 +154,11 @@ pub(crate) fn schedule<'scope>(
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
+    let measured = curriculum.is_some().then(|| operator.output(&schema::METRICS, &[1]));
+    let (mut metrics, metric_stream) = measured.unzip();
     let decision_stream = operator.end_spans_by(decision_stream);
-    let mut parts = SavedParts::register(&resumable, &mut operator);
+    let mut parts = SavedParts::register(&resumable, &mut operator, curriculum.is_some());
+    let judged = curriculum.is_some().then(|| resumable.read::<CurriculumState>()).flatten();
     let stocked = resumable.read::<HeldPrompts>();
     let affinity = PromptAffinity::over(scope.peers()).with_kept(kept);
     let waiting = operator.wait_handle();
@@ -153,6 +168,10 @@ pub(crate) fn schedule<'scope>(
         let stocked = stocked.unwrap_or_default();
         let driver = ScheduleDriver::new(schedule, stocked, budget, stop, clock);
         let mut driver = driver.with_watchdog(waiting).with_affinity(affinity);
+        if let Some(CurriculumStage { curriculum, skipped }) = curriculum.filter(|_| leads) {
+            let state = judged.unwrap_or_default();
+            driver = driver.with_curriculum(curriculum.with_state(state), skipped);
+        }
         if in_lockstep {
             driver.race_in_lockstep();
         }
@@ -167,13 +186,14 @@ pub(crate) fn schedule<'scope>(
                     requests: capability.retain(requests.index()),
                     decisions: capability.retain(decisions.index()),
                     errors: capability.retain(errors.index()),
+                    metrics: metrics.as_ref().map(|metrics| capability.retain(metrics.index())),
                 };
                 driver.announced(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
-            let told = if wants_scores { &frontiers[2..5] } else { &frontiers[2..4] };
+            let told = if hears_scores { &frontiers[2..5] } else { &frontiers[2..4] };
             loop {
                 // The schedules of the other workers receive no events.
                 if !leads {
@@ -183,12 +203,22 @@ pub(crate) fn schedule<'scope>(
                     |capability, batch| requests.give(capability, batch),
                     |open, batch| decisions.give(&open.decisions, batch),
                 );
+                for (capability, measured) in driver.take_metrics() {
+                    if let Some(metrics) = &mut metrics {
+                        metrics.give(&capability, metrics_batch(&measured));
+                    }
+                }
                 if let Some(step) = driver.take_opened() {
                     parts.before(step, &driver.state());
                 }
                 // With snapshots, the state of a step is saved between its last response and the next round.
                 let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
-                let held_back = |step: Step| parts.is_on() && !ends_before(step, ends);
+                // A curriculum judges the prompts of a step by the scores of earlier steps. The policy does not imply that those of other
+                // workers have arrived here.
+                let is_scored = |step: Step| !frontiers[4].less_equal(&step);
+                let is_judged = |step: Step| driver.last_judged_by(step).is_none_or(is_scored);
+                let is_saved = |step: Step| !parts.is_on() || ends_before(step, ends);
+                let held_back = |step: Step| !is_saved(step) || !is_judged(step);
                 let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
                 if parts.are_behind() {
                     break;
@@ -206,7 +236,8 @@ pub(crate) fn schedule<'scope>(
     } else {
         error_stream
     };
-    RoundStreams { requests: request_stream, decisions: decision_stream, errors }
+    let metrics = metric_stream;
+    RoundStreams { requests: request_stream, decisions: decision_stream, metrics, errors }
 }
 
 /// Returns `ends` for the step before `step`, or `true` if `step` is the first.

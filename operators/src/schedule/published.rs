@@ -14,6 +14,8 @@ pub(super) struct OpenStep {
     pub(super) requests: Capability<Step>,
     pub(super) decisions: Capability<Step>,
     pub(super) errors: Capability<Step>,
+    /// The capability for metrics, if there is a curriculum to report.
+    pub(super) metrics: Option<Capability<Step>>,
 }
 
 /// Policies that workers have, by step.

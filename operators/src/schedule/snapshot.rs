@@ -16,7 +16,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, Schedule};
-use crate::resume::part::{read_bytes, read_rows, rows};
+use crate::curriculum::{self, CurriculumState};
+use crate::resume::part::{json, read_bytes, read_rows, rows};
 use crate::resume::{Keeper, Resumable, ResumeError, SavedState};
 use crate::wire::rows::{Row, gather_first};
 
@@ -74,12 +75,18 @@ pub(crate) struct ScheduleSnapshot<'a> {
     pub(crate) prompts: &'a HeldPrompts,
     /// Decisions that were not sent yet.
     pub(crate) decided: &'a [Decision],
+    /// The state of the curriculum, if there is one.
+    pub(crate) curriculum: Option<&'a CurriculumState>,
 }
 
 impl ScheduleSnapshot<'_> {
     /// Returns the schedule's own state; empty if the schedule cannot be saved.
     fn schedule_part(&self) -> Part {
         self.schedule.save().map_or_else(Part::nothing, |state| Part::bytes("json", state))
+    }
+
+    fn curriculum_part(&self) -> Part {
+        self.curriculum.map_or_else(Part::nothing, json)
     }
 
     fn prompts_part(&self) -> Part {
@@ -102,19 +109,24 @@ impl ScheduleSnapshot<'_> {
     }
 }
 
-/// The snapshot parts of the schedule and of its prompts.
+/// The snapshot parts of the schedule, of its prompts and of its curriculum.
 pub(crate) struct SavedParts {
     schedule: Keeper,
     prompts: Keeper,
+    /// `None` without a curriculum: the snapshot then has no such part.
+    curriculum: Option<Keeper>,
 }
 
 impl SavedParts {
     pub(crate) fn register<'scope>(
         resumable: &Resumable<'scope>,
         operator: &mut Operator<'scope>,
+        has_curriculum: bool,
     ) -> Self {
         let schedule = resumable.keep_first(SCHEDULE, operator);
-        Self { schedule, prompts: resumable.keep_first(PROMPTS, operator) }
+        let prompts = resumable.keep_first(PROMPTS, operator);
+        let curriculum = has_curriculum.then(|| resumable.keep_first(curriculum::PART, operator));
+        Self { schedule, prompts, curriculum }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -129,16 +141,21 @@ impl SavedParts {
     pub(crate) fn start(&mut self, capabilities: &[Capability<Step>]) {
         self.schedule.start(capabilities);
         self.prompts.start(capabilities);
+        self.curriculum.iter_mut().for_each(|part| part.start(capabilities));
     }
 
     pub(crate) fn before(&mut self, step: Step, state: &ScheduleSnapshot<'_>) {
         self.schedule.before(step, |_| state.schedule_part());
         self.prompts.before(step, |_| state.prompts_part());
+        let curriculum = self.curriculum.iter_mut();
+        curriculum.for_each(|part| part.before(step, |_| state.curriculum_part()));
     }
 
     pub(crate) fn closed(&mut self, frontier: Option<Step>, state: &ScheduleSnapshot<'_>) {
         self.schedule.closed(frontier, |_| state.schedule_part());
         self.prompts.closed(frontier, |_| state.prompts_part());
+        let curriculum = self.curriculum.iter_mut();
+        curriculum.for_each(|part| part.closed(frontier, |_| state.curriculum_part()));
     }
 }
 

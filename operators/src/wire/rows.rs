@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow::compute::interleave;
-use arrow::datatypes::UInt32Type;
+use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
@@ -24,6 +24,11 @@ impl Row {
     /// Returns the number of tokens of the prompt.
     pub(crate) fn prompt_length(&self) -> u32 {
         self.batch.values::<UInt32Type>(column::PROMPT_LENGTH).value(self.index)
+    }
+
+    /// Returns the row of the dataset that the prompt was read from.
+    pub(crate) fn dataset_row(&self) -> u64 {
+        self.batch.values::<UInt64Type>(column::ROW).value(self.index)
     }
 
     /// Returns the text of a column; `None` if it is null.

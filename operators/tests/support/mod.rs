@@ -28,6 +28,7 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, schema};
 use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::curriculum::CurriculumStage;
 use rollpacker_operators::ledger::{LedgerInputs, ledger};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
@@ -286,6 +287,22 @@ pub fn prompts(
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
+/// Returns a batch of prompts like [`prompts`], read from `rows` dataset rows epoch after epoch.
+pub fn prompts_of_rows(ids: std::ops::Range<u64>, rows: u64, data_source: &str) -> Batch {
+    let row = |id: u64| PromptRow {
+        prompt: PromptId(id),
+        epoch: u32::try_from(id / rows).expect("small"),
+        row: id % rows,
+        domain: "math".into(),
+        prompt_ids: vec![1, 2, 3],
+        prompt_length: 3,
+        data_source: data_source.into(),
+        messages: "[]".into(),
+        ..PromptRow::default()
+    };
+    prompt_batch(&ids.map(row).collect::<Vec<_>>())
+}
+
 /// An observer that collects reports.
 #[derive(Clone, Default)]
 pub struct Reports(pub Rc<RefCell<Vec<StepReport>>>);
@@ -303,6 +320,8 @@ pub struct Run<E = ShortestFirst> {
     /// `true` if races are decided by tokens.
     pub in_lockstep: bool,
     pub trainer: Remembering,
+    /// With a curriculum, each epoch reads the same rows.
+    pub curriculum: Option<CurriculumStage>,
     pub staleness: u64,
     pub prompts: u64,
     pub epochs: u32,
@@ -329,6 +348,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             engine,
             in_lockstep: false,
             trainer: Remembering::default(),
+            curriculum: None,
             staleness: 0,
             prompts: 40,
             epochs: 1,
@@ -359,6 +379,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             engine,
             in_lockstep,
             trainer,
+            curriculum,
             staleness,
             prompts: count,
             epochs,
@@ -375,12 +396,17 @@ impl<E: RolloutEngine + 'static> Run<E> {
             });
             let trainer = Rc::new(trainer.expect("made"));
             let budget = Budget::new(budget);
+            let repeats = curriculum.is_some();
             let body = move |emitter: &rollpacker_dataflow::bridge::Emitter| {
                 let total = count * u64::from(epochs);
                 for first in (0..total).step_by(7) {
                     let epoch_of = |id| u32::try_from(id / count).expect("small");
-                    if !emitter.send(prompts(first..(first + 7).min(total), epoch_of, data_source))
-                    {
+                    let ids = first..(first + 7).min(total);
+                    let batch = match repeats {
+                        true => prompts_of_rows(ids, count, data_source),
+                        false => prompts(ids, epoch_of, data_source),
+                    };
+                    if !emitter.send(batch) {
                         break;
                     }
                 }
@@ -390,11 +416,14 @@ impl<E: RolloutEngine + 'static> Run<E> {
             let initial = policy_batch(&trainer.publish_initial().expect("published"));
             let (policies, edge) = feedback::policies(scope, staleness, initial);
 
-            let rollouts = Prompts { rows, errors, budget }
+            let mut scheduled = Prompts { rows, errors, budget }
                 .schedule(schedule)
                 .until(&stop)
-                .in_lockstep(in_lockstep)
-                .rollout(engine, &policies, clock.clone());
+                .in_lockstep(in_lockstep);
+            if let Some(curriculum) = curriculum {
+                scheduled = scheduled.with_curriculum(curriculum);
+            }
+            let rollouts = scheduled.rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts
                 .reward(router, Limits::default(), Executor::Tokio(handle), clock.clone())

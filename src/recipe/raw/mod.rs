@@ -15,6 +15,7 @@ pub use trainer::{Sft, SnapshotOnError, Trainer};
 
 use std::path::PathBuf;
 
+use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitOptions;
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,11 @@ section! {
         domain_key: Option<String> = None,
         /// Further columns to pass to rewards in `extra_info`. Default: none.
         extra_columns: Vec<String> = Vec::new(),
+        /// Skips prompts whose responses recently passed always or never, by the pass rate of the last group. A table of `min_pass_rate`,
+        /// `max_pass_rate`, `exploration` and `pass_score`; an empty table has the defaults. Needs at least 2 epochs. Default: none, which
+        /// trains on all prompts.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        curriculum: Option<CurriculumOptions> = None,
     }
 }
 
@@ -169,6 +175,7 @@ impl Sections for RawRecipe {
         Some(match section {
             "" => fields::<Self>(),
             "data" => fields::<Data>(),
+            "data.curriculum" => fields::<CurriculumOptions>(),
             "model" => fields::<Model>(),
             "rollout" => fields::<Rollout>(),
             "pipeline" => fields::<Pipeline>(),

@@ -1,6 +1,7 @@
 //! Tests of whole simulated jobs: properties that hold for any constants of the cost model.
 
 mod capacity;
+mod curriculum;
 mod equal_lengths;
 mod event_model;
 mod resources;

@@ -85,7 +85,10 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
                 };
                 driver.decide(|_, _| {}, |_, batch| told.borrow_mut().extend(text(batch)));
             };
-            driver.announced(Step(0), OpenStep { policy, requests, decisions, errors });
+            driver.announced(
+                Step(0),
+                OpenStep { policy, requests, decisions, errors, metrics: None },
+            );
             driver.policy(Step(0));
             driver.offer(&prompt(7));
             decide(&mut driver);

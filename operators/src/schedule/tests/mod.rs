@@ -1,6 +1,7 @@
 //! Tests of schedules against timelines, laws and a slow oracle.
 
 mod contract;
+mod curriculum;
 mod driver;
 mod dynamic;
 mod frontier_group;

@@ -380,7 +380,8 @@ impl Play {
             for step in worker.announced.take() {
                 let [requests, decisions, errors] =
                     [0, 1, 2].map(|output| self.rights[output].delayed(&step));
-                let open = OpenStep { policy: policy(step), requests, decisions, errors };
+                let open =
+                    OpenStep { policy: policy(step), requests, decisions, errors, metrics: None };
                 self.driver.announced(step, open);
             }
             worker.notices.take().iter().for_each(|batch| self.driver.notice(batch));

@@ -1,0 +1,407 @@
+//! Curriculum: leaves out prompts that the policy recently solved always or never, before anything is generated for them.
+//!
+//! A group whose responses all have the same reward has no gradient. DAPO (section 3.2) drops such groups after the rollout, which costs
+//! their generation; [`dynamic`](crate::schedule::dynamic) does this. A curriculum avoids that cost for prompts whose last result is
+//! known, as the difficulty pools of prime-rl do. Both can be combined.
+//!
+//! # The rule
+//! Prompts arrive epoch after epoch. Each is judged once per epoch, just before the schedule receives it, by the last known pass rate of
+//! its dataset row:
+//!
+//! - A row without a known pass rate is drawn.
+//! - A row whose pass rate lies strictly between `min_pass_rate` and `max_pass_rate` is drawn.
+//! - Any other row is skipped for this epoch as too hard or too easy, unless it is in the share of `exploration`, which is drawn at random
+//!   by seed, epoch and row.
+//!
+//! Each prompt of an epoch is therefore drawn or skipped, exactly once, and both are counted. An epoch in which every prompt is skipped
+//! ends the run with an error, because later epochs would skip them as well.
+//!
+//! # Pass rates
+//! The pass rate of a group is the share of its responses whose score is at least `pass_score`. Groups that are trained on count with
+//! their admitted responses, and groups without reward variance that a schedule rejects count with all responses that it had scored.
+//! Other prompts, such as deferred ones, and groups with a response that could not be scored, leave the history unchanged.
+//!
+//! # Determinism
+//! The results of step `t` are used from step `t + 1 + staleness` on, even if they are known earlier: the policy of that step follows from
+//! the update of step `t`, which needs them. Prompts are judged one at a time and only when the schedule needs one. Decisions therefore
+//! depend neither on arrival times of scores nor on how far the reader is ahead.
+//!
+//! # Why not differential dataflow
+//! The history of a row is its last result. Results of a step are final once the frontier has passed it, and the next result replaces
+//! them, so nothing is ever revised. An ordered map is sufficient.
+//!
+//! Architecture invariant: no clock, no channel, no hash order.
+
+mod results;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_stages::draw::Draw;
+use rollpacker_stages::train::Metrics;
+use serde::{Deserialize, Serialize};
+
+use self::results::{PassRate, Results};
+use crate::resume::part::read_json;
+use crate::resume::{ResumeError, SavedState};
+
+/// The name of the snapshot part.
+pub(crate) const PART: &str = "curriculum";
+
+/// Separates the random draws of exploration from other draws with the same seed.
+const EXPLORATION: u64 = u64::from_be_bytes(*b"explores");
+
+/// The settings of a curriculum.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a table of `min_pass_rate`, `max_pass_rate`, `exploration` and `pass_score`"
+)]
+pub struct CurriculumOptions {
+    /// Prompts with this pass rate or a lower one are too hard. At least 0, below `max_pass_rate`; default 0. (prime-rl: `hard_threshold`)
+    pub min_pass_rate: f64,
+    /// Prompts with this pass rate or a higher one are too easy. Above `min_pass_rate`, at most 1; default 1. (prime-rl: `easy_threshold`)
+    pub max_pass_rate: f64,
+    /// The share of too hard and too easy prompts that are drawn anyway. At least 0, below 1; default 0.1.
+    pub exploration: f64,
+    /// The score from which a response passes. A finite number; default 1.
+    pub pass_score: f64,
+}
+
+impl Default for CurriculumOptions {
+    /// Skips nine in ten of the prompts that are always or never solved.
+    fn default() -> Self {
+        Self { min_pass_rate: 0.0, max_pass_rate: 1.0, exploration: 0.1, pass_score: 1.0 }
+    }
+}
+
+/// The error of a curriculum option that is out of range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("`{key}` is {found}, expected {expected}")]
+pub struct CurriculumError {
+    /// The name of the option.
+    pub key: &'static str,
+    /// The value that was given.
+    pub found: f64,
+    /// The values that are allowed.
+    pub expected: &'static str,
+}
+
+impl CurriculumOptions {
+    /// Returns the options if they are in range.
+    ///
+    /// # Errors
+    /// If an option is out of range; the error names it.
+    pub fn validated(self) -> Result<Self, CurriculumError> {
+        let Self { min_pass_rate: min, max_pass_rate: max, exploration, pass_score } = self;
+        let within = |key, found: f64, is_in: bool, expected| match is_in {
+            true => Ok(()),
+            false => Err(CurriculumError { key, found, expected }),
+        };
+        let is_share = |share: f64| (0.0..1.0).contains(&share);
+        within("min_pass_rate", min, is_share(min), "at least 0, below 1")?;
+        let expected = "above min_pass_rate, at most 1";
+        within("max_pass_rate", max, max > min && max <= 1.0, expected)?;
+        within("exploration", exploration, is_share(exploration), "at least 0, below 1")?;
+        within("pass_score", pass_score, pass_score.is_finite(), "a finite number")?;
+        Ok(self)
+    }
+}
+
+/// The judgement of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// Drawn: no pass rate of its row is known.
+    Untried,
+    /// Drawn: its pass rate is within the bounds.
+    InBounds,
+    /// Drawn for exploration, although its pass rate is out of bounds.
+    Explored,
+    /// Skipped for this epoch: its pass rate is at least `max_pass_rate`.
+    TooEasy,
+    /// Skipped for this epoch: its pass rate is at most `min_pass_rate`.
+    TooHard,
+}
+
+impl Judgement {
+    /// Returns `true` if the schedule receives the prompt.
+    #[must_use]
+    pub fn is_drawn(self) -> bool {
+        !matches!(self, Self::TooEasy | Self::TooHard)
+    }
+}
+
+/// The numbers of judged prompts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JudgedPrompts {
+    /// The number of prompts drawn because nothing was known about them.
+    pub untried: u64,
+    /// The number of prompts drawn because of their pass rate.
+    pub in_bounds: u64,
+    /// The number of prompts drawn for exploration.
+    pub explored: u64,
+    /// The number of prompts skipped as too easy.
+    pub too_easy: u64,
+    /// The number of prompts skipped as too hard.
+    pub too_hard: u64,
+}
+
+impl JudgedPrompts {
+    fn add(&mut self, judgement: Judgement) {
+        *match judgement {
+            Judgement::Untried => &mut self.untried,
+            Judgement::InBounds => &mut self.in_bounds,
+            Judgement::Explored => &mut self.explored,
+            Judgement::TooEasy => &mut self.too_easy,
+            Judgement::TooHard => &mut self.too_hard,
+        } += 1;
+    }
+
+    /// Returns the number of drawn prompts.
+    #[must_use]
+    pub fn drawn(&self) -> u64 {
+        self.untried + self.in_bounds + self.explored
+    }
+
+    /// Returns the number of skipped prompts.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.too_easy + self.too_hard
+    }
+
+    /// Returns the counts as metrics.
+    fn metrics(&self) -> Metrics {
+        [
+            ("curriculum/untried_prompts", self.untried),
+            ("curriculum/in_bounds_prompts", self.in_bounds),
+            ("curriculum/explored_prompts", self.explored),
+            ("curriculum/skipped_easy_prompts", self.too_easy),
+            ("curriculum/skipped_hard_prompts", self.too_hard),
+        ]
+        .map(|(name, count)| (name.to_owned(), count as f64))
+        .into()
+    }
+}
+
+/// An epoch whose prompts were all skipped.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "the curriculum skipped all {} prompts of epoch {epoch}: {} are too easy (pass rate of at least {max_pass_rate}) and {} are too hard \
+     (at most {min_pass_rate}); set data.curriculum.exploration above 0, or widen min_pass_rate and max_pass_rate",
+    .skipped.skipped(), .skipped.too_easy, .skipped.too_hard
+)]
+pub struct SkippedEpoch {
+    epoch: u32,
+    skipped: JudgedPrompts,
+    min_pass_rate: f64,
+    max_pass_rate: f64,
+}
+
+/// The counts of skipped prompts of a run, readable after the run has ended. Clones share the counts.
+#[derive(Clone, Debug, Default)]
+pub struct SkippedPrompts(Arc<[AtomicU64; 2]>);
+
+impl SkippedPrompts {
+    /// Returns the number of prompts skipped as too easy so far. An interrupted and resumed run counts as one.
+    #[must_use]
+    pub fn too_easy(&self) -> u64 {
+        self.0[0].load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of prompts skipped as too hard so far. An interrupted and resumed run counts as one.
+    #[must_use]
+    pub fn too_hard(&self) -> u64 {
+        self.0[1].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, totals: &JudgedPrompts) {
+        self.0[0].store(totals.too_easy, Ordering::Relaxed);
+        self.0[1].store(totals.too_hard, Ordering::Relaxed);
+    }
+}
+
+/// The policy that judges prompts, with the history of pass rates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Curriculum {
+    options: CurriculumOptions,
+    seed: u64,
+    staleness: u64,
+    state: CurriculumState,
+}
+
+/// A curriculum of a run, and the counts of what it skips.
+#[derive(Clone, Debug)]
+pub struct CurriculumStage {
+    /// The curriculum in its initial state.
+    pub curriculum: Curriculum,
+    /// The counts of skipped prompts, which the run updates.
+    pub skipped: SkippedPrompts,
+}
+
+/// The part of a curriculum that a snapshot contains.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CurriculumState {
+    /// The last known pass rate of each dataset row.
+    pass_rates: BTreeMap<u64, PassRate>,
+    /// The results that are not used yet.
+    results: Results,
+    /// The current epoch and the prompts judged in it.
+    epoch: Option<(u32, JudgedPrompts)>,
+    /// The prompts judged since the last metrics.
+    unreported: JudgedPrompts,
+    /// The prompts judged in the whole run.
+    totals: JudgedPrompts,
+}
+
+/// Rejects a snapshot of a run with a curriculum, for a run without one.
+///
+/// # Errors
+/// If the snapshot has the state of a curriculum.
+pub fn reject_unused_state(restored: &RestoredSnapshot) -> Result<(), ResumeError> {
+    if restored.records(PART).next().is_none() {
+        return Ok(());
+    }
+    let reason =
+        "the run had a curriculum and is resumed without one: set data.curriculum as before";
+    Err(ResumeError::Refused { step: restored.step(), part: PART, reason: reason.to_owned() })
+}
+
+impl SavedState for CurriculumState {
+    fn read(restored: &RestoredSnapshot) -> Result<Option<Self>, ResumeError> {
+        read_json(restored, PART)
+    }
+}
+
+impl Curriculum {
+    /// Creates a curriculum without history, for a staleness of 0. `seed` determines the explored prompts.
+    ///
+    /// # Errors
+    /// If an option is out of range; the error names it.
+    pub fn new(options: CurriculumOptions, seed: u64) -> Result<Self, CurriculumError> {
+        let options = options.validated()?;
+        Ok(Self { options, seed, staleness: 0, state: CurriculumState::default() })
+    }
+
+    /// Sets the maximum staleness of policies. Results of step `t` are used from step `t + 1 + staleness` on.
+    #[must_use]
+    pub fn with_staleness(self, staleness: u64) -> Self {
+        Self { staleness, ..self }
+    }
+
+    pub(crate) fn with_state(self, state: CurriculumState) -> Self {
+        Self { state, ..self }
+    }
+
+    pub(crate) fn state(&self) -> &CurriculumState {
+        &self.state
+    }
+
+    /// Judges the next prompt, read in `epoch` from dataset row `row`, for a round of `step`. Steps never decrease.
+    ///
+    /// # Errors
+    /// If the prompt begins an epoch and all prompts of the epoch before were skipped.
+    pub fn judge(&mut self, step: Step, epoch: u32, row: u64) -> Result<Judgement, SkippedEpoch> {
+        self.use_results(step);
+        if self.state.epoch.is_none_or(|(current, _)| current != epoch) {
+            self.end_of_epoch()?;
+            self.state.epoch = Some((epoch, JudgedPrompts::default()));
+        }
+        let judgement = self.judgement(epoch, row);
+        let state = &mut self.state;
+        let of_epoch = state.epoch.as_mut().map(|(_, judged)| judged);
+        for judged in [&mut state.unreported, &mut state.totals].into_iter().chain(of_epoch) {
+            judged.add(judgement);
+        }
+        Ok(judgement)
+    }
+
+    /// Ends the current epoch.
+    ///
+    /// # Errors
+    /// If all of its prompts were skipped.
+    pub fn end_of_epoch(&mut self) -> Result<(), SkippedEpoch> {
+        match self.state.epoch.take() {
+            Some((epoch, skipped)) if skipped.drawn() == 0 => {
+                let CurriculumOptions { min_pass_rate, max_pass_rate, .. } = self.options;
+                Err(SkippedEpoch { epoch, skipped, min_pass_rate, max_pass_rate })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Records that the round of `step` has opened. Scores of other steps than open and recent ones are ignored.
+    pub fn opened(&mut self, step: Step) {
+        self.state.results.open(step);
+    }
+
+    /// Records that the round of `step` has closed: no further prompt of it is admitted or rejected.
+    pub fn closed(&mut self, step: Step) {
+        self.state.results.close(step);
+    }
+
+    /// Records the score of a response; NaN if it could not be scored.
+    pub fn scored(&mut self, id: SampleId, score: f64) {
+        let passed = (!score.is_nan()).then_some(score >= self.options.pass_score);
+        self.state.results.scored(id, passed);
+    }
+
+    /// Records that `samples` of a prompt form its group in `step`. Their scores may follow later.
+    pub fn admitted(&mut self, step: Step, prompt: PromptId, row: u64, samples: Vec<u32>) {
+        self.state.results.admitted(step, prompt, row, samples);
+    }
+
+    /// Records that the group of a prompt was rejected in `step` for lack of reward variance. Its responses scored so far form the group.
+    pub fn rejected(&mut self, step: Step, prompt: PromptId, row: u64) {
+        self.state.results.rejected(step, prompt, row);
+    }
+
+    /// Returns the last step whose results the rounds of `step` use, or `None` if there is none.
+    pub(crate) fn last_used(&self, step: Step) -> Option<Step> {
+        step.0.checked_sub(self.staleness.saturating_add(1)).map(Step)
+    }
+
+    /// Returns the pass rate that is known of a dataset row.
+    #[must_use]
+    pub fn pass_rate(&self, row: u64) -> Option<f64> {
+        self.state.pass_rates.get(&row).map(PassRate::share)
+    }
+
+    /// Returns the counts since the run began, including the run that a snapshot was taken of.
+    #[must_use]
+    pub fn totals(&self) -> &JudgedPrompts {
+        &self.state.totals
+    }
+
+    /// Returns the metrics of the prompts judged since the last call.
+    pub(crate) fn take_metrics(&mut self) -> Metrics {
+        let mut metrics = std::mem::take(&mut self.state.unreported).metrics();
+        let known = self.state.pass_rates.len() as f64;
+        metrics.insert("curriculum/known_prompts".to_owned(), known);
+        metrics
+    }
+
+    fn judgement(&self, epoch: u32, row: u64) -> Judgement {
+        let CurriculumOptions { min_pass_rate, max_pass_rate, exploration, .. } = self.options;
+        let skipped = match self.pass_rate(row) {
+            None => return Judgement::Untried,
+            Some(rate) if rate <= min_pass_rate => Judgement::TooHard,
+            Some(rate) if rate >= max_pass_rate => Judgement::TooEasy,
+            Some(_) => return Judgement::InBounds,
+        };
+        let draw = Draw::new(self.seed).of(EXPLORATION).of(epoch.into()).of(row);
+        if draw.uniform() < exploration { Judgement::Explored } else { skipped }
+    }
+
+    fn use_results(&mut self, step: Step) {
+        let Some(last) = self.last_used(step) else { return };
+        let CurriculumState { pass_rates, results, .. } = &mut self.state;
+        pass_rates.extend(results.take_until(last));
+    }
+}
