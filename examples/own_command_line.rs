@@ -1,10 +1,14 @@
-//! A command line with a reward and a schedule of its own.
+//! A command line with a reward, a schedule and an engine of its own.
 //!
 //! ```sh
 //! cargo run --example own_command_line -- score --reward terse --option most=20 --input rows.jsonl
 //! cargo run --example own_command_line -- simulate --config configs/sim/7b.toml schedule.name=surplus schedule.share=0.25 sim.steps=2
 //! cargo run --example own_command_line -- train --config configs/chain.toml schedule.name=surplus schedule.share=0.25 --dry-run
+//! cargo run --example own_command_line -- train --config configs/chain.toml rollout.engine=uniform rollout.engine_options.tokens=8 --dry-run
 //! ```
+
+#[path = "uniform/mod.rs"]
+mod uniform;
 
 use std::process::ExitCode;
 
@@ -12,6 +16,7 @@ use rollpacker::App;
 use rollpacker::operators::schedule::ScheduleError;
 use rollpacker::prelude::*;
 use serde::Deserialize;
+use uniform::Uniform;
 
 /// Rewards responses of at most `most` characters.
 #[derive(Deserialize)]
@@ -52,5 +57,9 @@ fn surplus(options: Surplus) -> Result<TailBatching, ScheduleError> {
 }
 
 fn main() -> ExitCode {
-    App::new().reward("terse", |terse: Terse| Ok(terse)).schedule("surplus", surplus).main()
+    App::new()
+        .reward("terse", |terse: Terse| Ok(terse))
+        .schedule("surplus", surplus)
+        .engine("uniform", Uniform::start)
+        .main()
 }

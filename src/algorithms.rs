@@ -120,7 +120,7 @@ impl Algorithms {
 }
 
 /// Builds the chosen entry of a catalog. Errors name the recipe key.
-fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, RecipeError> {
+pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, RecipeError> {
     let KeyedChoice { key, section, choice, keyed } = written;
     let names: Vec<&str> = catalog.names().collect();
     let Some(known) = catalog.options(&choice.name) else {

@@ -1,4 +1,4 @@
-//! The command line with a program's own rewards, schedules and algorithms.
+//! The command line with a program's own rewards, schedules, engines and algorithms.
 
 use std::process::ExitCode;
 
@@ -9,19 +9,25 @@ use rollpacker_rewards::{Code, CodeConfig, Registry};
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::{GroupReward, Reward};
 #[cfg(feature = "torch")]
+use rollpacker_stages::rollout::RolloutEngine;
+#[cfg(feature = "torch")]
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use serde::de::DeserializeOwned;
 
 #[cfg(feature = "torch")]
 use crate::algorithms::Algorithms;
+#[cfg(feature = "torch")]
+use crate::engines::{EngineContext, Engines};
 use crate::recipe::schedule::Schedules;
+#[cfg(feature = "torch")]
+use crate::session::Catalogs;
 use crate::{cli, terminal};
 
 /// The `rollpacker` command line, with further entries that recipes and jobs can name.
 ///
 /// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. An option
 /// that the type does not have is an error that names the key. An entry replaces a built-in one of the same name. `train` (with
-/// `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries.
+/// `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries that they have a use for.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -55,6 +61,8 @@ pub struct App {
     pub(crate) schedules: Schedules,
     #[cfg(feature = "torch")]
     pub(crate) algorithms: Algorithms,
+    #[cfg(feature = "torch")]
+    pub(crate) engines: Engines,
 }
 
 impl Default for App {
@@ -80,7 +88,16 @@ impl App {
             schedules: Schedules::default(),
             #[cfg(feature = "torch")]
             algorithms: Algorithms::default(),
+            #[cfg(feature = "torch")]
+            engines: Engines::default(),
         }
+    }
+
+    /// Returns the catalogs from which a session takes what its recipe names.
+    #[cfg(feature = "torch")]
+    pub(crate) fn catalogs(&self) -> Catalogs {
+        let Self { rewards, algorithms, engines, .. } = self.clone();
+        Catalogs { rewards, algorithms, engines }
     }
 
     /// Adds a reward, which `reward.routes` can name. Its options are those of `[reward.options.NAME]`.
@@ -113,6 +130,23 @@ impl App {
         make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
     ) -> Self {
         self.schedules = self.schedules.with(name, make);
+        self
+    }
+
+    /// Adds a rollout engine, which `rollout.engine` can name. Its options are those of `[rollout.engine_options]`, and `start` also receives
+    /// the [inputs](EngineContext) that the run provides; see [`Engines::with`]. Only `train` has an engine: a simulated job cannot name one.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub fn engine<O, E>(
+        mut self,
+        name: &str,
+        start: impl Fn(O, EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
+    ) -> Self
+    where
+        O: DeserializeOwned + Clone + Send + Sync + 'static,
+        E: RolloutEngine + 'static,
+    {
+        self.engines = self.engines.with(name, start);
         self
     }
 

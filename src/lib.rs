@@ -8,6 +8,8 @@ pub mod cli;
 #[cfg(feature = "torch")]
 pub mod engine_observer;
 #[cfg(feature = "torch")]
+pub mod engines;
+#[cfg(feature = "torch")]
 mod exit_timer;
 pub mod lifetime;
 pub mod memory;
@@ -32,6 +34,8 @@ pub mod snapshots;
 pub mod telemetry;
 #[doc(hidden)]
 pub mod terminal;
+#[cfg(feature = "torch")]
+pub mod trainers;
 #[cfg(feature = "torch")]
 mod validation;
 

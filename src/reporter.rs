@@ -412,9 +412,10 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
     }
     let _ = write!(
         text,
-        "\n# graph\nprompts -> schedule({}) <-> rollout(torch x {}) -> reward({}) -> group -> advantage({}) -> gradient -> update{}\n   \
+        "\n# graph\nprompts -> schedule({}) <-> rollout({} x {}) -> reward({}) -> group -> advantage({}) -> gradient -> update{}\n   \
          ^ policies(staleness {}): from update to schedule and rollout\n",
         n.name,
+        raw.rollout.engine,
         recipe.engine_instances(),
         raw.reward
             .routes

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rollpacker::algorithms::Algorithms;
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
-use rollpacker::session::Session;
+use rollpacker::session::{Catalogs, Session};
 use rollpacker::stages::catalog::NoOptions;
 use rollpacker::stages::torch::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
 use rollpacker_dataflow::cluster::{Cluster, RunFacts};
@@ -200,8 +200,8 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
         "actor.policy_loss.height=2.5",
     ]);
     let recipe = place.recipe(&named);
-    let session =
-        Session::open_with_algorithms(recipe, &Registry::builtin(), &algorithms).expect("it opens");
+    let catalogs = Catalogs { algorithms, ..Catalogs::default() };
+    let session = Session::open_with_catalogs(recipe, &catalogs).expect("it opens");
     let opened = session.opened();
     let (by_name, _) = place.train_session("name", session, &named);
     let folder = place.path("workers");

@@ -1,4 +1,4 @@
-//! Tests of a command line with a reward and a schedule of its own: the example `own_command_line`.
+//! Tests of a command line with a reward, a schedule and an engine of its own: the example `own_command_line`.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -10,11 +10,15 @@ use serde_json::Value;
 
 use workplace::{ProcessEnd, RECIPE, Workplace};
 
-/// Runs a command of the example, which `cargo test` builds into a folder next to the tests.
 fn run(place: &Workplace, args: &[&str]) -> ProcessEnd {
+    run_example(place, "own_command_line", args)
+}
+
+/// Runs a command of an example, which `cargo test` builds into a folder next to the tests.
+fn run_example(place: &Workplace, name: &str, args: &[&str]) -> ProcessEnd {
     let mut path = PathBuf::from(env!("CARGO_BIN_EXE_rollpacker"));
     path.set_file_name("examples");
-    let mut command = Command::new(path.join("own_command_line"));
+    let mut command = Command::new(path.join(name));
     place.here(command.args(args));
     ProcessEnd::of(command.spawn().expect("the example starts"))
 }
@@ -94,4 +98,108 @@ fn an_own_schedule_and_an_own_reward_train_and_resume() {
     ok(&place, &with(&["trainer.total_training_steps=1", "--workers", "2", "--overwrite"]));
     let error = refused(&place, &with(&["schedule.share=-1", "--dry-run"]));
     assert!(error.contains("`schedule.share`: expected a number from 0 to 1"), "{error}");
+}
+
+/// The settings of a run with the example's engine.
+const UNIFORM: [&str; 8] = [
+    "train",
+    "--config",
+    "recipe.toml",
+    "rollout.engine=uniform",
+    "rollout.engine_options.tokens=6",
+    "reward.routes={\"*\"=\"terse\"}",
+    "reward.options.terse.most=5",
+    "schedule.name=sync",
+];
+
+fn uniform(place: &Workplace, more: &[&str]) -> ProcessEnd {
+    run(place, &[&UNIFORM[..], more].concat())
+}
+
+/// Returns the mean length of the responses and their mean score in the first step of a run.
+fn first_step(place: &Workplace, run: &str) -> [f64; 2] {
+    let metrics = std::fs::read_to_string(place.path(run).join("metrics.jsonl")).expect("written");
+    let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
+    // Validations have lines of their own.
+    let step =
+        lines.map(|line| line["data"].clone()).find(|data| data["critic/score/mean"].is_number());
+    let step = step.expect("a step");
+    ["response_length/mean", "critic/score/mean"].map(|name| step[name].as_f64().expect(name))
+}
+
+#[test]
+fn an_own_engine_trains_validates_and_resumes() {
+    let place = Workplace::new(RECIPE);
+    let described = uniform(&place, &["--dry-run"]);
+    assert_eq!(described.code, Some(0), "{described:?}");
+    assert!(described.out.contains("rollout(uniform x 2)"), "{described:?}");
+    assert!(described.out.contains("engine = \"uniform\""), "{described:?}");
+
+    let validated = ["data.val_files=data/validation.parquet", "trainer.save_freq=1"];
+    let with = |more: &[&'static str]| uniform(&place, &[&validated[..], more].concat());
+    let first = with(&["trainer.total_training_steps=2"]);
+    assert_eq!(first.code, Some(0), "{first:?}");
+    let [length, score] = first_step(&place, "run");
+    assert_eq!(length, 6.0);
+    assert!(score > 0.0 && score < 1.0, "{score}: responses differ");
+    let resumed = with(&["trainer.total_training_steps=3", "--resume"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    assert_eq!(place.summary("run")["steps"], 3);
+    let other = with(&["rollout.engine_options.tokens=7", "--resume"]);
+    assert_eq!(other.code, Some(2), "{other:?}");
+    assert!(other.err.contains("key `rollout.engine_options.tokens`"), "{other:?}");
+
+    let workers = uniform(&place, &["--workers", "2", "--out", "two"]);
+    assert_eq!(workers.code, Some(0), "{workers:?}");
+    assert_eq!(first_step(&place, "two"), [length, score], "responses depend on no worker");
+}
+
+#[test]
+fn settings_that_an_own_engine_cannot_honor_are_refused_by_name() {
+    let place = Workplace::new(RECIPE);
+    for (settings, expected) in [
+        (
+            &["rollout.engine=unifrom"][..],
+            "key `rollout.engine`: expected one of torch, uniform (did you mean `uniform`?), found `unifrom`",
+        ),
+        (
+            &["rollout.engine_options.token=6"],
+            "unknown key `rollout.engine_options.token`; did you mean `rollout.engine_options.tokens`?",
+        ),
+        (&["rollout.engine_options.tokens=many"], "`rollout.engine_options.tokens`: invalid type"),
+        (&["rollout.engine=torch"], "`rollout.engine_options"),
+        (
+            &["rollout.profile=p.parquet"],
+            "key `rollout.engine`: expected `torch` when `rollout.profile` is set, found `uniform`",
+        ),
+        (
+            &["rollout.replay_lengths=lengths.json"],
+            "expected `torch` when `rollout.replay_lengths` is set",
+        ),
+    ] {
+        let end = uniform(&place, &[settings, &["--dry-run"]].concat());
+        assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
+        assert!(end.err.contains(expected), "{settings:?}: {end:?}");
+    }
+    // Known only once the engine runs.
+    for (setting, expected) in [
+        (
+            "rollout.engine_options.tokens=99",
+            "key `rollout.engine_options.tokens`: expected 1 to 24, found 99",
+        ),
+        (
+            "trainer.deterministic=true",
+            "key `trainer.deterministic`: expected false with the engine `uniform`, which cannot race in lockstep, found true",
+        ),
+    ] {
+        let end = uniform(&place, &[setting]);
+        assert_eq!(end.code, Some(2), "{setting}: {end:?}");
+        assert!(end.err.contains(expected), "{setting}: {end:?}");
+    }
+    let profile = ["profile", "--config", "recipe.toml", "rollout.engine=uniform"];
+    let error = refused(&place, &[&profile[..], &["rollout.engine_options.tokens=6"]].concat());
+    assert!(error.contains("expected `torch` when `rollpacker profile` measures it"), "{error}");
+    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
+    let error = refused(&place, &["simulate", "--config", job, "rollout.engine=uniform"]);
+    assert!(error.contains("unknown key `rollout.engine`"), "{error}");
 }

@@ -18,7 +18,7 @@ use super::{bad_input, workers};
 use crate::App;
 use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, RecipeError};
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
@@ -91,7 +91,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         }
         check_outputs(&recipe, &args.config)?;
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
-        let session = Session::open_with_algorithms(recipe.clone(), &app.rewards, &app.algorithms)?;
+        let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
         session.check_rewards()?;
         Ok((recipe, session, cluster))
     });
@@ -115,7 +115,12 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(bad_input(&error)),
     };
     match cluster {
-        None => train(&recipe, session, snapshots, None, &stop)?.report(),
+        None => match train(&recipe, session, snapshots, None, &stop) {
+            Ok(report) => report.report(),
+            // Options of an engine are checked by the engine, when it starts.
+            Err(error) if error.is::<RecipeError>() => Ok(bad_input(&error)),
+            Err(error) => Err(error),
+        },
         Some(cluster) => {
             workers::Workers { recipe, data, snapshots, stop }.train(&session, &cluster)
         }

@@ -15,6 +15,8 @@ pub(crate) struct Training<'a> {
     pub(crate) has_critic: bool,
     /// The number of prompts of an epoch.
     pub(crate) prompts: u64,
+    /// `true` if the torch engine generates the responses. The memory of other engines is unknown and not counted.
+    pub(crate) has_torch_engine: bool,
     /// `true` if models are in main memory and not on a GPU.
     pub(crate) on_host: bool,
 }
@@ -50,7 +52,10 @@ pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> MemoryPart {
 pub(crate) fn training(run: Training<'_>) -> Vec<MemoryPart> {
     let mut parts = vec![run.responses(), run.read_ahead()];
     if run.on_host {
-        parts.extend([run.trainer(), run.engines(), run.published(), run.caches(), run.logits()]);
+        parts.extend([run.trainer(), run.published()]);
+    }
+    if run.on_host && run.has_torch_engine {
+        parts.extend([run.engines(), run.caches(), run.logits()]);
     }
     parts
 }

@@ -178,6 +178,17 @@ impl RawRecipe {
         }
     }
 
+    /// Returns the rollout engine with its options.
+    #[cfg(feature = "torch")]
+    pub(crate) fn engine(&self) -> KeyedChoice {
+        KeyedChoice {
+            key: "rollout.engine",
+            section: "rollout.engine_options",
+            choice: choice(&self.rollout.engine, &self.rollout.engine_options),
+            keyed: Vec::new(),
+        }
+    }
+
     /// Returns the KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
     #[must_use]
     pub fn reward_kl(&self) -> Option<KlController> {

@@ -9,7 +9,7 @@ use toml::Value;
 use super::raw::{RawRecipe, Reward};
 
 impl RawRecipe {
-    /// Returns the files that a run of this recipe reads: datasets, models, and the files that reward options name.
+    /// Returns the files that a run of this recipe reads: datasets, models, and the files that options of rewards and the engine name.
     ///
     /// Paths that do not exist are ignored here. The code that reads them reports the error.
     #[must_use]
@@ -24,6 +24,7 @@ impl RawRecipe {
         let named = [self.critic.path.as_ref(), rollout.replay_lengths.as_ref()];
         let named = named.into_iter().chain([rollout.profile.as_ref(), Some(model)]).flatten();
         named.for_each(|path| inputs.add(path));
+        rollout.engine_options.values().for_each(|option| add_paths(option, &mut inputs));
         inputs
     }
 }
@@ -59,7 +60,15 @@ mod tests {
     fn every_file_that_a_recipe_names_is_an_input() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
-        for name in ["train-0.jsonl", "val.jsonl", "sft.jsonl", "scorer.py", "lengths", "other"] {
+        for name in [
+            "train-0.jsonl",
+            "val.jsonl",
+            "sft.jsonl",
+            "scorer.py",
+            "lengths",
+            "engine.json",
+            "other",
+        ] {
             fs::write(path(name), "").expect("written");
         }
         for name in ["model", "critic", "judge"] {
@@ -76,12 +85,14 @@ mod tests {
             critic.path = "{place}/critic"
             rollout.replay_lengths = "{place}/lengths"
             reward.options.process.command = ["python3", "{place}/scorer.py"]
+            rollout.engine_options.profile = "{place}/engine.json"
             reward.options.judge.engine = {{ path = "{place}/judge" }}
             "#
         );
         fs::write(path("recipe.toml"), text).expect("written");
         let inputs = RawRecipe::read(&path("recipe.toml"), &[]).expect("a recipe").inputs();
-        let read = ["train-0.jsonl", "val.jsonl", "sft.jsonl", "scorer.py", "lengths"];
+        let read =
+            ["train-0.jsonl", "val.jsonl", "sft.jsonl", "scorer.py", "lengths", "engine.json"];
         let folders = ["model/config.json", "critic/config.json", "judge/config.json"];
         for name in read.into_iter().chain(folders) {
             assert!(inputs.check_output(&path(name)).is_err(), "{name}");

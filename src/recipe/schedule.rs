@@ -8,6 +8,7 @@ use rollpacker_operators::schedule::{
     Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted, Synchronous,
     TailBatching,
 };
+use rollpacker_stages::catalog::NoOptions;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -223,6 +224,14 @@ impl ScheduleSection {
     pub fn named(name: &str) -> Self {
         let (name, options) = (name.to_owned(), Table::new());
         Self { name, options, schedules: Schedules::default() }
+    }
+
+    /// Returns a section that names the type of `schedule` and selects clones of it.
+    #[must_use]
+    pub fn of<S: Schedule + Clone + Send + Sync + 'static>(schedule: S) -> Self {
+        let name = std::any::type_name::<S>();
+        let schedules = Schedules::default().with(name, move |_: NoOptions| Ok(schedule.clone()));
+        Self { schedules, ..Self::named(name) }
     }
 
     /// Returns the schedule in its initial state.

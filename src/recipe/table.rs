@@ -27,18 +27,21 @@ impl RawRecipe {
 
     /// Returns the recipe as it is printed and recorded, without credentials.
     ///
-    /// Reward options are free-form and may contain credentials. Credentials in URLs are removed, as are strings whose key looks like the
-    /// name of a secret.
+    /// Options of rewards and engines are free-form and may contain credentials. Credentials in URLs are removed, as are strings whose key
+    /// looks like the name of a secret.
     pub(crate) fn recorded(&self) -> Self {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(leave_out_credentials);
+        leave_out_credentials(&mut recorded.rollout.engine_options);
         recorded
     }
 
     /// Returns `true` if [`recorded`](Self::recorded) removes something.
     #[cfg(feature = "torch")]
     pub(crate) fn has_credentials(&self) -> bool {
-        self.reward.options != self.recorded().reward.options
+        let recorded = self.recorded();
+        self.reward.options != recorded.reward.options
+            || self.rollout.engine_options != recorded.rollout.engine_options
     }
 }
 

@@ -36,6 +36,8 @@ fn a_recorded_recipe_has_no_credentials() {
         kind = "judge"
         prompt = "see http://host/page?x=1 first"
         extra_body = { api_key = "body-key", servers = ["http://other:pass-word@host"] }
+        [rollout.engine_options]
+        url = "http://engine:pass-word@host"
     "#;
     let recipe = read(text, &[]).expect("valid");
     let settings = format!("{:?}", recipe.raw.settings());

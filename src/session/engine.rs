@@ -1,62 +1,44 @@
-//! The rollout engine that a recipe describes.
-
-use std::path::PathBuf;
-use std::sync::Arc;
+//! The rollout engines of a run: their settings and inputs.
 
 use anyhow::ensure;
 use rollpacker_model::ModelConfig;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
-use rollpacker_torch::model::Decoder;
-use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
-use tch::Device;
+use rollpacker_torch::rollout::TorchEngineConfig;
+use rollpacker_torch::rollout::guests::Guests;
 
-use super::shared_inputs::{SharedInputs, WorkerResources};
+use super::shared_inputs::SharedInputs;
+use crate::engines::{EngineContext, EnginePurpose, EngineSettings, torch_config};
 use crate::recipe::Recipe;
 
 impl SharedInputs {
-    /// Returns the options of an engine with the sampling settings `sampling`. If `replayed` is `true`, the recipe's recorded lengths are
-    /// forced.
-    pub(super) fn engine_options(
-        &self,
-        sampling: Sampling,
-        replayed: bool,
-    ) -> anyhow::Result<EngineOptions> {
-        let raw = &self.recipe.raw;
-        let lengths = raw.rollout.replay_lengths.as_deref().filter(|_| replayed);
+    /// Returns the inputs of the training engine, which forces the recipe's recorded lengths and hosts judges.
+    pub(super) fn training_engine(&self) -> anyhow::Result<EngineContext> {
+        let lengths = self.recipe.raw.rollout.replay_lengths.as_deref();
         let replay = lengths.map(Lengths::read).transpose()?;
-        let config = TorchEngineConfig { sampling, replay, ..engine_config(&self.recipe) };
-        Ok(EngineOptions {
-            config,
-            model: raw.model.path.clone(),
-            device: self.device,
-            stages: self.stages.clone(),
-        })
+        let context = self.engine_context(EnginePurpose::Training, sampling(&self.recipe));
+        Ok(EngineContext { replay, guests: self.guests.clone(), ..context })
     }
-}
 
-/// The options to start an engine, which can be moved to the thread that starts it.
-pub(super) struct EngineOptions {
-    config: TorchEngineConfig,
-    model: PathBuf,
-    device: Device,
-    stages: WorkerResources,
-}
+    /// Returns the inputs of an engine for validation that samples by `sampling`.
+    pub(super) fn validation_engine(&self, sampling: Sampling) -> EngineContext {
+        self.engine_context(EnginePurpose::Validation, sampling)
+    }
 
-impl EngineOptions {
-    pub(super) fn start(self) -> anyhow::Result<TorchEngine> {
-        let Self { config, model, device, stages: WorkerResources { clock, encoder, store, .. } } =
-            self;
-        // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
-        let detokenize =
-            Arc::new(move |ids: &[i32]| encoder.tokenizer.decode(ids, true).unwrap_or_default());
-        Ok(TorchEngine::start(
-            config,
-            |_instance| Decoder::load(&model, device),
-            store,
-            detokenize,
-            clock,
-        )?)
+    fn engine_context(&self, purpose: EnginePurpose, sampling: Sampling) -> EngineContext {
+        EngineContext {
+            purpose,
+            worker: self.worker,
+            model: self.recipe.raw.model.path.clone(),
+            vocab_size: usize::try_from(self.vocab_size).unwrap_or(0),
+            tokenizer: self.stages.encoder.tokenizer.clone(),
+            weights: self.stages.store.clone(),
+            device: self.device,
+            settings: EngineSettings { sampling, ..settings(&self.recipe) },
+            clock: self.stages.clock.clone(),
+            replay: None,
+            guests: Guests::default(),
+        }
     }
 }
 
@@ -72,19 +54,24 @@ pub(super) fn sampling(recipe: &Recipe) -> Sampling {
     }
 }
 
-/// Returns the configuration of the training engine, without replayed lengths.
-pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
+/// Returns the settings of the training engine.
+fn settings(recipe: &Recipe) -> EngineSettings {
     let rollout = &recipe.raw.rollout;
-    TorchEngineConfig {
+    EngineSettings {
+        sampling: sampling(recipe),
+        seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
+        max_prompt_length: recipe.raw.data.max_prompt_length,
         instances: recipe.engine_instances(),
         threads_per_instance: rollout.threads_per_instance,
         max_running: rollout.max_num_seqs,
         kv_cache_tokens: rollout.kv_cache_tokens,
-        sampling: sampling(recipe),
-        seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
-        replay: None,
         deterministic: recipe.raw.trainer.deterministic,
     }
+}
+
+/// Returns the configuration of the training engine if that is the torch engine, without replayed lengths.
+pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
+    torch_config(settings(recipe), None)
 }
 
 /// Rejects prompt and response lengths that exceed the model's maximum context.

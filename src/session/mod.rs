@@ -27,31 +27,35 @@ use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPromp
 use rollpacker_operators::placement::{PlacementPolicy, drift};
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::reward::AdaptiveLimits;
+use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::schedule::snapshot::{LastPrompt, last_prompt};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::ValidatorThread;
 use rollpacker_rewards::Registry;
+use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::Reward;
-use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::rollout::{Policy, RolloutEngine};
+use rollpacker_stages::train::{Metrics, Trainer};
 use rollpacker_torch::model::WeightStore;
-use rollpacker_torch::rollout::TorchEngine;
 use rollpacker_torch::rollout::guests::Guests;
+use rollpacker_torch::rollout::live::Live;
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use serde::Serialize;
 
-use self::engine::sampling;
 use self::placement::LivePlacement;
 use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
 use crate::engine_observer::EngineObserver;
+use crate::engines::{ChosenEngine, EngineContext, Engines, StartedEngine};
 use crate::lifetime::{EndReason, WallTime};
 use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
 use crate::profile_monitor::ProfileMonitor;
 use crate::prompts::OverlongPrompts;
-use crate::recipe::Recipe;
+use crate::recipe::schedule::ScheduleSection;
+use crate::recipe::{RawRecipe, Recipe, RecipeError};
 use crate::snapshots::RunSnapshots;
+use crate::trainers::{TrainerContext, TrainerStarter};
 use crate::validation::validate;
 
 /// Number of rounds that the prompt reader may be ahead of the schedule.
@@ -89,6 +93,26 @@ impl From<&SkippedPrompts> for SkippedCounts {
     }
 }
 
+/// The catalogs from which a session takes what its recipe names.
+///
+/// The default has the built-in entries.
+#[derive(Clone)]
+pub struct Catalogs {
+    /// The rewards.
+    pub rewards: Registry,
+    /// The advantage estimators, policy losses and KL estimators.
+    pub algorithms: Algorithms,
+    /// The rollout engines.
+    pub engines: Engines,
+}
+
+impl Default for Catalogs {
+    fn default() -> Self {
+        let (algorithms, engines) = (Algorithms::default(), Engines::default());
+        Self { rewards: Registry::builtin(), algorithms, engines }
+    }
+}
+
 /// A run, or one worker of it, that is ready to start.
 pub struct Session {
     opened: SharedInputs,
@@ -114,7 +138,8 @@ impl SharedInputs {
         };
         let device = device_of(&self.recipe.raw.trainer.device, self.device, handle.local_index());
         let guests = if is_host { self.guests.clone() } else { Guests::default() };
-        Session::of(Self { stages, device, guests, ..self.clone() }, handle.index() == 0)
+        let worker = handle.index();
+        Session::of(Self { stages, device, guests, worker, ..self.clone() }, worker == 0)
     }
 }
 
@@ -132,19 +157,16 @@ impl Session {
     /// # Errors
     /// As [`Session::open`].
     pub fn open_with(recipe: Recipe, registry: &Registry) -> anyhow::Result<Self> {
-        Self::open_with_algorithms(recipe, registry, &Algorithms::default())
+        let catalogs = Catalogs { rewards: registry.clone(), ..Catalogs::default() };
+        Self::open_with_catalogs(recipe, &catalogs)
     }
 
-    /// Opens a session like [`Session::open_with`], with the advantage estimators, losses and KL estimators of `algorithms`.
+    /// Opens a session like [`Session::open`], with the entries of `catalogs`.
     ///
     /// # Errors
     /// As [`Session::open`].
-    pub fn open_with_algorithms(
-        recipe: Recipe,
-        registry: &Registry,
-        algorithms: &Algorithms,
-    ) -> anyhow::Result<Self> {
-        Self::of(SharedInputs::open(recipe, registry, algorithms)?, true)
+    pub fn open_with_catalogs(recipe: Recipe, catalogs: &Catalogs) -> anyhow::Result<Self> {
+        Self::of(SharedInputs::open(recipe, catalogs)?, true)
     }
 
     /// Creates a session from opened inputs. Only the first worker monitors the profile, if there is one.
@@ -184,6 +206,53 @@ impl Session {
     #[must_use]
     pub fn with_kl_loss(mut self, estimator: impl KlEstimator + 'static) -> Self {
         self.opened.objective.kl_loss = Arc::new(estimator);
+        self
+    }
+
+    /// Decides with clones of `schedule` instead of the recipe's schedule.
+    ///
+    /// Prompts, responses and steps are those that `schedule` was constructed with. Responses are scored as they end and groups are trained
+    /// on as they are complete, unless `[pipeline]` sets otherwise. The recorded recipe names the type of the schedule.
+    ///
+    /// # Errors
+    /// If the schedule decides by scores, and `pipeline.reward` scores responses after the round.
+    pub fn with_schedule<S: Schedule + Clone + Send + Sync + 'static>(
+        mut self,
+        schedule: S,
+    ) -> Result<Self, RecipeError> {
+        let raw =
+            RawRecipe { schedule: ScheduleSection::of(schedule), ..self.opened.recipe.raw.clone() };
+        let Recipe { raw, trainer, .. } = raw.resolve()?;
+        // A schedule that pauses responses trains on tokens of older policies.
+        self.opened.recipe.trainer.old_logprobs = trainer.old_logprobs;
+        self.opened.recipe.raw = raw;
+        Ok(self)
+    }
+
+    /// Generates responses with the engines that `start` returns, instead of the recipe's.
+    ///
+    /// `start` runs on the thread that drives the engine: once for the training engine of each worker, and twice for the engines of the
+    /// validator if the recipe has validation data.
+    ///
+    /// Keys that only the torch engine supports are refused when the run starts: `rollout.replay_lengths`, `rollout.profile`, and
+    /// `trainer.deterministic` if the engine does not support lockstep.
+    #[must_use]
+    pub fn with_engine<E: RolloutEngine + 'static>(
+        mut self,
+        start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        self.opened.engine = ChosenEngine::own(start);
+        self
+    }
+
+    /// Trains with the trainers that `start` returns, one for each worker, instead of the torch trainer. `start` runs on the thread of the
+    /// trainer.
+    #[must_use]
+    pub fn with_trainer<T: Trainer + 'static>(
+        mut self,
+        start: impl Fn(TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        self.opened.trainer = TrainerStarter::own(start);
         self
     }
 
@@ -275,13 +344,14 @@ impl Session {
         observer: impl Observer + 'static,
         validated: impl FnOnce(&Metrics),
     ) -> anyhow::Result<RunResult> {
+        self.opened.check_engine()?;
         self.check_rewards()?;
         let leads = handle.as_ref().is_none_or(|handle| handle.index() == 0);
         if leads {
             self.limit(stop)?;
         }
         let resumed = self.resumed()?;
-        let trainer = Rc::new(self.opened.trainer()?);
+        let trainer = Rc::new(self.opened.start_trainer()?);
         let (validator, validated_on) = self.opened.validator(leads)?.unzip();
         let mut finished =
             RunResult { validated: validated_on.unwrap_or_default(), ..RunResult::default() };
@@ -299,17 +369,16 @@ impl Session {
                 RunStart::Initial(initial)
             }
         };
-        let mut engine =
-            self.opened.engine_options(sampling(&self.opened.recipe), true)?.start()?;
-        engine.host(&self.opened.guests);
-        let live = engine.live();
+        let StartedEngine { engine, measurements } =
+            self.opened.engine.start(self.opened.training_engine()?)?;
         let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
         let placement = placement::policy(&self.opened.recipe, workers)?;
+        let (live, guest_usage) = measurements.map(|all| (all.live, all.guests)).unzip();
         let observer = EngineObserver {
             observer,
             monitor: self.monitor.clone(),
-            live: move || live.take(),
-            guest_usage: (!self.opened.guests.is_empty()).then(|| engine.hosting()),
+            live: move || live.as_ref().map(Live::take).unwrap_or_default(),
+            guest_usage: guest_usage.flatten(),
             placement: placement.as_ref().map(LivePlacement::log),
         };
         let every = if leads { self.opened.recipe.test_freq } else { 0 };
@@ -379,7 +448,7 @@ impl Session {
 
     fn pipeline(
         &self,
-        engine: TorchEngine,
+        engine: Box<dyn RolloutEngine>,
         placement: Option<LivePlacement>,
         trainer: &Rc<TrainerThread>,
         validator: Option<(u64, Rc<ValidatorThread>)>,
@@ -396,7 +465,7 @@ impl Session {
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: self.opened.recipe.schedule()?,
             curriculum: self.curriculum()?,
-            engine: Box::new(engine),
+            engine,
             placement: placement.map(|policy| Box::new(policy) as Box<dyn PlacementPolicy>),
             max_response_length: raw.data.max_response_length,
             warmup_steps: 0,

@@ -11,25 +11,24 @@ use rollpacker_datasets::Dataset;
 use rollpacker_model::{ChatTemplate, PromptEncoder, TOKENIZER_FILES, Tokenizer};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
-use rollpacker_rewards::Registry;
 use rollpacker_stages::reward::Router;
-use rollpacker_stages::train::Trainer;
 use rollpacker_stages::train::config::TrainerConfig;
 use rollpacker_torch::judge::Models;
 use rollpacker_torch::model::{Decoder, DeviceChoice, WeightStore};
 use rollpacker_torch::rollout::guests::Guests;
-use rollpacker_torch::train::TorchTrainer;
-use rollpacker_torch::train::{Objective, ValueModel};
+use rollpacker_torch::train::Objective;
 use tch::Device;
 
+use super::Catalogs;
 use super::engine::check_context;
 use super::placement::check_device;
-use crate::algorithms::Algorithms;
+use crate::engines::ChosenEngine;
 use crate::memory::{self, Estimate};
 use crate::prompts::{OverlongPrompts, PromptReader};
-use crate::recipe::Recipe;
+use crate::recipe::{PlacementKind, Recipe, RecipeError};
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
+use crate::trainers::{TrainerContext, TrainerStarter};
 
 /// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
 #[derive(Clone)]
@@ -39,6 +38,10 @@ pub struct SharedInputs {
     pub(super) device: Device,
     pub(super) train_data: Dataset,
     pub(super) val_data: Option<Dataset>,
+    /// The index of the worker that these inputs are for.
+    pub(super) worker: usize,
+    pub(super) engine: ChosenEngine,
+    pub(super) trainer: TrainerStarter,
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
     pub(super) rewards: Arc<tokio::runtime::Runtime>,
@@ -64,11 +67,11 @@ pub(super) struct WorkerResources {
 impl SharedInputs {
     pub(super) fn open(
         recipe: Recipe,
-        registry: &Registry,
-        algorithms: &Algorithms,
+        Catalogs { rewards: registry, algorithms, engines }: &Catalogs,
     ) -> anyhow::Result<Self> {
         let (advantage, objective) =
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
+        let engine = engines.chosen(&recipe)?;
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
         check_device(&recipe, device)?;
         let folder = &recipe.raw.model.path;
@@ -87,6 +90,7 @@ impl SharedInputs {
             recipe: &recipe,
             model: &model,
             has_critic: advantage.needs_values(),
+            has_torch_engine: engine.is_torch(),
             prompts: train_data.len(),
             on_host: device == Device::Cpu,
         }));
@@ -112,9 +116,12 @@ impl SharedInputs {
             .enable_all()
             .build()
             .context("cannot start the threads of the rewards")?;
-        Ok(Self {
+        let opened = Self {
             train_data,
             val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
+            worker: 0,
+            engine,
+            trainer: TrainerStarter::default(),
             advantage,
             objective,
             watch: recipe.watch()?,
@@ -126,7 +133,23 @@ impl SharedInputs {
             rewards_checked: Arc::default(),
             vocab_size: model.vocab_size,
             guests: judges.guests(),
-        })
+        };
+        opened.check_engine()?;
+        Ok(opened)
+    }
+
+    /// Rejects settings that only the torch engine supports, if another engine generates the responses.
+    pub(super) fn check_engine(&self) -> Result<(), RecipeError> {
+        let rollout = &self.recipe.raw.rollout;
+        for (is_set, when) in [
+            (rollout.replay_lengths.is_some(), "`rollout.replay_lengths` is set"),
+            (rollout.profile.is_some(), "`rollout.profile` is set"),
+            (self.recipe.placement != PlacementKind::Fixed, "`placement.kind` is not `fixed`"),
+            (!self.guests.is_empty(), "a judge is `colocated` with it"),
+        ] {
+            self.engine.require_torch_if(is_set, when)?;
+        }
+        Ok(())
     }
 
     /// Takes snapshots, and resumes from one, as configured in `snapshots`.
@@ -146,25 +169,21 @@ impl SharedInputs {
         }
     }
 
-    pub(super) fn trainer(&self) -> anyhow::Result<TrainerThread> {
-        let (raw, device, store) = (&self.recipe.raw, self.device, self.stages.store.clone());
-        let (path, critic) = (raw.model.path.clone(), raw.critic.path.clone());
-        let critic_config = self.advantage.needs_values().then_some(self.recipe.critic);
-        let config = TrainerConfig { critic: critic_config, ..self.recipe.trainer.clone() };
-        let (objective, pulse) = (self.objective.clone(), self.pulse());
-        let lent_threads = self.recipe.lent_threads();
-        TrainerThread::spawn(self.stages.clock.clone(), move || {
-            let decoder = Decoder::load(&path, device)?;
-            let mut trainer =
-                TorchTrainer::with_objective(decoder, config, store, objective)?.with_pulse(pulse);
-            if let Some(threads) = lent_threads {
-                trainer = trainer.with_threads_per_device(threads);
-            }
-            if let Some(folder) = critic {
-                trainer = trainer.with_critic(ValueModel::load(&folder, device)?)?;
-            }
-            anyhow::Ok(Box::new(trainer) as Box<dyn Trainer>)
-        })
+    pub(super) fn start_trainer(&self) -> anyhow::Result<TrainerThread> {
+        let critic = self.advantage.needs_values().then_some(self.recipe.critic);
+        let context = TrainerContext {
+            worker: self.worker,
+            model: self.recipe.raw.model.path.clone(),
+            critic: self.recipe.raw.critic.path.clone(),
+            device: self.device,
+            config: TrainerConfig { critic, ..self.recipe.trainer.clone() },
+            objective: self.objective.clone(),
+            weights: self.stages.store.clone(),
+            progress: self.pulse(),
+            threads_per_device: self.recipe.lent_threads(),
+        };
+        let starter = self.trainer.clone();
+        TrainerThread::spawn(self.stages.clock.clone(), move || starter.start(context))
     }
 
     /// Returns the counter that threads outside of the graph advance to show progress to the watchdog.

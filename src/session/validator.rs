@@ -10,8 +10,9 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::Metrics;
 
-use super::engine::{EngineOptions, sampling};
+use super::engine::sampling;
 use super::shared_inputs::SharedInputs;
+use crate::engines::EngineContext;
 use crate::prompts::OverlongPrompts;
 use crate::validation::metrics;
 
@@ -39,18 +40,19 @@ impl SharedInputs {
         let prompts = self.reader(dataset, left_out.clone()).read_all()?;
         let overlong = left_out.count();
         let count = prompts.len();
-        let sampled = self.engine_options(sampling(&self.recipe), false)?;
-        let greedy =
-            self.engine_options(Sampling { temperature: 0.0, ..sampling(&self.recipe) }, false)?;
+        let as_trained = sampling(&self.recipe);
+        let sampled = self.validation_engine(as_trained);
+        let greedy = self.validation_engine(Sampling { temperature: 0.0, ..as_trained });
+        let engine = self.engine.clone();
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
         let limits = self.recipe.raw.reward.timeout.unlearned()?;
         let pulse = self.pulse();
         let thread = OwnerThread::spawn("validation", move || {
-            let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
+            let tries = |context: EngineContext, prompts: Vec<PromptRow>| {
                 anyhow::Ok(
                     Validator::new(
-                        Box::new(options.start()?),
+                        engine.start(context)?.engine,
                         router.clone(),
                         handle.clone(),
                         time.clone(),

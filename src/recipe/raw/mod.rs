@@ -19,6 +19,7 @@ use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitOptions;
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
 use super::keys::{Sections, fields};
@@ -126,6 +127,11 @@ section! {
 section! {
     /// The section `[rollout]`: sampling, and the rollout engine.
     Rollout {
+        /// Name of the rollout engine: `torch` (the default), or one that the program [adds](crate::App::engine). (verl: `rollout.name`)
+        engine: String = "torch".to_owned(),
+        /// Options of the engine. Default: none. The engine `torch` has none; its settings are the other keys of this section. (verl:
+        /// `rollout.engine_kwargs`)
+        engine_options: Table = Table::new(),
         /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
         /// `num_generations`)
         n: u32 = 8,
@@ -189,7 +195,7 @@ impl Sections for RawRecipe {
             "critic" => fields::<Critic>(),
             "trainer" => fields::<Trainer>(),
             "sft" => fields::<Sft>(),
-            // The keys of a schedule or of a policy loss depend on its name and are checked when it is built.
+            // The keys of a schedule, an engine or a policy loss depend on its name and are checked when it is built.
             _ => return None,
         })
     }

@@ -8,10 +8,10 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use serde_json::json;
 
-use super::engine::{World, mix};
 use super::laws::decisions;
 use crate::curriculum::{Curriculum, CurriculumOptions};
 use crate::schedule::prompt_gate::{GateOutput, PromptGate};
+use crate::schedule::testkit::{World, mix};
 use crate::schedule::{Builtin, Decision, Event, Offer, Reason, Schedule};
 
 /// A schedule behind a curriculum, connected as the driver connects them. The score of a response is drawn from its id.
@@ -194,7 +194,7 @@ fn run(
     exploration: f64,
 ) -> Option<(Vec<Decision>, Vec<PromptId>)> {
     let mut gated = Gated::new(schedule.clone(), world.staleness, exploration);
-    let log = world.run(&mut gated, |gated| gated);
+    let log = world.run(&mut gated).unwrap();
     (!gated.failed).then(|| (decisions(log), gated.skipped))
 }
 

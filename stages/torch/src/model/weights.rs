@@ -140,7 +140,7 @@ impl WeightStore {
     ///
     /// # Errors
     /// Returns an error if the store does not hold that version.
-    pub(crate) fn find(&self, policy: &Policy) -> Result<Weights, TorchError> {
+    pub fn find(&self, policy: &Policy) -> Result<Weights, TorchError> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = held.iter().find(|&&(version, _)| version == policy.version);
         found.map(|(_, weights)| weights.share()).ok_or_else(|| TorchError::NotPublished {

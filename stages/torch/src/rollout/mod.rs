@@ -11,7 +11,7 @@ mod instance;
 pub mod invariance;
 mod iterations;
 mod kv_cache;
-mod live;
+pub mod live;
 mod options;
 pub(crate) mod owner;
 pub(crate) mod passes;

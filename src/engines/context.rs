@@ -1,0 +1,77 @@
+//! The inputs that a run provides to its engines.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_model::Tokenizer;
+use rollpacker_stages::rollout::lengths::Lengths;
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_torch::model::WeightStore;
+use rollpacker_torch::rollout::guests::Guests;
+use tch::Device;
+
+/// The inputs that a run provides to an engine when it starts it. Fields may be added.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct EngineContext {
+    /// The use of the engine.
+    pub purpose: EnginePurpose,
+    /// The index of the worker among all workers of the run, from 0. Each worker has an engine of its own.
+    pub worker: usize,
+    /// The folder of the initial model in Hugging Face format: configuration, tokenizer and weights (`model.path`). Its weights are those of
+    /// policy version 0, unless the run is resumed.
+    pub model: PathBuf,
+    /// The vocabulary size of the model. It may exceed that of the tokenizer.
+    pub vocab_size: usize,
+    /// The tokenizer of the model, for the [text](rollpacker_stages::rollout::Completion::text) of a completion.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The store in which the trainer of this worker publishes its weights. [`WeightStore::find`] returns those of the policy that
+    /// [`load`](rollpacker_stages::rollout::RolloutEngine::load) names, as tensors by their Hugging Face names. Unused with a trainer that
+    /// publishes elsewhere.
+    pub weights: WeightStore,
+    /// The device of this worker's models.
+    pub device: Device,
+    /// The settings of the recipe.
+    pub settings: EngineSettings,
+    /// The clock of the run, by which completions are timed.
+    pub clock: Arc<dyn Clock>,
+    /// The lengths that the torch engine forces.
+    pub(crate) replay: Option<Lengths>,
+    /// The models that the torch engine hosts.
+    pub(crate) guests: Guests,
+}
+
+/// The use of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnginePurpose {
+    /// The engine generates the responses of a worker's rounds.
+    Training,
+    /// The engine generates responses to validation prompts, on the thread of the validator. The first worker has two such engines: one
+    /// samples as in training, the other decodes greedily (temperature 0).
+    Validation,
+}
+
+/// The settings of a recipe that concern engines. An engine honors those that it has a use for.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct EngineSettings {
+    /// The sampling of tokens and the bounds of a response (`rollout.temperature`, `top_p`, `top_k`, `min_response_length` and
+    /// `data.max_response_length`). Every engine must honor it.
+    pub sampling: Sampling,
+    /// The seed of sampling (`rollout.seed`).
+    pub seed: u64,
+    /// The maximum length of a prompt in tokens (`data.max_prompt_length`).
+    pub max_prompt_length: usize,
+    /// The number of instances of a worker (`rollout.instances`).
+    pub instances: u32,
+    /// The number of CPU threads of an instance (`rollout.threads_per_instance`).
+    pub threads_per_instance: usize,
+    /// The maximum number of responses that an instance runs at once (`rollout.max_num_seqs`).
+    pub max_running: usize,
+    /// The capacity of an instance's KV cache in tokens (`rollout.kv_cache_tokens`).
+    pub kv_cache_tokens: usize,
+    /// `true` if the run is deterministic (`trainer.deterministic`): the training engine must support
+    /// [lockstep](rollpacker_stages::rollout::RolloutEngine::lockstep), and the run is refused otherwise.
+    pub deterministic: bool,
+}

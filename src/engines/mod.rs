@@ -1,0 +1,218 @@
+//! The rollout engines that recipes can name with `rollout.engine`.
+//!
+//! An entry of the catalog is a constructor. It receives the options of `rollout.engine_options` and an [`EngineContext`] with everything
+//! that a run provides. A built-in engine is one file of this module and one line in [`Engines::default`].
+
+mod context;
+mod torch;
+
+pub use self::context::{EngineContext, EnginePurpose, EngineSettings};
+pub(crate) use self::torch::config as torch_config;
+
+use std::fmt;
+use std::sync::Arc;
+
+use rollpacker_stages::catalog::{Catalog, CatalogError, NoOptions};
+use rollpacker_stages::rollout::RolloutEngine;
+use rollpacker_torch::rollout::guests::Hosting;
+use rollpacker_torch::rollout::live::Live;
+use serde::de::DeserializeOwned;
+
+use crate::algorithms::make;
+use crate::recipe::Recipe;
+use crate::recipe::error::{RecipeError, out_of_bounds};
+
+/// The engines that recipes can name. Clones share their entries.
+///
+/// ```
+/// use rollpacker::engines::{EngineContext, Engines};
+/// use rollpacker::prelude::*;
+/// use rollpacker::stages::catalog::CatalogError;
+/// use serde::Deserialize;
+///
+/// #[derive(Clone, Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct ServerOptions {
+///     url: String,
+/// }
+///
+/// fn start(options: ServerOptions, context: EngineContext) -> Result<Box<dyn RolloutEngine>, CatalogError> {
+///     let model = context.model.display();
+///     Err(CatalogError::start(format!("{} does not serve {model}", options.url)))
+/// }
+///
+/// let engines = Engines::default().with("my_server", start);
+/// assert_eq!(engines.names().collect::<Vec<_>>(), ["my_server", "torch"]);
+/// assert_eq!(engines.options("my_server"), Some(["url"].as_slice()));
+/// ```
+#[derive(Clone)]
+pub struct Engines(Catalog<EngineStarter>);
+
+/// An engine that was started, and the measurements that only the torch engine has.
+pub(crate) struct StartedEngine {
+    pub(crate) engine: Box<dyn RolloutEngine>,
+    pub(crate) measurements: Option<Measurements>,
+}
+
+/// The measurements of a running torch engine.
+pub(crate) struct Measurements {
+    /// The decode iterations, for comparison with a profile.
+    pub(crate) live: Live,
+    /// The work of the guests; `None` if the engine hosts none.
+    pub(crate) guests: Option<Hosting>,
+}
+
+type Start = Arc<dyn Fn(EngineContext) -> anyhow::Result<StartedEngine> + Send + Sync>;
+
+/// A constructor of engines whose options have been read.
+#[derive(Clone)]
+pub(crate) struct EngineStarter {
+    start: Start,
+    /// `true` for the torch engine, which replays lengths, is compared with a profile and hosts judges.
+    is_torch: bool,
+}
+
+/// The engine that a recipe names.
+#[derive(Clone)]
+pub(crate) struct ChosenEngine {
+    name: String,
+    starter: EngineStarter,
+}
+
+impl Default for Engines {
+    /// Returns the built-in engines.
+    fn default() -> Self {
+        Self(Catalog::new("engine").described("torch", torch::ABOUT, torch_starter))
+    }
+}
+
+impl fmt::Debug for Engines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.names()).finish()
+    }
+}
+
+impl Engines {
+    /// Adds an engine that `start` constructs from its options. Replaces an engine of the same name.
+    ///
+    /// The options are read when the recipe is opened, also by `--dry-run`. `start` runs later, on the thread that drives the engine: once
+    /// for the training engine of each worker, and twice for the engines of the validator if the recipe has validation data.
+    #[must_use]
+    pub fn with<O, E>(
+        self,
+        name: &str,
+        start: impl Fn(O, EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
+    ) -> Self
+    where
+        O: DeserializeOwned + Clone + Send + Sync + 'static,
+        E: RolloutEngine + 'static,
+    {
+        let start = Arc::new(start);
+        Self(self.0.with(name, move |options: O| {
+            let start = start.clone();
+            Ok(EngineStarter::own(move |context| start(options.clone(), context)))
+        }))
+    }
+
+    /// Returns the names of the engines in alphabetical order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.names()
+    }
+
+    /// Returns the keys that `rollout.engine_options` may have for the engine `name`, or `None` if there is no such engine.
+    #[must_use]
+    pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
+        self.0.options(name)
+    }
+
+    /// Returns a one-line summary of the engine `name`; empty for engines that a program added.
+    #[must_use]
+    pub fn summary(&self, name: &str) -> Option<&'static str> {
+        self.0.list().find(|entry| entry.name == name).map(|entry| entry.about.summary)
+    }
+
+    /// Returns the engine that a recipe names.
+    ///
+    /// # Errors
+    /// If there is no engine of that name, or an option is unknown or has a wrong value.
+    pub(crate) fn chosen(&self, recipe: &Recipe) -> Result<ChosenEngine, RecipeError> {
+        let starter = make(&self.0, &recipe.raw.engine())?;
+        Ok(ChosenEngine { name: recipe.raw.rollout.engine.clone(), starter })
+    }
+}
+
+fn torch_starter(_: NoOptions) -> Result<EngineStarter, CatalogError> {
+    Ok(EngineStarter { start: Arc::new(torch::start), is_torch: true })
+}
+
+impl EngineStarter {
+    /// Returns a starter of an engine that a program brings.
+    pub(crate) fn own<E: RolloutEngine + 'static>(
+        start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let start = move |context| {
+            Ok(StartedEngine { engine: Box::new(start(context)?), measurements: None })
+        };
+        Self { start: Arc::new(start), is_torch: false }
+    }
+}
+
+impl ChosenEngine {
+    /// Returns an engine that a program passes by value. Errors name its type.
+    pub(crate) fn own<E: RolloutEngine + 'static>(
+        start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let name = std::any::type_name::<E>().to_owned();
+        Self { name, starter: EngineStarter::own(start) }
+    }
+
+    /// Returns `true` if this is the torch engine of this project.
+    pub(crate) fn is_torch(&self) -> bool {
+        self.starter.is_torch
+    }
+
+    /// Returns an error if `is_used` and this is not the torch engine.
+    pub(crate) fn require_torch_if(&self, is_used: bool, when: &str) -> Result<(), RecipeError> {
+        if !is_used || self.is_torch() {
+            return Ok(());
+        }
+        let expected = format!("`torch` when {when}");
+        Err(out_of_bounds("rollout.engine", expected, format!("`{}`", self.name)))
+    }
+
+    /// Starts the engine on this thread.
+    ///
+    /// An engine cannot announce that it supports lockstep before it runs, so a deterministic run is refused here if it does not. Only the
+    /// training engine races; asking for the interface switches an engine to lockstep.
+    ///
+    /// # Errors
+    /// If the engine cannot start, or does not support lockstep in a deterministic run. The message names the engine or the key.
+    pub(crate) fn start(&self, context: EngineContext) -> anyhow::Result<StartedEngine> {
+        let races = context.settings.deterministic && context.purpose == EnginePurpose::Training;
+        let mut started = (self.starter.start)(context).map_err(|error| self.failed(error))?;
+        if races && started.engine.lockstep().is_none() {
+            let expected =
+                format!("false with the engine `{}`, which cannot race in lockstep", self.name);
+            Err(out_of_bounds("trainer.deterministic", expected, true))?;
+        }
+        Ok(started)
+    }
+
+    /// Returns the error of a constructor with the recipe key or the engine that it concerns.
+    fn failed(&self, error: anyhow::Error) -> anyhow::Error {
+        match error.downcast::<CatalogError>() {
+            Ok(CatalogError::Option { key, reason }) => {
+                let dot = if key.is_empty() { "" } else { "." };
+                RecipeError::Type { key: format!("rollout.engine_options{dot}{key}"), reason }
+                    .into()
+            }
+            Ok(error) => anyhow::Error::from(error).context(self.cannot_start()),
+            Err(error) if self.is_torch() => error,
+            Err(error) => error.context(self.cannot_start()),
+        }
+    }
+
+    fn cannot_start(&self) -> String {
+        format!("cannot start the engine `{}`", self.name)
+    }
+}

@@ -1,0 +1,51 @@
+//! The torch engine of this project as an entry of the catalog.
+
+use std::sync::Arc;
+
+use rollpacker_stages::catalog::About;
+use rollpacker_stages::rollout::lengths::Lengths;
+use rollpacker_torch::model::Decoder;
+use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
+
+use super::{EngineContext, EngineSettings, Measurements, StartedEngine};
+
+pub(super) const ABOUT: About = About::new(
+    &[],
+    "the model on libtorch, in this process, with continuous batching",
+    "this project",
+);
+
+/// Starts the engine and lets it host the guests of the context.
+pub(super) fn start(context: EngineContext) -> anyhow::Result<StartedEngine> {
+    let EngineContext { model, device, tokenizer, guests, .. } = context;
+    // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
+    let detokenize = Arc::new(move |ids: &[i32]| tokenizer.decode(ids, true).unwrap_or_default());
+    let mut engine = TorchEngine::start(
+        config(context.settings, context.replay),
+        |_instance| Decoder::load(&model, device),
+        context.weights,
+        detokenize,
+        context.clock,
+    )?;
+    engine.host(&guests);
+    let live = engine.live();
+    let guests = (!guests.is_empty()).then(|| engine.hosting());
+    Ok(StartedEngine {
+        engine: Box::new(engine),
+        measurements: Some(Measurements { live, guests }),
+    })
+}
+
+/// Returns the configuration of the torch engine, which forces the lengths `replay`.
+pub(crate) fn config(settings: EngineSettings, replay: Option<Lengths>) -> TorchEngineConfig {
+    TorchEngineConfig {
+        instances: settings.instances,
+        threads_per_instance: settings.threads_per_instance,
+        max_running: settings.max_running,
+        kv_cache_tokens: settings.kv_cache_tokens,
+        sampling: settings.sampling,
+        seed: settings.seed,
+        replay,
+        deterministic: settings.deterministic,
+    }
+}

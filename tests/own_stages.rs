@@ -1,0 +1,152 @@
+//! Tests of a session with a schedule, an engine and a trainer that a program passes by value.
+#![cfg(feature = "torch")]
+
+#[path = "../examples/uniform/mod.rs"]
+mod uniform;
+mod workplace;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollpacker::prelude::*;
+use rollpacker::recipe::Recipe;
+use rollpacker::session::Session;
+use rollpacker::stages::catalog::CatalogError;
+use serde::Deserialize;
+use serde_json::json;
+use uniform::{Uniform, UniformOptions};
+use workplace::{RECIPE, Workplace};
+
+fn session(place: &Workplace, settings: &[&str]) -> Session {
+    let path = |name: &str| place.path(name).display().to_string();
+    let here = [
+        format!("data.train_files={}", path("data/train.parquet")),
+        format!("model.path={}", path("model")),
+        "trainer.total_training_steps=2".to_owned(),
+    ];
+    let all: Vec<String> = here.into_iter().chain(settings.iter().map(|&s| s.to_owned())).collect();
+    let recipe = Recipe::read(&place.path("recipe.toml"), &all).expect("a recipe");
+    Session::open(recipe).expect("it opens")
+}
+
+#[derive(Clone, Default)]
+struct Steps(Rc<RefCell<Vec<Metrics>>>);
+
+impl Observer for Steps {
+    fn step(&mut self, report: StepReport) {
+        self.0.borrow_mut().push(measure(&report));
+    }
+}
+
+fn train(place: &Workplace, session: Session) -> anyhow::Result<Vec<Metrics>> {
+    let steps = Steps::default();
+    session.train(&Stop::default(), &place.path("end"), steps.clone(), |_| {})?;
+    Ok(steps.0.take())
+}
+
+fn start(context: rollpacker::engines::EngineContext) -> Result<Uniform, CatalogError> {
+    let options = UniformOptions::deserialize(json!({ "tokens": 5 }));
+    Uniform::start(options.map_err(CatalogError::start)?, context)
+}
+
+#[test]
+fn an_own_engine_generates_all_responses() {
+    let place = Workplace::new(RECIPE);
+    let steps = train(&place, session(&place, &[]).with_engine(start)).expect("it trains");
+    assert_eq!(steps.len(), 2);
+    assert!(steps.iter().all(|metrics| metrics["response_length/mean"] == 5.0), "{steps:?}");
+    assert!(place.path("end/model.safetensors").exists());
+
+    let deterministic = session(&place, &["trainer.deterministic=true"]).with_engine(start);
+    let error = train(&place, deterministic).expect_err("refused").to_string();
+    assert!(error.contains("Uniform`, which cannot race in lockstep, found true"), "{error}");
+}
+
+#[test]
+fn an_own_schedule_decides() {
+    let place = Workplace::new(RECIPE);
+    let rounds = sync::Config { prompts: 2, responses: 3, total_steps: Some(2) };
+    let schedule = Synchronous::new(rounds).expect("a schedule");
+    let own = session(&place, &[]).with_schedule(schedule.clone()).expect("it fits");
+    let steps = train(&place, own.with_engine(start)).expect("it trains");
+    assert_eq!(steps.len(), 2);
+    let of_recipe = train(&place, session(&place, &[]).with_engine(start)).expect("it trains");
+    let responses = |steps: &[Metrics]| steps[0]["rollout/launched_responses"];
+    assert_eq!(responses(&steps), 6.0, "2 prompts with 3 responses each");
+    assert!(responses(&of_recipe) > 6.0);
+
+    let decides_by_scores = dynamic();
+    let refused = session(&place, &["pipeline.reward=after_rollout", "schedule.name=sync"])
+        .with_schedule(decides_by_scores)
+        .err()
+        .expect("refused");
+    assert!(refused.to_string().contains("key `pipeline.reward`"), "{refused}");
+}
+
+fn dynamic() -> impl Schedule + Clone + Send + Sync + 'static {
+    use rollpacker::operators::schedule::{Dynamic, OnExhausted, dynamic};
+    let config = dynamic::Config {
+        prompts: 2,
+        responses: 3,
+        gen_prompts: None,
+        max_generated_batches: 2,
+        on_exhausted: OnExhausted::Fail,
+        total_steps: None,
+    };
+    Dynamic::new(config).expect("a schedule")
+}
+
+/// A trainer that learns nothing and counts the sequences that it receives.
+struct Counting(Arc<AtomicU64>, u64);
+
+impl Counting {
+    fn policy(&self) -> Policy {
+        let version = PolicyVersion(self.1);
+        Policy { version, location: "nowhere".to_owned(), digest: self.1 }
+    }
+}
+
+impl Trainer for Counting {
+    fn publish(&mut self, _version: PolicyVersion) -> Result<Policy, TrainError> {
+        Ok(self.policy())
+    }
+
+    fn accumulate(&mut self, _step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+        self.0.fetch_add(sequences.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn update(&mut self, _step: Step) -> Result<(Policy, Metrics), TrainError> {
+        self.1 += 1;
+        Ok((self.policy(), Metrics::from([("own/updates".to_owned(), self.1 as f64)])))
+    }
+
+    fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
+        std::fs::create_dir_all(folder).expect("made");
+        std::fs::write(folder.join("own.txt"), "saved").expect("written");
+        Ok(())
+    }
+}
+
+#[test]
+fn an_own_trainer_is_given_the_groups_and_writes_the_model() {
+    let place = Workplace::new(RECIPE);
+    let counted = Arc::new(AtomicU64::new(0));
+    let count = counted.clone();
+    let own = session(&place, &["actor.lr=0.5"]).with_engine(start).with_trainer(move |context| {
+        assert_eq!(context.config.optimizer.learning_rate.peak, 0.5);
+        Ok(Counting(count.clone(), 0))
+    });
+    let steps = train(&place, own).expect("it trains");
+    assert_eq!(steps[1]["own/updates"], 2.0);
+    assert_eq!(counted.load(Ordering::Relaxed), 2 * 16, "4 prompts with 4 responses each");
+    assert!(place.path("end/own.txt").exists());
+
+    let broken = session(&place, &[])
+        .with_trainer(|_| Err::<Counting, _>(CatalogError::start("no such cluster")));
+    let error = format!("{:#}", train(&place, broken).expect_err("refused"));
+    assert!(error.contains("no such cluster"), "{error}");
+}
