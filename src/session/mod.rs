@@ -430,31 +430,31 @@ impl Session {
             RunStart::Initial(_) => None,
             RunStart::Resumed(restored) => last_prompt(restored)?,
         };
-        Ok(Pipeline {
-            prompts: self.prompt_source(last),
-            prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
-            schedule: self.opened.recipe.schedule()?,
+        let stages = &self.opened.stages;
+        let builder = Pipeline::builder(
+            self.prompt_source(last),
+            self.opened.recipe.schedule()?,
             engine,
-            placement: None,
-            max_response_length: raw.data.max_response_length,
-            warmup_steps: 0,
-            router: self.opened.stages.router.clone(),
-            limit: Box::new(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?),
-            scoring: self.opened.recipe.scoring()?,
-            advantage: self.opened.advantage.clone(),
-            reward_kl: raw.reward_kl(),
-            trainer: trainer.clone(),
-            fetch: self.opened.recipe.gradient_mode()?,
-            validator,
-            begin,
-            snapshots: self.opened.snapshots.plan.clone(),
-            staleness: raw.algorithm.staleness,
-            deterministic: raw.trainer.deterministic,
-            rewards: Executor::Tokio(self.opened.rewards.handle().clone()),
-            time: RunTime::Wall(self.opened.stages.clock.clone()),
-            stop: stop.clone(),
-            watchdog: self.opened.watch.clone(),
-        })
+            stages.router.clone(),
+            trainer.clone(),
+            raw.data.max_response_length,
+        )
+        .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
+        .limit(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?)
+        .scoring(self.opened.recipe.scoring()?)
+        .advantage(self.opened.advantage.clone())
+        .reward_kl(raw.reward_kl())
+        .delivery(self.opened.recipe.gradient_mode()?)
+        .validator(validator)
+        .start(begin)
+        .snapshots(self.opened.snapshots.plan.clone())
+        .staleness(raw.algorithm.staleness)
+        .deterministic(raw.trainer.deterministic)
+        .rewards(Executor::Tokio(self.opened.rewards.handle().clone()))
+        .time(RunTime::Wall(stages.clock.clone()))
+        .stop(stop.clone())
+        .watchdog(self.opened.watch.clone());
+        Ok(builder.build()?)
     }
 
     fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {
