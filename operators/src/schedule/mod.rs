@@ -22,7 +22,7 @@ pub(crate) mod prompt_affinity;
 mod prompt_store;
 mod published;
 mod round;
-mod round_policy;
+pub mod round_policy;
 mod rounds;
 mod scores;
 pub(crate) mod sequencer;
