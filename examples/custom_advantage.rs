@@ -45,42 +45,19 @@ impl Observer for Print {
 }
 
 fn main() -> anyhow::Result<()> {
-    let rewards = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
-    let clock: Arc<dyn Clock> = Arc::new(WallClock::start());
     let logits = bandit::Logits::default();
     let learner = bandit::Learner::new(logits.clone());
-    let trainer = TrainerThread::spawn(clock.clone(), || {
+    let trainer = TrainerThread::spawn(Arc::new(WallClock::start()), || {
         Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>)
     })?;
-    let pipeline = Pipeline {
-        prompts: PromptSource::Thread(Box::new(bandit::prompts(25 * 4))),
-        prompts_ahead: 16,
-        curriculum: None,
-        schedule: Box::new(Synchronous::new(sync::Config {
-            prompts: 4,
-            responses: 8,
-            total_steps: None,
-        })?),
-        engine: Box::new(bandit::Arms::new(logits)),
-        max_response_length: 1,
-        warmup_steps: 0,
-        placement: None,
-        router: Router::default().route("bandit", Digit),
-        limit: Box::new(Limits::default()),
-        scoring: Scoring::Streamed,
-        advantage: Ranked.into(),
-        reward_kl: None,
-        begin: RunStart::Initial(trainer.publish_initial().map_err(anyhow::Error::msg)?),
-        snapshots: None,
-        trainer: Rc::new(trainer),
-        fetch: GroupDelivery::default(),
-        validator: None,
-        staleness: 0,
-        deterministic: false,
-        rewards: Executor::Tokio(rewards.handle().clone()),
-        time: RunTime::Wall(clock),
-        stop: Stop::default(),
-        watchdog: None,
-    };
-    Ok(pipeline.run(Print)?)
+    let rounds = sync::Config { prompts: 4, responses: 8, total_steps: None };
+    let pipeline = Pipeline::builder(
+        PromptSource::Thread(Box::new(bandit::prompts(25 * 4))),
+        Synchronous::new(rounds)?,
+        bandit::Arms::new(logits),
+        Router::default().route("bandit", Digit),
+        Rc::new(trainer),
+        1,
+    );
+    Ok(pipeline.advantage(Ranked).build()?.run(Print)?)
 }

@@ -91,5 +91,5 @@ pub mod prelude {
     };
     pub use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 
-    pub use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
+    pub use crate::pipeline::{Pipeline, PipelineBuilder, PromptSource, RunStart, RunTime};
 }

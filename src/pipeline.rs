@@ -1,5 +1,9 @@
 //! The RL step as one dataflow graph over stages that are passed by value.
 
+mod builder;
+
+pub use self::builder::PipelineBuilder;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +40,7 @@ use rollpacker_operators::{
 };
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
+use tokio::runtime::Runtime;
 
 /// Emits prompts until there are no more, or until they are no longer needed.
 pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
@@ -86,59 +91,34 @@ impl RunStart {
     }
 }
 
-/// The stages of an RL step, ready to be run.
+/// The stages of an RL step, ready to be run. [`Pipeline::builder`] puts them together.
 pub struct Pipeline {
-    /// The source of the prompts.
-    pub prompts: PromptSource,
-    /// Maximum number of prompts that the source may be ahead of the schedule.
-    pub prompts_ahead: usize,
-    /// The schedule, which decides the prompts and responses that each round launches and admits.
-    pub schedule: Box<dyn Schedule>,
-    /// The curriculum, which skips prompts by their pass rate; its staleness is set from [`staleness`](Self::staleness). `None` offers every
-    /// prompt to the schedule.
-    pub curriculum: Option<CurriculumStage>,
-    /// The engine that generates responses.
-    pub engine: Box<dyn RolloutEngine>,
-    /// The maximum response length in tokens. The ledger measures length shares relative to it.
-    pub max_response_length: u32,
-    /// The number of initial steps that the ledger's columns leave out.
-    pub warmup_steps: u64,
-    /// The policy that divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
-    pub placement: Option<Box<dyn PlacementPolicy>>,
-    /// The rewards that score responses, by data source.
-    pub router: Router,
-    /// The time limits of test cases. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
-    pub limit: Box<dyn TimeLimit>,
-    /// The time at which responses are scored.
-    pub scoring: Scoring,
-    /// The advantage estimator.
-    pub advantage: Estimator,
-    /// The coefficient of the KL penalty in rewards, or `None` for no penalty. The trainer estimates the divergence.
-    pub reward_kl: Option<KlController>,
-    /// The trainer.
-    pub trainer: Rc<TrainerThread>,
-    /// The time at which the trainer receives groups.
-    pub fetch: GroupDelivery,
-    /// The validator and the number of steps between two validations, 0 for none.
-    pub validator: Option<(u64, Rc<ValidatorThread>)>,
-    /// The start of the run.
-    pub begin: RunStart,
-    /// The plan by which snapshots of the run are taken; `None` disables them.
-    pub snapshots: Option<SnapshotPlan>,
-    /// Maximum number of steps by which the sampling policy may lag behind the trained one.
-    pub staleness: u64,
-    /// `true` if races between responses are decided by tokens instead of time, so that every run launches, admits and trains on the same
-    /// responses. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic trainer.
-    pub deterministic: bool,
-    /// The executor of the rewards.
-    pub rewards: Executor,
-    /// The time of the run. In virtual time no stage may block on a thread.
-    pub time: RunTime,
-    /// A handle to request that the run ends after the open round.
-    pub stop: Stop,
-    /// The watchdog, which reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was
-    /// requested.
-    pub watchdog: Option<WatchdogSettings>,
+    prompts: PromptSource,
+    prompts_ahead: usize,
+    schedule: Box<dyn Schedule>,
+    curriculum: Option<CurriculumStage>,
+    engine: Box<dyn RolloutEngine>,
+    max_response_length: u32,
+    warmup_steps: u64,
+    pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
+    router: Router,
+    limit: Box<dyn TimeLimit>,
+    scoring: Scoring,
+    advantage: Estimator,
+    reward_kl: Option<KlController>,
+    pub(crate) trainer: Rc<TrainerThread>,
+    fetch: GroupDelivery,
+    validator: Option<(u64, Rc<ValidatorThread>)>,
+    begin: RunStart,
+    snapshots: Option<SnapshotPlan>,
+    staleness: u64,
+    deterministic: bool,
+    rewards: Executor,
+    /// The runtime of `rewards`, if the program passed none. It must live until the run has ended.
+    own_rewards: Option<Runtime>,
+    pub(crate) time: RunTime,
+    stop: Stop,
+    watchdog: Option<WatchdogSettings>,
 }
 
 impl Pipeline {
@@ -147,6 +127,7 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
     pub fn run(mut self, observer: impl Observer + 'static) -> Result<(), Fault> {
+        let _rewards = self.own_rewards.take();
         let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
@@ -176,6 +157,7 @@ impl Pipeline {
         let RunTime::Wall(clock) = self.time.clone() else {
             return Err(Fault::new("pipeline", "virtual time supports a single worker only"));
         };
+        let _rewards = self.own_rewards.take();
         let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         let watchdog = self.watchdog(clock, &observer);

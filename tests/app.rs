@@ -203,3 +203,21 @@ fn settings_that_an_own_engine_cannot_honor_are_refused_by_name() {
     let error = refused(&place, &["simulate", "--config", job, "rollout.engine=uniform"]);
     assert!(error.contains("unknown key `rollout.engine`"), "{error}");
 }
+
+#[test]
+fn a_round_policy_is_a_schedule_that_trains_simulates_and_resumes() {
+    let place = Workplace::new(RECIPE);
+    let train = ["train", "--config", "recipe.toml", "trainer.save_freq=1", "schedule.name=first"];
+    let with = |more: &[&'static str]| {
+        let args = [&train[..], &["schedule.extra=2"], more].concat();
+        let end = run_example(&place, "round_policy", &args);
+        assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
+        place.summary("run")["steps"].as_u64()
+    };
+    assert_eq!(with(&["trainer.total_training_steps=2"]), Some(2));
+    assert_eq!(with(&["trainer.total_training_steps=4", "--resume"]), Some(4));
+    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
+    let job = ["simulate", "--config", job, "sim.steps=2", "schedule.name=first"];
+    let end = run_example(&place, "round_policy", &[&job[..], &["schedule.extra=16"]].concat());
+    assert_eq!(end.code, Some(0), "{end:?}");
+}

@@ -24,7 +24,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
-use rollpacker_operators::placement::{PlacementPolicy, drift};
+use rollpacker_operators::placement::drift;
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::reward::AdaptiveLimits;
 use rollpacker_operators::schedule::Schedule;
@@ -460,32 +460,36 @@ impl Session {
             RunStart::Initial(_) => None,
             RunStart::Resumed(restored) => last_prompt(restored)?,
         };
-        Ok(Pipeline {
-            prompts: self.prompt_source(last),
-            prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
-            schedule: self.opened.recipe.schedule()?,
-            curriculum: self.curriculum()?,
+        let stages = &self.opened.stages;
+        let builder = Pipeline::builder(
+            self.prompt_source(last),
+            self.opened.recipe.schedule()?,
             engine,
-            placement: placement.map(|policy| Box::new(policy) as Box<dyn PlacementPolicy>),
-            max_response_length: raw.data.max_response_length,
-            warmup_steps: 0,
-            router: self.opened.stages.router.clone(),
-            limit: Box::new(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?),
-            scoring: self.opened.recipe.scoring()?,
-            advantage: self.opened.advantage.clone(),
-            reward_kl: raw.reward_kl(),
-            trainer: trainer.clone(),
-            fetch: self.opened.recipe.gradient_mode()?,
-            validator,
-            begin,
-            snapshots: self.opened.snapshots.plan.clone(),
-            staleness: raw.algorithm.staleness,
-            deterministic: raw.trainer.deterministic,
-            rewards: Executor::Tokio(self.opened.rewards.handle().clone()),
-            time: RunTime::Wall(self.opened.stages.clock.clone()),
-            stop: stop.clone(),
-            watchdog: self.opened.watch.clone(),
-        })
+            stages.router.clone(),
+            trainer.clone(),
+            raw.data.max_response_length,
+        )
+        .curriculum(self.curriculum()?)
+        .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
+        .limit(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?)
+        .scoring(self.opened.recipe.scoring()?)
+        .advantage(self.opened.advantage.clone())
+        .reward_kl(raw.reward_kl())
+        .delivery(self.opened.recipe.gradient_mode()?)
+        .validator(validator)
+        .start(begin)
+        .snapshots(self.opened.snapshots.plan.clone())
+        .staleness(raw.algorithm.staleness)
+        .deterministic(raw.trainer.deterministic)
+        .rewards(Executor::Tokio(self.opened.rewards.handle().clone()))
+        .time(RunTime::Wall(stages.clock.clone()))
+        .stop(stop.clone())
+        .watchdog(self.opened.watch.clone());
+        let builder = match placement {
+            Some(policy) => builder.placement(policy),
+            None => builder,
+        };
+        Ok(builder.build()?)
     }
 
     fn curriculum(&self) -> anyhow::Result<Option<CurriculumStage>> {

@@ -4,16 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::step::PromptId;
-use rollpacker_operators::advantage::Grpo;
 use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
-use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_simulated::cluster::{Cost, TrainingLayout};
 use rollpacker_simulated::rollout::lengths::LengthModel;
@@ -26,7 +23,7 @@ use super::job::Job;
 use super::outcome::{Recorder, RunOutcome};
 use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
-use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
+use crate::pipeline::{Pipeline, PromptSource, RunTime};
 
 /// The number of prompts in a batch of the reader.
 const CHUNK: usize = 1024;
@@ -90,36 +87,25 @@ impl Stages {
     ) -> anyhow::Result<Pipeline> {
         let placement = instances.watch(placement::policy(job)?, job.raw.sim.warmup_steps);
         let trainer = Rc::new(self.trainer(job, log));
-        Ok(Pipeline {
-            prompts: PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
-            prompts_ahead: ROUNDS_AHEAD * job.raw.data.train_batch_size,
-            schedule: job.schedule()?,
-            curriculum: curriculum(job, self.seed)?,
-            engine: Box::new(self.engine(job)?),
-            max_response_length: job.raw.data.max_response_length,
-            warmup_steps: job.raw.sim.warmup_steps,
-            placement: Some(Box::new(placement)),
-            begin: RunStart::Initial(
-                trainer
-                    .publish_initial()
-                    .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
-            ),
-            snapshots: None,
-            router: self.router,
-            limit: Box::new(tasks::limit(job, self.seed)?),
-            scoring: job.scoring,
-            advantage: Grpo::default().into(),
-            reward_kl: None,
+        let raw = &job.raw;
+        let builder = Pipeline::builder(
+            PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
+            job.schedule()?,
+            self.engine(job)?,
+            self.router,
             trainer,
-            fetch: job.fetch,
-            validator: None,
-            staleness: job.raw.pipeline.staleness,
-            deterministic: false,
-            rewards: Executor::Inline,
-            time: RunTime::Virtual(self.clock),
-            stop: Stop::default(),
-            watchdog: None,
-        })
+            raw.data.max_response_length,
+        )
+        .curriculum(curriculum(job, self.seed)?)
+        .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
+        .warmup_steps(raw.sim.warmup_steps)
+        .placement(placement)
+        .limit(tasks::limit(job, self.seed)?)
+        .scoring(job.scoring)
+        .delivery(job.fetch)
+        .staleness(raw.pipeline.staleness)
+        .time(RunTime::Virtual(self.clock));
+        Ok(builder.build()?)
     }
 
     fn trainer(&self, job: &Job, log: TrainingLog) -> TrainerThread {

@@ -59,6 +59,14 @@ pub struct WatchdogSettings {
     pub pulse: ProgressCounter,
 }
 
+impl Default for WatchdogSettings {
+    /// Returns settings that report a stall after 5 minutes.
+    fn default() -> Self {
+        let after = Nanos::from_secs_f64(300.0);
+        Self { after, on_stall: OnStall::Warn, pulse: ProgressCounter::default() }
+    }
+}
+
 impl WatchdogSettings {
     /// Creates the watchdog of one worker; `tell` is called for stalls that do not end the run.
     #[must_use]

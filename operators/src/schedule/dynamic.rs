@@ -18,11 +18,9 @@
 //! - **End of an epoch.** The last round of an epoch admits the groups that exist, if any; this is not a failure.
 //! - **Tail batching** filters in the same way: see [`tail_batching::Config::filter_zero_variance`](super::tail_batching::Config).
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
+use super::ScheduleError;
 use super::error::{at_least, positive};
 use super::plan::{Plan, PlannedPrompt, RoundRules};
 use super::pool::Pool;
@@ -31,7 +29,6 @@ use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 use super::variance::{OnExhausted, ZeroVarianceFilter};
-use super::{Reason, RoundKind, ScheduleError};
 
 /// The configuration of [`Dynamic`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,18 +112,10 @@ impl RoundPolicy for Dynamic {
     }
 
     fn open(&mut self, share: RoundShare) {
-        let (lane, taken) = (Arc::default(), self.stock.take(share));
-        let (launched, quota) = (taken.len(), self.config.prompts);
-        self.rounds.open(Plan {
-            round: if launched > quota { RoundKind::Short } else { RoundKind::Full },
-            reason: if launched < quota { Reason::EpochEnd } else { Reason::Fresh },
-            epoch: share.epoch,
-            samples: self.config.responses,
-            responses: self.config.responses,
-            prompts: taken.into_iter().map(|left| left.planned(&lane, 0)).collect(),
-            places: BTreeMap::from([(Arc::clone(&lane), launched.min(quota))]),
-            rules: RoundRules { filters: true, ..RoundRules::default() },
-        });
+        let Config { prompts, responses, .. } = self.config;
+        let plan = Plan::new(share.epoch, self.stock.take(share), prompts, responses);
+        let rules = RoundRules { filters: true, ..RoundRules::default() };
+        self.rounds.open(Plan { rules, ..plan });
     }
 
     fn close(&mut self, round: OpenRound) {

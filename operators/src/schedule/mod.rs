@@ -24,7 +24,7 @@ mod prompt_gate;
 mod prompt_store;
 mod published;
 mod round;
-mod round_policy;
+pub mod round_policy;
 mod rounds;
 mod scores;
 pub(crate) mod sequencer;

@@ -10,38 +10,59 @@ use super::{Reason, RoundKind};
 
 /// The plan of a round.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     /// The kind of the round.
-    pub(super) round: RoundKind,
+    pub round: RoundKind,
     /// The reason for this kind of round.
-    pub(super) reason: Reason,
+    pub reason: Reason,
     /// The epoch of the round's prompts.
-    pub(super) epoch: u32,
+    pub epoch: u32,
     /// The number of responses launched for each prompt, at least `responses`.
-    pub(super) samples: u32,
+    pub samples: u32,
     /// The number of responses that form a group.
-    pub(super) responses: u32,
+    pub responses: u32,
     /// The prompts of the round, in any order.
-    pub(super) prompts: Vec<PlannedPrompt>,
+    pub prompts: Vec<PlannedPrompt>,
     /// The number of groups to admit by lane, at most the number of the lane's prompts. A lane without places launches for later rounds.
-    pub(super) places: BTreeMap<Arc<str>, usize>,
+    pub places: BTreeMap<Arc<str>, usize>,
     /// The rules by which the round runs.
-    pub(super) rules: RoundRules,
+    pub rules: RoundRules,
+}
+
+impl Plan {
+    /// Returns the plan of a round that launches `responses` responses of each prompt of `epoch` and admits the first `places` prompts whose
+    /// responses have all ended.
+    ///
+    /// All prompts share one lane. The round is [short](RoundKind::Short) if it launches more prompts than it admits.
+    #[must_use]
+    pub fn new(epoch: u32, prompts: Vec<LeftoverPrompt>, places: usize, responses: u32) -> Self {
+        let (lane, launched) = (Arc::default(), prompts.len());
+        Self {
+            round: if launched > places { RoundKind::Short } else { RoundKind::Full },
+            reason: if launched < places { Reason::EpochEnd } else { Reason::Fresh },
+            epoch,
+            samples: responses,
+            responses,
+            prompts: prompts.into_iter().map(|left| left.planned(&lane, 0)).collect(),
+            places: BTreeMap::from([(Arc::clone(&lane), launched.min(places))]),
+            rules: RoundRules::default(),
+        }
+    }
 }
 
 /// The rules by which a round runs its plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RoundRules {
+pub struct RoundRules {
     /// The maximum number of responses that run at a time; the others wait in the schedule.
-    pub(super) slots: usize,
+    pub slots: usize,
     /// The order in which waiting requests are launched.
-    pub(super) order: Order,
+    pub order: Order,
     /// The number of complete groups to wait for before the shortest are admitted. If `None`, each group is admitted when it is complete.
-    pub(super) harvest: Option<usize>,
+    pub harvest: Option<usize>,
     /// `true` to pause instead of abort the responses in flight when a lane has no place left.
-    pub(super) pauses: bool,
+    pub pauses: bool,
     /// `true` to reject groups without reward variance.
-    pub(super) filters: bool,
+    pub filters: bool,
 }
 
 impl Default for RoundRules {
@@ -53,7 +74,7 @@ impl Default for RoundRules {
 
 /// The order in which requests of equal priority are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Order {
+pub enum Order {
     /// Prompt by prompt: all requests of one prompt, then all of the next.
     Prompts,
     /// Requests of the group with the fewest responses left to end first.
@@ -64,35 +85,35 @@ pub(super) enum Order {
 
 /// A prompt of a [`Plan`].
 #[derive(Clone, Debug)]
-pub(super) struct PlannedPrompt {
+pub struct PlannedPrompt {
     /// The prompt.
-    pub(super) prompt: PromptId,
+    pub prompt: PromptId,
     /// The lane whose quota the prompt uses.
-    pub(super) lane: Arc<str>,
+    pub lane: Arc<str>,
     /// The reason for the launch.
-    pub(super) reason: Reason,
+    pub reason: Reason,
     /// The priority; requests with lower values are launched first.
-    pub(super) priority: u8,
+    pub priority: u8,
     /// The step that first launched the prompt, or `None` if no step did.
-    pub(super) since: Option<Step>,
+    pub since: Option<Step>,
     /// The responses that are resumed.
-    pub(super) kept: KeptSamples,
+    pub kept: KeptSamples,
 }
 
 /// The state of a prompt that is left for later rounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LeftoverPrompt {
+pub struct LeftoverPrompt {
     /// The prompt.
-    pub(super) prompt: PromptId,
+    pub prompt: PromptId,
     /// The step that first launched the prompt, or `None` if no step did.
-    pub(super) since: Option<Step>,
+    pub since: Option<Step>,
     /// The samples whose tokens are kept.
-    pub(super) kept: KeptSamples,
+    pub kept: KeptSamples,
 }
 
 /// Samples whose tokens are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KeptSamples {
+pub struct KeptSamples {
     pub(super) samples: BTreeSet<u32>,
     /// The number of samples used so far, kept or not.
     pub(super) used: u32,
@@ -100,12 +121,15 @@ pub(super) struct KeptSamples {
 
 impl LeftoverPrompt {
     /// Creates a prompt that was never launched.
-    pub(super) fn fresh(prompt: PromptId) -> Self {
+    #[must_use]
+    pub fn fresh(prompt: PromptId) -> Self {
         Self { prompt, since: None, kept: KeptSamples::default() }
     }
 
-    /// Converts the leftover prompt to a prompt of a round.
-    pub(super) fn planned(self, lane: &Arc<str>, priority: u8) -> PlannedPrompt {
+    /// Converts the leftover prompt to a prompt of a round, with the [lane](PlannedPrompt::lane) and the
+    /// [priority](PlannedPrompt::priority).
+    #[must_use]
+    pub fn planned(self, lane: &Arc<str>, priority: u8) -> PlannedPrompt {
         PlannedPrompt {
             prompt: self.prompt,
             lane: Arc::clone(lane),

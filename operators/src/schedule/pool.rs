@@ -13,7 +13,7 @@ use super::rounds::NextAction;
 ///
 /// A lane is a set of prompts with a quota of its own: a domain, or `""` for all prompts if no quotas are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pool {
+pub struct Pool {
     epochs: BTreeMap<u32, BTreeMap<Arc<str>, VecDeque<PromptId>>>,
     latest: u32,
     ended: bool,
@@ -21,7 +21,7 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Adds a prompt at the end of its lane.
-    pub(super) fn put(&mut self, epoch: u32, lane: &Arc<str>, prompt: PromptId) {
+    pub fn put(&mut self, epoch: u32, lane: &Arc<str>, prompt: PromptId) {
         self.reach(epoch);
         self.epochs
             .entry(epoch)
@@ -47,7 +47,8 @@ impl Pool {
     }
 
     /// Returns the earliest epoch with a prompt in the pool.
-    pub(super) fn first_epoch(&self) -> Option<u32> {
+    #[must_use]
+    pub fn first_epoch(&self) -> Option<u32> {
         self.epochs.keys().next().copied()
     }
 
@@ -57,7 +58,8 @@ impl Pool {
     }
 
     /// Returns `true` if the pool is empty and no prompt will be offered.
-    pub(super) fn is_over(&self) -> bool {
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         self.ended && self.epochs.is_empty()
     }
 
@@ -67,13 +69,14 @@ impl Pool {
     }
 
     /// Returns the number of available prompts, at most `wanted`, or `None` if more may still be offered.
-    pub(super) fn fresh(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
+    #[must_use]
+    pub fn fresh(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
         let fresh = self.len(epoch, lane).min(wanted);
         (fresh == wanted || self.has_all_of(epoch)).then_some(fresh)
     }
 
     /// Removes and returns another prompt of a lane.
-    pub(super) fn one_more(&mut self, epoch: u32, lane: &str) -> NextAction<LeftoverPrompt> {
+    pub fn one_more(&mut self, epoch: u32, lane: &str) -> NextAction<LeftoverPrompt> {
         match self.fresh(epoch, lane, 1) {
             None => NextAction::Prompts,
             Some(count) => match self.take(epoch, lane, count).pop() {
@@ -84,7 +87,7 @@ impl Pool {
     }
 
     /// Removes and returns the first `count` prompts of a lane, or all if there are fewer.
-    pub(super) fn take(&mut self, epoch: u32, lane: &str, count: usize) -> Vec<PromptId> {
+    pub fn take(&mut self, epoch: u32, lane: &str, count: usize) -> Vec<PromptId> {
         let Some(lanes) = self.epochs.get_mut(&epoch) else { return Vec::new() };
         let Some(prompts) = lanes.get_mut(lane) else { return Vec::new() };
         let taken = prompts.drain(..count.min(prompts.len())).collect();

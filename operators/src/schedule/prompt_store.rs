@@ -13,7 +13,7 @@ use super::{Decision, Queue, Reason};
 
 /// Fresh prompts, and prompts left by earlier rounds. All leftover prompts belong to one epoch and go into the next round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct PromptStore {
+pub struct PromptStore {
     pub(super) pool: Pool,
     epoch: u32,
     left: Vec<LeftoverPrompt>,
@@ -21,20 +21,23 @@ pub(super) struct PromptStore {
 
 /// The prompts of an upcoming round: all that are left, and `fresh` fresh ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RoundShare {
-    pub(super) epoch: u32,
-    pub(super) fresh: usize,
+pub struct RoundShare {
+    /// The epoch of the prompts.
+    pub epoch: u32,
+    /// The number of fresh prompts.
+    pub fresh: usize,
 }
 
 impl PromptStore {
+    /// Returns the prompts that were offered and not taken.
+    pub fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
     /// Returns the next round, for rounds that launch `launched` prompts and admit `quota`. It is smaller at the end of an epoch, and
     /// launches no more prompts than the rest of the run can admit.
-    pub(super) fn next(
-        &self,
-        rounds: &Rounds,
-        launched: usize,
-        quota: usize,
-    ) -> NextAction<RoundShare> {
+    #[must_use]
+    pub fn next(&self, rounds: &Rounds, launched: usize, quota: usize) -> NextAction<RoundShare> {
         if rounds.left() == 0 {
             return NextAction::Finish;
         }
@@ -48,7 +51,7 @@ impl PromptStore {
     }
 
     /// Removes the prompts of a round, in the order in which they were read.
-    pub(super) fn take(&mut self, RoundShare { epoch, fresh }: RoundShare) -> Vec<LeftoverPrompt> {
+    pub fn take(&mut self, RoundShare { epoch, fresh }: RoundShare) -> Vec<LeftoverPrompt> {
         let mut taken = std::mem::take(&mut self.left);
         taken.extend(self.pool.take(epoch, "", fresh).into_iter().map(LeftoverPrompt::fresh));
         taken
@@ -60,7 +63,7 @@ impl PromptStore {
     }
 
     /// Closes a round; the prompts that it left go into the next one.
-    pub(super) fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
+    pub fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
         let step = round.step();
         self.epoch = round.epoch();
         self.left.extend(defer_rest(round, rounds).map(|(_, left)| left));

@@ -13,7 +13,7 @@ use super::{Decision, Reason, RoundKind};
 
 /// A round that was launched and is not closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct OpenRound {
+pub struct OpenRound {
     step: Step,
     kind: RoundKind,
     epoch: u32,
@@ -47,15 +47,15 @@ struct LaneCounts {
 
 /// A prompt that was rejected and may be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Vacancy {
+pub struct Vacancy {
     /// The epoch of the round.
-    pub(super) epoch: u32,
+    pub epoch: u32,
     /// The lane that lacks a prompt.
-    pub(super) lane: Arc<str>,
+    pub lane: Arc<str>,
     /// The number of prompts of the lane so far.
-    pub(super) prompts: usize,
+    pub prompts: usize,
     /// `true` if the lane admits fewer groups than planned unless the prompt is replaced.
-    pub(super) is_needed: bool,
+    pub is_needed: bool,
 }
 
 impl OpenRound {
@@ -131,22 +131,25 @@ impl OpenRound {
     }
 
     /// Returns the step of the round.
-    pub(super) fn step(&self) -> Step {
+    #[must_use]
+    pub fn step(&self) -> Step {
         self.step
     }
 
     /// Returns the kind of the round.
-    pub(super) fn kind(&self) -> RoundKind {
+    #[must_use]
+    pub fn kind(&self) -> RoundKind {
         self.kind
     }
 
     /// Returns the epoch of the round's prompts.
-    pub(super) fn epoch(&self) -> u32 {
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
     /// Returns the prompts of the round, ascending.
-    pub(super) fn prompts(&self) -> impl Iterator<Item = PromptId> {
+    pub fn prompts(&self) -> impl Iterator<Item = PromptId> {
         self.groups.keys().copied()
     }
 
@@ -161,7 +164,7 @@ impl OpenRound {
 
     /// Returns the prompts that were neither admitted nor rejected, ascending, each with its lane. The boolean is `true` if the prompt is
     /// deferred, and `false` if it was never launched in the round.
-    pub(super) fn into_rest(self) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt, bool)> {
+    pub fn into_rest(self) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt, bool)> {
         let is_left = |group: &Group| matches!(group.fate, None | Some(GroupOutcome::Deferred));
         let left = self.groups.into_iter().filter(move |(_, group)| is_left(group));
         left.map(|(prompt, group)| {

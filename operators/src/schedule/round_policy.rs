@@ -1,4 +1,52 @@
-//! The common part of the built-in schedules: a pool of fresh prompts, one round at a time, and replacement of rejected prompts.
+//! The short way to a schedule: a pool of fresh prompts, one round at a time, and replacement of rejected prompts.
+//!
+//! Most built-in schedules implement [`RoundPolicy`]. It decides between two rounds: which prompts the next one launches and how many it
+//! admits. Everything inside of a round follows from its [`Plan`]: launches, admissions, aborts, and the deferral of the rest. A type that
+//! also implements `Serialize` and `Deserialize` is a [`Schedule`], whose snapshots are its serialized state.
+//!
+//! ```
+//! use rollpacker_operators::schedule::Schedule;
+//! use rollpacker_operators::schedule::round_policy::*;
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// Launches 6 prompts with 2 responses each, trains on the first 4 to complete, and takes the others into the next round.
+//! #[derive(Serialize, Deserialize)]
+//! struct FirstFour {
+//!     store: PromptStore,
+//!     rounds: Rounds,
+//! }
+//!
+//! impl RoundPolicy for FirstFour {
+//!     type Upcoming = RoundShare;
+//!
+//!     fn rounds(&mut self) -> &mut Rounds {
+//!         &mut self.rounds
+//!     }
+//!
+//!     fn rounds_ref(&self) -> &Rounds {
+//!         &self.rounds
+//!     }
+//!
+//!     fn pool(&mut self) -> &mut Pool {
+//!         self.store.pool()
+//!     }
+//!
+//!     fn next(&self) -> NextAction<RoundShare> {
+//!         self.store.next(&self.rounds, 6, 4)
+//!     }
+//!
+//!     fn open(&mut self, share: RoundShare) {
+//!         self.rounds.open(Plan::new(share.epoch, self.store.take(share), 4, 2));
+//!     }
+//!
+//!     fn close(&mut self, round: OpenRound) {
+//!         self.store.close(round, &mut self.rounds);
+//!     }
+//! }
+//!
+//! let schedule = FirstFour { store: PromptStore::default(), rounds: Rounds::new(Some(100)) };
+//! assert!(schedule.wants_prompts());
+//! ```
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
@@ -6,15 +54,24 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::plan::PlannedPrompt;
-use super::pool::Pool;
-use super::round::{OpenRound, Vacancy};
-use super::rounds::{NextAction, Rounds};
+pub use super::plan::{KeptSamples, LeftoverPrompt, Order, Plan, PlannedPrompt, RoundRules};
+pub use super::pool::Pool;
+pub use super::prompt_store::{PromptStore, RoundShare};
+pub use super::round::{OpenRound, Vacancy};
+pub use super::rounds::{NextAction, Rounds};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Event, Offer, Schedule};
 
-/// The decisions of a schedule between two rounds; the provided methods turn it into a [`Schedule`].
-pub(super) trait RoundPolicy {
+/// The decisions of a schedule between two rounds. A type that also implements `Serialize` and `Deserialize` is a [`Schedule`].
+///
+/// # Contract
+/// - [`next`](Self::next) has no effect and depends only on the state, so that it returns the same until an event changes the state.
+/// - [`open`](Self::open) takes the prompts of its plan from the pool or from those that earlier rounds left, and passes the plan to
+///   [`Rounds::open`]. A plan has at least one prompt.
+/// - [`close`](Self::close) stores the prompts that the round leaves, decides [`Defer`](Decision::Defer) for those that were launched, and
+///   passes the step to [`Rounds::close`]. [`PromptStore::close`] does all of this.
+/// - The serialized state contains everything that [`next`](Self::next) depends on. Maps have numbers or text as keys.
+pub trait RoundPolicy {
     /// The plan of the next round, as far as it is known.
     type Upcoming: PartialEq;
 
@@ -78,74 +135,68 @@ pub(super) trait RoundPolicy {
     fn round_size(&self) -> Option<(usize, u32)> {
         None
     }
+}
 
-    /// Processes an event, and then takes every decision that has become possible.
-    fn tell(&mut self, event: Event) {
-        if self.rounds().is_finished() {
-            return;
-        }
-        match event {
-            Event::Prompt(offer) => self.offer(offer),
-            Event::EndOfPrompts => self.pool().end(),
-            Event::Policy { step } => self.rounds().on_policy(step),
-            Event::Response { id, tokens, finish_reason } => {
-                self.on_response(id, tokens, finish_reason);
-            }
-            Event::Scored { id, score } => self.on_score(id, score),
-        }
-        self.settle();
+/// Processes an event, and then takes every decision that has become possible.
+fn tell<P: RoundPolicy>(policy: &mut P, event: Event) {
+    if policy.rounds().is_finished() {
+        return;
     }
-
-    /// Returns `true` if the schedule cannot continue without a prompt.
-    fn asks(&self) -> bool {
-        let rounds = self.rounds_ref();
-        rounds.vacancy().is_some() || (rounds.is_idle() && self.next() == NextAction::Prompts)
+    match event {
+        Event::Prompt(offer) => policy.offer(offer),
+        Event::EndOfPrompts => policy.pool().end(),
+        Event::Policy { step } => policy.rounds().on_policy(step),
+        Event::Response { id, tokens, finish_reason } => {
+            policy.on_response(id, tokens, finish_reason);
+        }
+        Event::Scored { id, score } => policy.on_score(id, score),
     }
+    settle(policy);
+}
 
-    /// Takes every decision that is possible now.
-    ///
-    /// The order matters: rejected prompts are replaced before the round is tested for completion, because a replacement that is given up
-    /// may complete it. A completed round is closed before the next one is considered, since the next round depends on the prompts that
-    /// this one deferred.
-    fn settle(&mut self) {
-        self.refill();
-        if let Some(round) = self.rounds().take_decided() {
-            self.close(round);
-        }
-        if !self.rounds().is_idle() {
-            return;
-        }
-        match self.next() {
-            NextAction::Finish => self.rounds().finish(),
-            NextAction::Round(upcoming) if self.rounds().is_due() => self.open(upcoming),
-            NextAction::Round(_) | NextAction::Prompts => {}
-        }
+/// Takes every decision that is possible now.
+///
+/// The order matters: rejected prompts are replaced before the round is tested for completion, because a replacement that is given up may
+/// complete it. A completed round is closed before the next one is considered, since the next round depends on the prompts that this one
+/// deferred.
+fn settle<P: RoundPolicy>(policy: &mut P) {
+    refill(policy);
+    if let Some(round) = policy.rounds().take_decided() {
+        policy.close(round);
     }
+    if !policy.rounds().is_idle() {
+        return;
+    }
+    match policy.next() {
+        NextAction::Finish => policy.rounds().finish(),
+        NextAction::Round(upcoming) if policy.rounds().is_due() => policy.open(upcoming),
+        NextAction::Round(_) | NextAction::Prompts => {}
+    }
+}
 
-    /// Replaces rejected prompts, as far as the bound and the prompts allow.
-    fn refill(&mut self) {
-        while let Some(vacancy) = self.rounds().vacancy() {
-            let quota = self.quota(&vacancy.lane);
-            let bound = self.filter().filter(|filter| !filter.allows(vacancy.prompts, quota));
-            if let Some(failure) = bound.and_then(|filter| filter.failure(&vacancy)) {
-                return self.rounds().fail(failure);
-            }
-            let next = match bound {
-                Some(_) => NextAction::Finish,
-                None => self.replacement(&vacancy),
-            };
-            match next {
-                NextAction::Prompts => return,
-                NextAction::Round(planned) => self.rounds().replace(planned),
-                NextAction::Finish => self.rounds().give_up(&vacancy.lane),
-            }
+/// Replaces rejected prompts, as far as the bound and the prompts allow.
+fn refill<P: RoundPolicy>(policy: &mut P) {
+    while let Some(vacancy) = policy.rounds().vacancy() {
+        let quota = policy.quota(&vacancy.lane);
+        let bound = policy.filter().filter(|filter| !filter.allows(vacancy.prompts, quota));
+        if let Some(failure) = bound.and_then(|filter| filter.failure(&vacancy)) {
+            return policy.rounds().fail(failure);
+        }
+        let next = match bound {
+            Some(_) => NextAction::Finish,
+            None => policy.replacement(&vacancy),
+        };
+        match next {
+            NextAction::Prompts => return,
+            NextAction::Round(planned) => policy.rounds().replace(planned),
+            NextAction::Finish => policy.rounds().give_up(&vacancy.lane),
         }
     }
 }
 
 impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
     fn on(&mut self, _now: Nanos, event: Event) {
-        self.tell(event);
+        tell(self, event);
     }
 
     fn poll(&mut self) -> Option<Decision> {
@@ -153,7 +204,8 @@ impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
     }
 
     fn wants_prompts(&self) -> bool {
-        self.asks()
+        let rounds = self.rounds_ref();
+        rounds.vacancy().is_some() || (rounds.is_idle() && self.next() == NextAction::Prompts)
     }
 
     fn wants_scores(&self) -> bool {

@@ -12,7 +12,7 @@ use super::{Decision, Queue, RoundKind};
 
 /// The next action of a schedule, assuming that its policy is published.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum NextAction<T> {
+pub enum NextAction<T> {
     /// Wait: the action depends on further prompts.
     Prompts,
     /// Open a round.
@@ -23,7 +23,8 @@ pub(super) enum NextAction<T> {
 
 impl<T> NextAction<T> {
     /// Maps the round with `f`.
-    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> NextAction<U> {
+    #[must_use]
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> NextAction<U> {
         match self {
             Self::Prompts => NextAction::Prompts,
             Self::Round(round) => NextAction::Round(f(round)),
@@ -34,7 +35,7 @@ impl<T> NextAction<T> {
 
 /// The rounds of a run. One is open at a time, in the order of their steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Rounds {
+pub struct Rounds {
     total_steps: Option<u64>,
     /// The step after the last that was opened.
     next: Step,
@@ -47,7 +48,8 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// Creates the rounds of a run that ends before step `total_steps`; none is open.
-    pub(super) fn new(total_steps: Option<u64>) -> Self {
+    #[must_use]
+    pub fn new(total_steps: Option<u64>) -> Self {
         Self {
             total_steps,
             next: Step(0),
@@ -67,12 +69,14 @@ impl Rounds {
     }
 
     /// Returns the step of the round that opens next.
-    pub(super) fn upcoming(&self) -> Step {
+    #[must_use]
+    pub fn upcoming(&self) -> Step {
         self.due.first().copied().unwrap_or(self.next)
     }
 
     /// Returns the number of rounds that the run has left, including the upcoming one.
-    pub(super) fn left(&self) -> u64 {
+    #[must_use]
+    pub fn left(&self) -> u64 {
         self.total_steps.map_or(u64::MAX, |total| total.saturating_sub(self.upcoming().0))
     }
 
@@ -113,7 +117,8 @@ impl Rounds {
     }
 
     /// Returns the kind of the open round.
-    pub(super) fn kind(&self) -> Option<RoundKind> {
+    #[must_use]
+    pub fn kind(&self) -> Option<RoundKind> {
         self.open.as_ref().map(OpenRound::kind)
     }
 
@@ -137,12 +142,14 @@ impl Rounds {
     }
 
     /// Returns the step of the open round.
-    pub(super) fn open_step(&self) -> Option<Step> {
+    #[must_use]
+    pub fn open_step(&self) -> Option<Step> {
         self.open.as_ref().map(OpenRound::step)
     }
 
     /// Returns the epoch of the open round.
-    pub(super) fn open_epoch(&self) -> Option<u32> {
+    #[must_use]
+    pub fn open_epoch(&self) -> Option<u32> {
         self.open.as_ref().map(OpenRound::epoch)
     }
 
@@ -152,7 +159,7 @@ impl Rounds {
     }
 
     /// Opens the upcoming round.
-    pub(super) fn open(&mut self, plan: Plan) {
+    pub fn open(&mut self, plan: Plan) {
         let step = self.upcoming();
         self.due.remove(&step);
         self.next = step.next();
@@ -165,7 +172,7 @@ impl Rounds {
     }
 
     /// Closes the round that was removed.
-    pub(super) fn close(&mut self, step: Step, queue: Queue) {
+    pub fn close(&mut self, step: Step, queue: Queue) {
         self.out.push_back(Decision::Close { step, queue });
     }
 
@@ -182,7 +189,7 @@ impl Rounds {
     }
 
     /// Appends a decision that is not one of the open round's own.
-    pub(super) fn decide(&mut self, decision: Decision) {
+    pub fn decide(&mut self, decision: Decision) {
         self.out.push_back(decision);
     }
 

@@ -93,7 +93,7 @@ pub struct Sorted {
 
 /// The number of prompts that an upcoming round loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UpcomingLoads {
+pub struct UpcomingLoads {
     epoch: u32,
     load: usize,
     ahead: usize,

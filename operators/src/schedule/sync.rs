@@ -4,11 +4,9 @@
 //! that rewards and gradients are computed while others still generate. The round closes with its last response. The last round of an epoch
 //! takes the prompts that are left.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
+use super::ScheduleError;
 use super::error::positive;
 use super::plan::{Plan, RoundRules};
 use super::pool::Pool;
@@ -16,7 +14,6 @@ use super::prompt_store::{PromptStore, RoundShare};
 use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
-use super::{Reason, RoundKind, ScheduleError};
 
 /// The configuration of [`Synchronous`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,18 +78,9 @@ impl RoundPolicy for Synchronous {
     }
 
     fn open(&mut self, share: RoundShare) {
-        let (lane, taken) = (Arc::default(), self.stock.take(share));
-        let prompts = taken.len();
-        self.rounds.open(Plan {
-            round: RoundKind::Full,
-            reason: if prompts < self.config.prompts { Reason::EpochEnd } else { Reason::Fresh },
-            epoch: share.epoch,
-            samples: self.config.responses,
-            responses: self.config.responses,
-            prompts: taken.into_iter().map(|left| left.planned(&lane, 0)).collect(),
-            places: BTreeMap::from([(Arc::clone(&lane), prompts)]),
-            rules: self.rules.clone(),
-        });
+        let Config { prompts, responses, .. } = self.config;
+        let plan = Plan::new(share.epoch, self.stock.take(share), prompts, responses);
+        self.rounds.open(Plan { rules: self.rules.clone(), ..plan });
     }
 
     fn close(&mut self, round: OpenRound) {

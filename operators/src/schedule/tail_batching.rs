@@ -163,7 +163,7 @@ struct LaneQuota {
 
 /// An upcoming round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Upcoming {
+pub struct Upcoming {
     round: RoundKind,
     reason: Reason,
     epoch: u32,

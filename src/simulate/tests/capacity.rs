@@ -108,7 +108,7 @@ fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     let trainer = SimulatedTrainer::new(job.cost(), layout, devices, lengths, clock.clone());
     let trainer = LoggedTrainer { trainer, clock: clock.clone(), devices, log: log.clone() };
     pipeline.trainer = Rc::new(TrainerThread::in_virtual_time(clock, Box::new(trainer)));
-    pipeline.placement = pipeline.placement.map(|policy| {
+    pipeline.placement = pipeline.placement.take().map(|policy| {
         let log = log.clone();
         Box::new(LoggedPlacement { policy, now: Nanos(0), log }) as Box<dyn PlacementPolicy>
     });

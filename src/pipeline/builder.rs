@@ -1,0 +1,278 @@
+//! The construction of a pipeline: the stages that every run needs, and settings with defaults.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rollpacker_dataflow::bridge::Executor;
+use rollpacker_dataflow::clock::WallClock;
+use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::snapshot::SnapshotPlan;
+use rollpacker_dataflow::watchdog::WatchdogSettings;
+use rollpacker_operators::advantage::{Estimator, Grpo, KlController};
+use rollpacker_operators::curriculum::CurriculumStage;
+use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::placement::PlacementPolicy;
+use rollpacker_operators::reward::TimeLimit;
+use rollpacker_operators::schedule::Schedule;
+use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::validate::ValidatorThread;
+use rollpacker_stages::reward::{Limits, Router};
+use rollpacker_stages::rollout::RolloutEngine;
+use tokio::runtime::{self, Runtime};
+
+use super::{Pipeline, PromptSource, RunStart, RunTime};
+
+/// The default of [`PipelineBuilder::prompts_ahead`].
+const PROMPTS_AHEAD: usize = 64;
+
+/// A [`Pipeline`] under construction; see [`Pipeline::builder`].
+#[must_use = "`build` returns the pipeline"]
+pub struct PipelineBuilder {
+    prompts: PromptSource,
+    schedule: Box<dyn Schedule>,
+    curriculum: Option<CurriculumStage>,
+    engine: Box<dyn RolloutEngine>,
+    router: Router,
+    trainer: Rc<TrainerThread>,
+    max_response_length: u32,
+    prompts_ahead: usize,
+    warmup_steps: u64,
+    placement: Option<Box<dyn PlacementPolicy>>,
+    limit: Box<dyn TimeLimit>,
+    scoring: Scoring,
+    advantage: Estimator,
+    reward_kl: Option<KlController>,
+    delivery: GroupDelivery,
+    validator: Option<(u64, Rc<ValidatorThread>)>,
+    start: Option<RunStart>,
+    snapshots: Option<SnapshotPlan>,
+    staleness: u64,
+    deterministic: bool,
+    rewards: Option<Executor>,
+    time: RunTime,
+    stop: Stop,
+    watchdog: Option<WatchdogSettings>,
+}
+
+impl Pipeline {
+    /// Returns a builder with the stages that every run needs. All other settings have defaults.
+    ///
+    /// `prompts` is the source of the prompts, `schedule` decides the prompts and responses that each round launches and admits, `engine`
+    /// generates responses, `router` scores them by data source, and `trainer` trains. `max_response_length` is the maximum length of a
+    /// response in tokens, relative to which the metrics measure length shares.
+    ///
+    /// `examples/custom_advantage.rs` is a complete program:
+    ///
+    /// ```
+    /// use std::rc::Rc;
+    ///
+    /// use rollpacker::pipeline::{Pipeline, PromptSource};
+    /// use rollpacker::prelude::*;
+    ///
+    /// fn pipeline(
+    ///     prompts: PromptSource,
+    ///     engine: impl RolloutEngine + 'static,
+    ///     trainer: TrainerThread,
+    ///     router: Router,
+    /// ) -> anyhow::Result<Pipeline> {
+    ///     let rounds = sync::Config { prompts: 4, responses: 8, total_steps: Some(100) };
+    ///     let schedule = Synchronous::new(rounds)?;
+    ///     let builder = Pipeline::builder(prompts, schedule, engine, router, Rc::new(trainer), 512);
+    ///     Ok(builder.advantage(Rloo).staleness(1).build()?)
+    /// }
+    /// ```
+    pub fn builder(
+        prompts: PromptSource,
+        schedule: impl Schedule + 'static,
+        engine: impl RolloutEngine + 'static,
+        router: Router,
+        trainer: Rc<TrainerThread>,
+        max_response_length: u32,
+    ) -> PipelineBuilder {
+        PipelineBuilder {
+            prompts,
+            schedule: Box::new(schedule),
+            curriculum: None,
+            engine: Box::new(engine),
+            router,
+            trainer,
+            max_response_length,
+            prompts_ahead: PROMPTS_AHEAD,
+            warmup_steps: 0,
+            placement: None,
+            limit: Box::new(Limits::default()),
+            scoring: Scoring::default(),
+            advantage: Grpo::default().into(),
+            reward_kl: None,
+            delivery: GroupDelivery::default(),
+            validator: None,
+            start: None,
+            snapshots: None,
+            staleness: 0,
+            deterministic: false,
+            rewards: None,
+            time: RunTime::Wall(Arc::new(WallClock::start())),
+            stop: Stop::default(),
+            watchdog: Some(WatchdogSettings::default()),
+        }
+    }
+}
+
+impl PipelineBuilder {
+    /// Sets the maximum number of prompts that the source may be ahead of the schedule. Default: 64. A schedule that needs more prompts to
+    /// decide receives them.
+    pub fn prompts_ahead(self, prompts_ahead: usize) -> Self {
+        Self { prompts_ahead, ..self }
+    }
+
+    /// Sets the number of initial steps that the ledger's metrics leave out. Default: 0.
+    pub fn warmup_steps(self, warmup_steps: u64) -> Self {
+        Self { warmup_steps, ..self }
+    }
+
+    /// Sets the curriculum, which skips prompts by their pass rate; its staleness becomes that of the pipeline. Default: `None`, which offers
+    /// every prompt to the schedule.
+    pub fn curriculum(self, curriculum: impl Into<Option<CurriculumStage>>) -> Self {
+        Self { curriculum: curriculum.into(), ..self }
+    }
+
+    /// Sets the policy that divides devices between generation and training. Default: none, which runs the engine as it is, with the trainer
+    /// next to it.
+    pub fn placement(self, policy: impl PlacementPolicy + 'static) -> Self {
+        Self { placement: Some(Box::new(policy)), ..self }
+    }
+
+    /// Sets the time limits of test cases. Default: [`Limits::default`], the same for all responses.
+    pub fn limit(self, limit: impl TimeLimit + 'static) -> Self {
+        Self { limit: Box::new(limit), ..self }
+    }
+
+    /// Sets the time at which responses are scored. Default: as they end.
+    pub fn scoring(self, scoring: Scoring) -> Self {
+        Self { scoring, ..self }
+    }
+
+    /// Sets the advantage estimator. Default: [`Grpo`].
+    pub fn advantage(self, estimator: impl Into<Estimator>) -> Self {
+        Self { advantage: estimator.into(), ..self }
+    }
+
+    /// Sets the coefficient of the KL penalty in rewards; the trainer estimates the divergence. Default: `None`, no penalty.
+    pub fn reward_kl(self, controller: impl Into<Option<KlController>>) -> Self {
+        Self { reward_kl: controller.into(), ..self }
+    }
+
+    /// Sets the rule by which the trainer receives groups. Default: as they are complete.
+    pub fn delivery(self, delivery: GroupDelivery) -> Self {
+        Self { delivery, ..self }
+    }
+
+    /// Sets the validator and the number of steps between two validations, 0 for none. Default: `None`.
+    pub fn validator(self, validator: impl Into<Option<(u64, Rc<ValidatorThread>)>>) -> Self {
+        Self { validator: validator.into(), ..self }
+    }
+
+    /// Sets the start of the run. Default: the first step, with the weights that the trainer publishes when the pipeline is built.
+    pub fn start(self, start: RunStart) -> Self {
+        Self { start: Some(start), ..self }
+    }
+
+    /// Sets the plan by which snapshots of the run are taken. Default: `None`, no snapshots.
+    pub fn snapshots(self, plan: impl Into<Option<SnapshotPlan>>) -> Self {
+        Self { snapshots: plan.into(), ..self }
+    }
+
+    /// Sets the maximum number of steps by which the sampling policy may lag behind the trained one. Default: 0.
+    pub fn staleness(self, staleness: u64) -> Self {
+        Self { staleness, ..self }
+    }
+
+    /// Decides races between responses by tokens instead of time, so that every run launches, admits and trains on the same responses.
+    /// Default: `false`. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic trainer.
+    pub fn deterministic(self, deterministic: bool) -> Self {
+        Self { deterministic, ..self }
+    }
+
+    /// Sets the executor of the rewards. Default: a thread of the pipeline, or the worker's own thread in virtual time.
+    pub fn rewards(self, executor: Executor) -> Self {
+        Self { rewards: Some(executor), ..self }
+    }
+
+    /// Sets the time of the run. Default: the wall time since the builder was created. In virtual time no stage may block on a thread.
+    pub fn time(self, time: RunTime) -> Self {
+        Self { time, ..self }
+    }
+
+    /// Sets the handle to request that the run ends after the open round. Default: one that nobody holds.
+    pub fn stop(self, stop: Stop) -> Self {
+        Self { stop, ..self }
+    }
+
+    /// Sets the watchdog, which reports a stall to the observer or ends the run, and `None` disables it. Default: the default of
+    /// [`WatchdogSettings`]. Unused in virtual time. Always ends a stalled run if [`stop`](Self::stop) was requested.
+    pub fn watchdog(self, watchdog: impl Into<Option<WatchdogSettings>>) -> Self {
+        Self { watchdog: watchdog.into(), ..self }
+    }
+
+    /// Returns the pipeline. If no [`start`](Self::start) was set, the trainer publishes its initial weights.
+    ///
+    /// # Errors
+    /// If the trainer cannot publish its weights, or the system has no thread for the rewards.
+    pub fn build(self) -> Result<Pipeline, Fault> {
+        let start = match self.start {
+            Some(start) => start,
+            None => initial(&self.trainer)?,
+        };
+        let (rewards, own_rewards) = match (self.rewards, &self.time) {
+            (Some(executor), _) => (executor, None),
+            (None, RunTime::Virtual(_)) => (Executor::Inline, None),
+            (None, RunTime::Wall(_)) => {
+                let own = reward_thread()?;
+                (Executor::Tokio(own.handle().clone()), Some(own))
+            }
+        };
+        Ok(Pipeline {
+            prompts: self.prompts,
+            prompts_ahead: self.prompts_ahead,
+            schedule: self.schedule,
+            curriculum: self.curriculum,
+            engine: self.engine,
+            max_response_length: self.max_response_length,
+            warmup_steps: self.warmup_steps,
+            placement: self.placement,
+            router: self.router,
+            limit: self.limit,
+            scoring: self.scoring,
+            advantage: self.advantage,
+            reward_kl: self.reward_kl,
+            trainer: self.trainer,
+            fetch: self.delivery,
+            validator: self.validator,
+            begin: start,
+            snapshots: self.snapshots,
+            staleness: self.staleness,
+            deterministic: self.deterministic,
+            rewards,
+            own_rewards,
+            time: self.time,
+            stop: self.stop,
+            watchdog: self.watchdog,
+        })
+    }
+}
+
+fn initial(trainer: &TrainerThread) -> Result<RunStart, Fault> {
+    let failed =
+        |reason| Fault::new("pipeline", format!("publishing the initial weights: {reason}"));
+    trainer.publish_initial().map(RunStart::Initial).map_err(failed)
+}
+
+/// Starts the thread that scores responses if the program has none.
+fn reward_thread() -> Result<Runtime, Fault> {
+    let mut threads = runtime::Builder::new_multi_thread();
+    let started = threads.worker_threads(1).thread_name("reward").enable_all().build();
+    started.map_err(|error| {
+        Fault::new("pipeline", format!("cannot start the thread of the rewards: {error}"))
+    })
+}
