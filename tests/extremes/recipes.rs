@@ -45,7 +45,7 @@ num_key_value_heads = 1
 "#;
 
 /// Settings that keys need to have an effect, by the prefix of the key.
-const BESIDE: [(&str, &[&str]); 18] = [
+const BESIDE: [(&str, &[&str]); 19] = [
     ("critic.", &["algorithm.adv_estimator=gae"]),
     ("trainer.critic_warmup", &["algorithm.adv_estimator=gae"]),
     ("algorithm.gamma", &["algorithm.adv_estimator=gae"]),
@@ -58,6 +58,7 @@ const BESIDE: [(&str, &[&str]); 18] = [
     ("trainer.save_freq", &["trainer.max_ckpt_to_keep=1"]),
     ("trainer.max_ckpt_to_keep", &["trainer.save_freq=1"]),
     ("actor.lr_warmup_steps", &["actor.lr_scheduler_type=cosine"]),
+    ("data.curriculum", &["trainer.total_epochs=2"]),
     ("placement.training_instances", &["placement.kind=separate_pools"]),
     ("placement.from", &["placement.kind=stream_trainer"]),
     ("placement.to", &["placement.kind=stream_trainer"]),
