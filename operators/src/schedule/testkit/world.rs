@@ -181,7 +181,7 @@ impl Run<'_> {
                 self.whole.insert(id, fate);
                 if schedule.wants_scores() {
                     let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 2]);
-                    let score = f64::from(u32::try_from(random >> 8 & 7).unwrap() / 3);
+                    let score = ((random >> 8 & 7) / 3) as f64;
                     self.later(1 + random % 16, random, Event::Scored { id, score });
                 }
             }
@@ -198,8 +198,7 @@ impl Run<'_> {
             1..4 => FinishReason::Length,
             _ => FinishReason::Stop,
         };
-        let fresh =
-            GroupOutcome { tokens: u32::try_from(duration).unwrap(), sampled: 0, finish_reason };
+        let fresh = GroupOutcome { tokens: duration as u32, sampled: 0, finish_reason };
         let fate = self.kept.remove(&(id.prompt, id.sample)).unwrap_or(fresh);
         let GroupOutcome { tokens, sampled, finish_reason } = fate;
         let twice = self.running.insert(id, (fate, self.now));
@@ -226,7 +225,7 @@ impl Run<'_> {
         self.pausing.insert(id);
         if random.is_multiple_of(2) {
             let (fate, launched) = self.running[&id];
-            let sampled = fate.sampled + u32::try_from(self.now - launched).unwrap();
+            let sampled = fate.sampled + (self.now - launched) as u32;
             self.cut(id, sampled, FinishReason::Pause);
         }
     }
