@@ -5,7 +5,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 /// A decision that the contract of a schedule forbids, or a round that can never close.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A decision follows [`Decision::Finish`].
+    /// A decision follows [`Decision::Finish`](crate::schedule::Decision::Finish).
     #[error("it decides `{decision}` after it finished")]
     AfterFinish {
         /// The decision.
