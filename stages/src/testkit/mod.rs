@@ -21,7 +21,7 @@ pub use trainer::{TrainerWorld, check_trainer};
 pub struct Nonconformance {
     /// The rule, in the words of the contract.
     pub rule: &'static str,
-    /// What the implementation did instead.
+    /// The behaviour of the implementation that breaks the rule.
     pub found: String,
 }
 

@@ -24,6 +24,17 @@ enum SampleState {
     Dropped,
 }
 
+impl SampleState {
+    /// Returns `true` if another event will concern the response.
+    fn expects_event(self, wants_scores: bool) -> bool {
+        match self {
+            Self::Running | Self::Aborted | Self::Paused => true,
+            Self::Whole { is_scored } => wants_scores && !is_scored,
+            Self::Dropped => false,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct LaunchedPrompt {
     samples: BTreeMap<u32, SampleState>,
@@ -34,6 +45,8 @@ struct LaunchedPrompt {
 struct OpenRound {
     step: Step,
     prompts: BTreeMap<PromptId, LaunchedPrompt>,
+    /// The number of responses that another event will concern. Counted, because it is asked for after every event.
+    expected: usize,
 }
 
 /// The facts about a run by which decisions are judged. It forgets a prompt when it is admitted or rejected, and a round when it closes.
@@ -72,8 +85,8 @@ impl RoundLog {
             Event::Policy { step } => drop(self.published.insert(*step)),
             Event::Response { id, finish_reason, .. } => self.on_response(*id, *finish_reason),
             Event::Scored { id, .. } => {
-                if let Some(SampleState::Whole { is_scored }) = self.sample(*id) {
-                    *is_scored = true;
+                if let Some(SampleState::Whole { is_scored: false }) = self.sample(*id) {
+                    self.replace(*id, SampleState::Whole { is_scored: true });
                 }
             }
         }
@@ -82,11 +95,23 @@ impl RoundLog {
     fn on_response(&mut self, id: SampleId, reason: FinishReason) {
         if let Some(sample) = self.sample(id) {
             let is_kept = *sample != SampleState::Aborted && reason.is_whole();
-            *sample = if is_kept {
+            let ended = if is_kept {
                 SampleState::Whole { is_scored: false }
             } else {
                 SampleState::Dropped
             };
+            self.replace(id, ended);
+        }
+    }
+
+    /// Replaces the state of a response of the open round after an event.
+    fn replace(&mut self, id: SampleId, state: SampleState) {
+        let wants_scores = self.wants_scores;
+        let Some(sample) = self.sample(id) else { return };
+        let before = std::mem::replace(sample, state);
+        let counted = |state: SampleState| usize::from(state.expects_event(wants_scores));
+        if let Some(open) = &mut self.open {
+            open.expected = open.expected + counted(state) - counted(before);
         }
     }
 
@@ -126,7 +151,7 @@ impl RoundLog {
             return Err(Violation::NoPolicy { step });
         }
         self.last = Some(step);
-        self.open = Some(OpenRound { step, prompts: BTreeMap::new() });
+        self.open = Some(OpenRound { step, prompts: BTreeMap::new(), expected: 0 });
         Ok(())
     }
 
@@ -149,6 +174,7 @@ impl RoundLog {
                 let id = SampleId { step: open.step, prompt, sample };
                 return Err(Violation::LaunchedTwice { id });
             }
+            open.expected += 1;
         }
         Ok(())
     }
@@ -267,13 +293,7 @@ impl RoundLog {
     /// `wants_prompts` may wait for them, as long as there are any.
     pub(super) fn stall(&self, wants_prompts: bool) -> Option<Violation> {
         let open = self.open.as_ref().filter(|_| !wants_prompts || self.has_all_prompts)?;
-        let may_change = |state: &SampleState| match state {
-            SampleState::Running | SampleState::Aborted | SampleState::Paused => true,
-            SampleState::Whole { is_scored } => self.wants_scores && !is_scored,
-            SampleState::Dropped => false,
-        };
-        let mut samples = open.prompts.values().flat_map(|launched| launched.samples.values());
-        (!samples.any(may_change)).then_some(Violation::NeverCloses { step: open.step })
+        (open.expected == 0).then_some(Violation::NeverCloses { step: open.step })
     }
 }
 
