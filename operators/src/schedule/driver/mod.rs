@@ -1,31 +1,32 @@
 //! Translates between streams and a schedule.
 
+mod curriculum;
+mod inputs;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use arrow::datatypes::UInt32Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
+use rollpacker_dataflow::step::{PromptId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::train::Metrics;
 
 use super::checked::Checked;
 use super::prompt_affinity::PromptAffinity;
-use super::prompt_gate::{GateOutput, PromptGate};
+use super::prompt_gate::PromptGate;
 use super::published::{OpenStep, PublishedPolicies};
 use super::scores::OrderedScores;
 use super::sequencer::{SequencedEvent, Sequencer};
 use super::snapshot::{HeldPrompt, HeldPrompts, LastPrompt, ScheduleSnapshot};
 use super::stop::Stop;
-use super::{Decision, Event, Offer, Reason, RoundKind, Schedule, encode};
-use crate::curriculum::{Curriculum, SkippedPrompts};
-use crate::wire::finish_reason::finish_reason;
-use crate::wire::notice;
+use super::{Decision, Event, RoundKind, Schedule, encode};
+use crate::curriculum::SkippedPrompts;
 use crate::wire::rows::Row;
 
 /// Translates the inputs of the operator into events of its schedule, and the decisions of the schedule into its outputs.
@@ -118,13 +119,6 @@ impl ScheduleDriver {
         Self { spread, ..self }
     }
 
-    /// Sets the curriculum that judges prompts before the schedule receives them.
-    pub(super) fn with_curriculum(self, curriculum: Curriculum, skipped: SkippedPrompts) -> Self {
-        let driver = Self { gate: Some(PromptGate::new(curriculum)), skipped, ..self };
-        driver.show_skipped();
-        driver
-    }
-
     /// Returns the step whose round opened since the last call, if any.
     pub(super) fn take_opened(&mut self) -> Option<Step> {
         self.opened.take()
@@ -173,133 +167,10 @@ impl ScheduleDriver {
         self.schedule.on(self.now(), event);
     }
 
-    /// Has the curriculum judge prompts until the schedule receives one or needs none. Returns `true` if the schedule received an event.
-    ///
-    /// Prompts are judged only once the policy of a step is delivered. The results that the step uses are then complete, however early its
-    /// prompts were read.
-    fn draw(&mut self) -> bool {
-        while let Some(step) = self.drawing_step()
-            && let Some(gate) = &mut self.gate
-        {
-            let event = match gate.next(step) {
-                Ok(None) => return false,
-                Ok(Some(GateOutput::Skipped(offer))) => {
-                    self.skip(offer.prompt);
-                    continue;
-                }
-                Ok(Some(GateOutput::Drawn(offer))) => Event::Prompt(offer),
-                Ok(Some(GateOutput::End)) => Event::EndOfPrompts,
-                Err(skipped) => {
-                    self.failure = Some(skipped.to_string());
-                    return false;
-                }
-            };
-            self.deliver(event);
-            return true;
-        }
-        false
-    }
-
-    /// Returns the step for which the next prompt is judged, if the schedule needs one.
-    fn drawing_step(&self) -> Option<Step> {
-        let is_over = self.finished || self.failure.is_some();
-        let draws = self.gate.is_some() && !is_over && self.schedule.wants_prompts();
-        self.open.keys().next().copied().filter(|_| draws)
-    }
-
-    /// Drops a prompt that the curriculum skipped. The reader may replace it.
-    fn skip(&mut self, prompt: PromptId) {
-        if let Some((last, _)) = self.arrived.remove(&prompt) {
-            self.prompts.last = Some(last);
-        }
-        self.release(1);
-        self.show_skipped();
-    }
-
-    fn show_skipped(&self) {
-        if let Some(gate) = &self.gate {
-            self.skipped.set(gate.curriculum.totals());
-        }
-    }
-
-    /// Returns `true` if nothing can be decided until another prompt is read.
-    fn wants_prompts(&self) -> bool {
-        let is_judged = |gate: &PromptGate| gate.is_empty() && !self.open.is_empty();
-        self.schedule.wants_prompts() && self.gate.as_ref().is_none_or(is_judged)
-    }
-
-    /// Records the groups of the open round in the curriculum.
-    fn record(&mut self, decision: &Decision) {
-        let (Some(gate), Some((step, _))) = (&mut self.gate, self.round) else { return };
-        let row_of = |prompt: &PromptId| self.prompts.held[prompt].row.dataset_row();
-        let curriculum = &mut gate.curriculum;
-        match decision {
-            Decision::Open { .. } => curriculum.opened(step),
-            Decision::Admit { prompt, samples, .. } => {
-                curriculum.admitted(step, *prompt, row_of(prompt), samples.clone());
-            }
-            Decision::Reject { prompt, reason: Reason::ZeroVariance } => {
-                curriculum.rejected(step, *prompt, row_of(prompt));
-            }
-            Decision::Close { .. } => {
-                curriculum.closed(step);
-                let capability = self.open.get(&step).and_then(|open| open.metrics.clone());
-                let metrics = curriculum.take_metrics();
-                self.measured.extend(capability.map(|capability| (capability, metrics)));
-            }
-            _ => {}
-        }
-    }
-
-    /// Returns the metrics of the rounds that closed since the last call.
-    pub(super) fn take_metrics(&mut self) -> Vec<(Capability<Step>, Metrics)> {
-        std::mem::take(&mut self.measured)
-    }
-
-    /// Returns the last step whose scores must have arrived before the policy of `step` is delivered, because the curriculum judges by them.
-    pub(super) fn last_judged_by(&self, step: Step) -> Option<Step> {
-        self.gate.as_ref()?.curriculum.last_used(step)
-    }
-
     /// Returns the time of the schedule: the tick in lockstep, otherwise the clock.
     fn now(&self) -> Nanos {
         let tick = |sequencer: &Sequencer| Nanos(sequencer.tick().0);
         self.sequencer.as_ref().map_or_else(|| self.clock.now(), tick)
-    }
-
-    pub(super) fn offer(&mut self, batch: &Batch) {
-        // Drop late prompts: the schedule has finished. A run that resumes from here reads them again.
-        if self.finished {
-            return;
-        }
-        let (ids, epochs, rows) = (
-            batch.values::<UInt64Type>(column::PROMPT_ID),
-            batch.values::<UInt32Type>(column::EPOCH),
-            batch.values::<UInt64Type>(column::ROW),
-        );
-        for row in Row::all(batch) {
-            let prompt = PromptId(ids.value(row.index));
-            let last =
-                LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
-            // On resume, a reader that starts over delivers prompts that the schedule has already received.
-            if self.prompts.last.is_some_and(|last| prompt <= last.prompt) {
-                self.budget.release(1);
-                continue;
-            }
-            let domain = row.text(column::DOMAIN).unwrap_or_default().into();
-            self.arrived.insert(prompt, (last, row));
-            let LastPrompt { epoch, row, .. } = last;
-            self.tell(Event::Prompt(Offer { prompt, epoch, row, domain }));
-        }
-    }
-
-    /// Reports the end of prompts. A reader that stops because the run ends has not reached the end of its prompts: a run that resumes from
-    /// here reads further.
-    pub(super) fn end_of_prompts(&mut self) {
-        if !self.ended && !self.finished {
-            self.ended = true;
-            self.tell(Event::EndOfPrompts);
-        }
     }
 
     /// Records that a worker has the policy of a step. The step may begin once all workers have it.
@@ -330,51 +201,6 @@ impl ScheduleDriver {
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
             self.tell_now(Event::Policy { step });
-        }
-    }
-
-    pub(super) fn notice(&mut self, batch: &Batch) {
-        if let Some(sequencer) = &mut self.sequencer {
-            sequencer.notice(notice::read(batch));
-        }
-    }
-
-    /// Reports ended responses to the schedule. In lockstep they arrive as notices instead.
-    pub(super) fn responses(&mut self, step: Step, batch: &Batch) {
-        if self.sequencer.is_some() {
-            return;
-        }
-        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
-        let reasons = batch.text(column::FINISH_REASON);
-        for (row, id) in sample_ids(step, batch).enumerate() {
-            let finish_reason = finish_reason(reasons.value(row));
-            self.tell(Event::Response { id, tokens: tokens.value(row), finish_reason });
-            if let Some(score) = self.scores.as_mut().and_then(|scores| scores.ended(id)) {
-                self.tell(Event::Scored { id, score });
-            }
-        }
-    }
-
-    pub(super) fn scores(&mut self, step: Step, batch: &Batch) {
-        let wants_scores = self.schedule.wants_scores();
-        if !wants_scores && self.gate.is_none() {
-            return;
-        }
-        let scores = batch.values::<Float64Type>(column::SCORE);
-        for (row, id) in sample_ids(step, batch).enumerate() {
-            let score = scores.value(row);
-            // If the schedule wants scores, the curriculum receives them with it, in the same order in every run.
-            if let Some(gate) = self.gate.as_mut().filter(|_| !wants_scores) {
-                gate.curriculum.scored(id, score);
-                continue;
-            }
-            let told = match &mut self.scores {
-                Some(scores) => scores.scored(id, score),
-                None => Some(score),
-            };
-            if let Some(score) = told {
-                self.tell(Event::Scored { id, score });
-            }
         }
     }
 
@@ -591,12 +417,4 @@ impl ScheduleDriver {
             sequencer.allow(prompts);
         }
     }
-}
-
-/// Returns the sample ids of the rows of a batch.
-fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
-    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
-    let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
-    let id = move |(&prompt, &sample)| SampleId { step, prompt: PromptId(prompt), sample };
-    prompts.zip(samples).map(id)
 }

@@ -1,0 +1,111 @@
+//! The curriculum of a driver: which prompts the schedule receives, and what is recorded of its groups.
+
+use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_stages::train::Metrics;
+
+use super::ScheduleDriver;
+use crate::curriculum::{Curriculum, SkippedPrompts};
+use crate::schedule::prompt_gate::{GateOutput, PromptGate};
+use crate::schedule::{Decision, Event, Reason};
+
+impl ScheduleDriver {
+    /// Sets the curriculum that judges prompts before the schedule receives them.
+    pub(in crate::schedule) fn with_curriculum(
+        self,
+        curriculum: Curriculum,
+        skipped: SkippedPrompts,
+    ) -> Self {
+        let driver = Self { gate: Some(PromptGate::new(curriculum)), skipped, ..self };
+        driver.show_skipped();
+        driver
+    }
+
+    /// Has the curriculum judge prompts until the schedule receives one or needs none. Returns `true` if the schedule received an event.
+    ///
+    /// Prompts are judged only once the policy of a step is delivered. The results that the step uses are then complete, however early its
+    /// prompts were read.
+    pub(super) fn draw(&mut self) -> bool {
+        while let Some(step) = self.drawing_step()
+            && let Some(gate) = &mut self.gate
+        {
+            let event = match gate.next(step) {
+                Ok(None) => return false,
+                Ok(Some(GateOutput::Skipped(offer))) => {
+                    self.skip(offer.prompt);
+                    continue;
+                }
+                Ok(Some(GateOutput::Drawn(offer))) => Event::Prompt(offer),
+                Ok(Some(GateOutput::End)) => Event::EndOfPrompts,
+                Err(skipped) => {
+                    self.failure = Some(skipped.to_string());
+                    return false;
+                }
+            };
+            self.deliver(event);
+            return true;
+        }
+        false
+    }
+
+    /// Returns the step for which the next prompt is judged, if the schedule needs one.
+    fn drawing_step(&self) -> Option<Step> {
+        let is_over = self.finished || self.failure.is_some();
+        let draws = self.gate.is_some() && !is_over && self.schedule.wants_prompts();
+        self.open.keys().next().copied().filter(|_| draws)
+    }
+
+    /// Drops a prompt that the curriculum skipped. The reader may replace it.
+    pub(super) fn skip(&mut self, prompt: PromptId) {
+        if let Some((last, _)) = self.arrived.remove(&prompt) {
+            self.prompts.last = Some(last);
+        }
+        self.release(1);
+        self.show_skipped();
+    }
+
+    fn show_skipped(&self) {
+        if let Some(gate) = &self.gate {
+            self.skipped.set(gate.curriculum.totals());
+        }
+    }
+
+    /// Returns `true` if nothing can be decided until another prompt is read.
+    pub(super) fn wants_prompts(&self) -> bool {
+        let is_judged = |gate: &PromptGate| gate.is_empty() && !self.open.is_empty();
+        self.schedule.wants_prompts() && self.gate.as_ref().is_none_or(is_judged)
+    }
+
+    /// Records the groups of the open round in the curriculum.
+    pub(super) fn record(&mut self, decision: &Decision) {
+        let (Some(gate), Some((step, _))) = (&mut self.gate, self.round) else { return };
+        let row_of = |prompt: &PromptId| self.prompts.held[prompt].row.dataset_row();
+        let curriculum = &mut gate.curriculum;
+        match decision {
+            Decision::Open { .. } => curriculum.opened(step),
+            Decision::Admit { prompt, samples, .. } => {
+                curriculum.admitted(step, *prompt, row_of(prompt), samples.clone());
+            }
+            Decision::Reject { prompt, reason: Reason::ZeroVariance } => {
+                curriculum.rejected(step, *prompt, row_of(prompt));
+            }
+            Decision::Close { .. } => {
+                curriculum.closed(step);
+                let capability = self.open.get(&step).and_then(|open| open.metrics.clone());
+                let metrics = curriculum.take_metrics();
+                self.measured.extend(capability.map(|capability| (capability, metrics)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the metrics of the rounds that closed since the last call.
+    pub(in crate::schedule) fn take_metrics(&mut self) -> Vec<(Capability<Step>, Metrics)> {
+        std::mem::take(&mut self.measured)
+    }
+
+    /// Returns the last step whose scores must have arrived before the policy of `step` is delivered, because the curriculum judges by them.
+    pub(in crate::schedule) fn last_judged_by(&self, step: Step) -> Option<Step> {
+        self.gate.as_ref()?.curriculum.last_used(step)
+    }
+}

@@ -1,0 +1,103 @@
+//! The inputs of a driver as events of its schedule: prompts, notices, responses and scores.
+
+use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+
+use super::ScheduleDriver;
+use crate::schedule::snapshot::LastPrompt;
+use crate::schedule::{Event, Offer};
+use crate::wire::finish_reason::finish_reason;
+use crate::wire::notice;
+use crate::wire::rows::Row;
+
+impl ScheduleDriver {
+    pub(in crate::schedule) fn offer(&mut self, batch: &Batch) {
+        // Drop late prompts: the schedule has finished. A run that resumes from here reads them again.
+        if self.finished {
+            return;
+        }
+        let (ids, epochs, rows) = (
+            batch.values::<UInt64Type>(column::PROMPT_ID),
+            batch.values::<UInt32Type>(column::EPOCH),
+            batch.values::<UInt64Type>(column::ROW),
+        );
+        for row in Row::all(batch) {
+            let prompt = PromptId(ids.value(row.index));
+            let last =
+                LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
+            // On resume, a reader that starts over delivers prompts that the schedule has already received.
+            if self.prompts.last.is_some_and(|last| prompt <= last.prompt) {
+                self.budget.release(1);
+                continue;
+            }
+            let domain = row.text(column::DOMAIN).unwrap_or_default().into();
+            self.arrived.insert(prompt, (last, row));
+            let LastPrompt { epoch, row, .. } = last;
+            self.tell(Event::Prompt(Offer { prompt, epoch, row, domain }));
+        }
+    }
+
+    /// Reports the end of prompts. A reader that stops because the run ends has not reached the end of its prompts: a run that resumes from
+    /// here reads further.
+    pub(in crate::schedule) fn end_of_prompts(&mut self) {
+        if !self.ended && !self.finished {
+            self.ended = true;
+            self.tell(Event::EndOfPrompts);
+        }
+    }
+
+    pub(in crate::schedule) fn notice(&mut self, batch: &Batch) {
+        if let Some(sequencer) = &mut self.sequencer {
+            sequencer.notice(notice::read(batch));
+        }
+    }
+
+    /// Reports ended responses to the schedule. In lockstep they arrive as notices instead.
+    pub(in crate::schedule) fn responses(&mut self, step: Step, batch: &Batch) {
+        if self.sequencer.is_some() {
+            return;
+        }
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        let reasons = batch.text(column::FINISH_REASON);
+        for (row, id) in sample_ids(step, batch).enumerate() {
+            let finish_reason = finish_reason(reasons.value(row));
+            self.tell(Event::Response { id, tokens: tokens.value(row), finish_reason });
+            if let Some(score) = self.scores.as_mut().and_then(|scores| scores.ended(id)) {
+                self.tell(Event::Scored { id, score });
+            }
+        }
+    }
+
+    pub(in crate::schedule) fn scores(&mut self, step: Step, batch: &Batch) {
+        let wants_scores = self.schedule.wants_scores();
+        if !wants_scores && self.gate.is_none() {
+            return;
+        }
+        let scores = batch.values::<Float64Type>(column::SCORE);
+        for (row, id) in sample_ids(step, batch).enumerate() {
+            let score = scores.value(row);
+            // If the schedule wants scores, the curriculum receives them with it, in the same order in every run.
+            if let Some(gate) = self.gate.as_mut().filter(|_| !wants_scores) {
+                gate.curriculum.scored(id, score);
+                continue;
+            }
+            let told = match &mut self.scores {
+                Some(scores) => scores.scored(id, score),
+                None => Some(score),
+            };
+            if let Some(score) = told {
+                self.tell(Event::Scored { id, score });
+            }
+        }
+    }
+}
+
+/// Returns the sample ids of the rows of a batch.
+fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
+    let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
+    let id = move |(&prompt, &sample)| SampleId { step, prompt: PromptId(prompt), sample };
+    prompts.zip(samples).map(id)
+}
