@@ -1,0 +1,264 @@
+//! The run of a session: from its initial policy to the written model.
+
+use super::placement::{self, LivePlacement};
+use super::{Session, ValidationPrompts};
+use crate::engine_observer::EngineObserver;
+use crate::engines::StartedEngine;
+use crate::lifetime::{EndReason, WallTime};
+use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
+use crate::validation::validate;
+use anyhow::{Context, anyhow, ensure};
+use rollpacker_dataflow::bridge::Executor;
+use rollpacker_dataflow::cluster::WorkerHandle;
+use rollpacker_dataflow::snapshot::RestoredSnapshot;
+use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
+use rollpacker_operators::report::Observer;
+use rollpacker_operators::reward::AdaptiveLimits;
+use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_operators::schedule::snapshot::{LastPrompt, last_prompt};
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::validate::ValidatorThread;
+use rollpacker_stages::rollout::{Policy, RolloutEngine};
+use rollpacker_stages::train::Metrics;
+use rollpacker_torch::rollout::live::Live;
+use serde::Serialize;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Number of rounds that the prompt reader may be ahead of the schedule.
+const ROUNDS_AHEAD: usize = 4;
+
+/// The results of a run that its observer does not receive.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunResult {
+    /// The metrics of the validation before the first step, if there was one.
+    pub warm_start: Option<Metrics>,
+    /// The metrics of the validation after the last step, if there was one.
+    pub last: Option<Metrics>,
+    /// The prompts validated on.
+    pub validated: ValidationPrompts,
+    /// The number of prompts left out because of their length.
+    pub left_out: u64,
+    /// The number of prompts that the curriculum skipped, if there is one.
+    pub skipped: Option<SkippedCounts>,
+    /// The reason why the run ended.
+    pub ended: EndReason,
+}
+
+/// The numbers of prompts that a curriculum skipped, counted once per epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedCounts {
+    /// The number of prompts skipped as too easy.
+    pub too_easy: u64,
+    /// The number of prompts skipped as too hard.
+    pub too_hard: u64,
+}
+
+impl From<&SkippedPrompts> for SkippedCounts {
+    fn from(skipped: &SkippedPrompts) -> Self {
+        Self { too_easy: skipped.too_easy(), too_hard: skipped.too_hard() }
+    }
+}
+
+impl Session {
+    /// Trains to the end of the recipe or until a requested stop, and writes the model to `folder`.
+    ///
+    /// First checks the [rewards](Self::check_rewards). Reports each step to `observer`, and the metrics of the validation before the first
+    /// step to `validated`.
+    ///
+    /// # Errors
+    /// The first fault of any stage. The message names the operator, the step and the response.
+    pub fn train(
+        self,
+        stop: &Stop,
+        folder: &Path,
+        observer: impl Observer + 'static,
+        validated: impl FnOnce(&Metrics),
+    ) -> anyhow::Result<RunResult> {
+        self.train_worker(None, stop, folder, observer, validated)
+    }
+
+    /// Trains like [`Session::train`], as one worker of several if `handle` is given.
+    ///
+    /// Each worker has its own engine instances and a replica of the trainer. The first worker reads the prompts, decides, validates,
+    /// reports to its observer and writes the model. The observers of the other workers receive no steps.
+    ///
+    /// The order of the steps matters. A resumed run takes its initial policies from the snapshot. A new run publishes the initial weights
+    /// and, if asked to, validates them before the training engine starts. After the pipeline only the first worker goes on: it writes the
+    /// profile, validates the last policy and writes the model. A run that ended early skips this validation, because it will be resumed
+    /// and the process may have little time left.
+    ///
+    /// # Errors
+    /// As [`Session::train`], for any worker.
+    pub fn train_worker(
+        self,
+        handle: Option<WorkerHandle>,
+        stop: &Stop,
+        folder: &Path,
+        observer: impl Observer + 'static,
+        validated: impl FnOnce(&Metrics),
+    ) -> anyhow::Result<RunResult> {
+        self.opened.check_engine()?;
+        self.check_rewards()?;
+        let leads = handle.as_ref().is_none_or(|handle| handle.index() == 0);
+        if leads {
+            self.limit(stop)?;
+        }
+        let resumed = self.resumed()?;
+        let trainer = Rc::new(self.opened.start_trainer()?);
+        let (validator, validated_on) = self.opened.validator(leads)?.unzip();
+        let mut finished =
+            RunResult { validated: validated_on.unwrap_or_default(), ..RunResult::default() };
+        let begin = match &resumed {
+            Some(resumed) => RunStart::Resumed(resumed.clone()),
+            None => {
+                let initial = trainer
+                    .publish_initial()
+                    .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
+                let tried = validator.as_ref().filter(|_| leads);
+                finished.warm_start = self.warm_start(tried, &initial)?;
+                if let Some(metrics) = &finished.warm_start {
+                    validated(metrics);
+                }
+                RunStart::Initial(initial)
+            }
+        };
+        let StartedEngine { engine, measurements } =
+            self.opened.engine.start(self.opened.training_engine()?)?;
+        let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
+        let placement = placement::policy(&self.opened.recipe, workers)?;
+        let (live, guest_usage) = measurements.map(|all| (all.live, all.guests)).unzip();
+        let observer = EngineObserver {
+            observer,
+            monitor: self.monitor.clone(),
+            live: move || live.as_ref().map(Live::take).unwrap_or_default(),
+            guest_usage: guest_usage.flatten(),
+            placement: placement.as_ref().map(LivePlacement::log),
+        };
+        let every = if leads { self.opened.recipe.test_freq } else { 0 };
+        let validator_of_steps = validator.clone().map(|validator| (every, validator));
+        let pipeline =
+            self.pipeline(engine, placement, &trainer, validator_of_steps, begin, stop)?;
+        match handle {
+            None => pipeline.run(observer)?,
+            Some(handle) => pipeline.run_worker(handle, observer)?,
+        }
+        if !leads {
+            return Ok(finished);
+        }
+        if let Some(monitor) = &self.monitor {
+            monitor.borrow().finish()?;
+        }
+        finished.left_out = self.left_out.count();
+        let curriculum = self.opened.recipe.raw.data.curriculum;
+        finished.skipped = curriculum.map(|_| SkippedCounts::from(&self.skipped));
+        let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
+        finished.ended =
+            EndReason::of(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
+        ensure!(
+            updates > PolicyVersion(0) || stop.is_requested(),
+            "no prompt could be trained on: {} are longer than data.max_prompt_length, and the schedule has no quota for the others",
+            finished.left_out
+        );
+        // A run that will be resumed is validated at its end. A process that was stopped early may have little time left.
+        if let Some(validator) = validator.filter(|_| finished.ended == EndReason::Finished) {
+            let policy = trainer
+                .policy()
+                .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
+            finished.last = Some(validate(&validator, policy)?);
+        }
+        self.opened.save(&trainer, folder)?;
+        Ok(finished)
+    }
+
+    /// Returns the snapshot to resume from, if there is one. Also restores the monitor of the profile.
+    fn resumed(&self) -> anyhow::Result<Option<RestoredSnapshot>> {
+        let Some(restored) = &self.opened.snapshots.restored else { return Ok(None) };
+        if let Some(monitor) = &self.monitor {
+            monitor.borrow_mut().resume(restored)?;
+        }
+        Ok(Some(restored.clone()))
+    }
+
+    /// Validates the initial policy, if the recipe requires it.
+    fn warm_start(
+        &self,
+        validator: Option<&Rc<ValidatorThread>>,
+        initial: &Policy,
+    ) -> anyhow::Result<Option<Metrics>> {
+        let validator = validator.filter(|_| self.opened.recipe.raw.trainer.val_before_train);
+        validator.map(|validator| validate(validator, initial.clone())).transpose()
+    }
+
+    /// Makes `stop` end the run before its wall-time limit.
+    fn limit(&self, stop: &Stop) -> anyhow::Result<()> {
+        if let Some(limit) = self.opened.recipe.max_wall_time()? {
+            let time =
+                WallTime::new(self.clock(), limit, self.opened.recipe.raw.algorithm.staleness);
+            stop.set_deadline_check(move |step| time.allows(step));
+        }
+        Ok(())
+    }
+
+    fn pipeline(
+        &self,
+        engine: Box<dyn RolloutEngine>,
+        placement: Option<LivePlacement>,
+        trainer: &Rc<TrainerThread>,
+        validator: Option<(u64, Rc<ValidatorThread>)>,
+        begin: RunStart,
+        stop: &Stop,
+    ) -> anyhow::Result<Pipeline> {
+        let raw = &self.opened.recipe.raw;
+        let last = match &begin {
+            RunStart::Initial(_) => None,
+            RunStart::Resumed(restored) => last_prompt(restored)?,
+        };
+        let stages = &self.opened.stages;
+        let builder = Pipeline::builder(
+            self.prompt_source(last),
+            self.opened.recipe.schedule()?,
+            engine,
+            stages.router.clone(),
+            trainer.clone(),
+            raw.data.max_response_length,
+        )
+        .curriculum(self.curriculum()?)
+        .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
+        .limit(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?)
+        .scoring(self.opened.recipe.scoring()?)
+        .advantage(self.opened.advantage.clone())
+        .reward_kl(raw.reward_kl())
+        .delivery(self.opened.recipe.gradient_mode()?)
+        .validator(validator)
+        .start(begin)
+        .snapshots(self.opened.snapshots.plan.clone())
+        .staleness(raw.algorithm.staleness)
+        .deterministic(raw.trainer.deterministic)
+        .rewards(Executor::Tokio(self.opened.rewards.handle().clone()))
+        .time(RunTime::Wall(stages.clock.clone()))
+        .stop(stop.clone())
+        .watchdog(self.opened.watch.clone());
+        let builder = match placement {
+            Some(policy) => builder.placement(policy),
+            None => builder,
+        };
+        Ok(builder.build()?)
+    }
+
+    fn curriculum(&self) -> anyhow::Result<Option<CurriculumStage>> {
+        let raw = &self.opened.recipe.raw;
+        let Some(options) = raw.data.curriculum else { return Ok(None) };
+        let curriculum = Curriculum::new(options, raw.data_seed()).context("data.curriculum")?;
+        Ok(Some(CurriculumStage { curriculum, skipped: self.skipped.clone() }))
+    }
+
+    fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {
+        let reader = self.opened.reader(self.opened.train_data.clone(), self.left_out.clone());
+        let epochs = self.opened.recipe.raw.trainer.total_epochs;
+        PromptSource::Thread(Box::new(move |emitter| {
+            reader.emit(epochs, last, emitter).map_err(|error| error.to_string())
+        }))
+    }
+}
