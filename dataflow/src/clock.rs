@@ -43,6 +43,23 @@ impl fmt::Display for Nanos {
 }
 
 /// A source of time. Policies and operators never read the system clock; they get the time from a `Clock`.
+///
+/// Code that reads time from a clock runs in wall time and in virtual time:
+///
+/// ```
+/// use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock, WallClock};
+///
+/// /// Measures how long `work` takes.
+/// fn timed(clock: &dyn Clock, work: impl FnOnce()) -> Nanos {
+///     let begun = clock.now();
+///     work();
+///     clock.now().since(begun)
+/// }
+///
+/// let virtual_time = VirtualClock::default();
+/// assert_eq!(timed(&virtual_time, || virtual_time.advance_to(Nanos(5))), Nanos(5));
+/// assert!(timed(&WallClock::start(), || {}) < Nanos::from_secs_f64(60.0));
+/// ```
 pub trait Clock: Send + Sync {
     /// Returns the current time.
     ///

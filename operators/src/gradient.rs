@@ -28,6 +28,24 @@ pub struct Gradients<'scope> {
 }
 
 /// Accumulates gradients.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{groups, numbers, run, trainer};
+/// use arrow::datatypes::UInt64Type;
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::advantage::Grpo;
+/// use rollpacker_operators::{AdvantageExt, GradientExt};
+///
+/// let (trainer, updates) = trainer();
+/// let accumulated = run(|scope, _| {
+///     groups(scope).advantage(Grpo::default()).gradient(trainer).accumulated
+/// });
+/// assert_eq!(numbers::<UInt64Type>(&accumulated, column::PROMPT_ID), [0, 0, 1, 1]);
+/// assert!(updates.try_recv().is_err(), "the update is a separate operator");
+/// ```
 pub trait GradientExt<'scope> {
     /// Passes complete groups to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups that arrive
     /// while the trainer is busy are passed with a later call.

@@ -50,6 +50,26 @@ impl Groups<'_> {
 }
 
 /// Forms groups.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{clock, lengths, numbers, rollouts, run};
+/// use arrow::datatypes::{Float64Type, UInt64Type};
+/// use rollpacker_dataflow::bridge::Executor;
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::{GroupExt, RewardExt};
+/// use rollpacker_stages::reward::Limits;
+///
+/// let groups = run(|scope, _| {
+///     let scored = rollouts(scope).reward(lengths(), Limits::default(), Executor::Inline, clock());
+///     scored.group().groups
+/// });
+/// // The responses of a prompt are adjacent and sorted by sample.
+/// assert_eq!(numbers::<UInt64Type>(&groups, column::PROMPT_ID), [0, 0, 1, 1]);
+/// assert_eq!(numbers::<Float64Type>(&groups, column::SCORE), [1.0, 2.0, 1.0, 2.0]);
+/// ```
 pub trait GroupExt<'scope> {
     /// Emits the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Scores of responses that are
     /// not admitted are dropped when the step ends.

@@ -28,6 +28,22 @@ use crate::wire::columns::lists;
 const NAME: &str = "inference";
 
 /// Runs the trainer's models on groups.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{groups, lists, run, trainer};
+/// use arrow::datatypes::Float32Type;
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::InferenceExt;
+///
+/// // A trainer whose critic predicts 0.5 at each token.
+/// let (trainer, _updates) = trainer();
+/// let inferred = run(|scope, _| groups(scope).infer(&trainer).groups);
+/// let values = lists::<Float32Type>(&inferred, column::VALUES);
+/// assert_eq!(values, [vec![0.5], vec![0.5, 0.5], vec![0.5], vec![0.5, 0.5]]);
+/// ```
 pub trait InferenceExt {
     /// Adds the outputs of `trainer`'s models for each response: batches have the schema [`schema::INFERRED`] afterwards. Groups are passed
     /// to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups of a step wait for the update of the

@@ -7,6 +7,10 @@
 //! prompts.schedule(policy).rollout(engine, &policies).reward(router).group().advantage(Grpo::default()).gradient(trainer).update()
 //! ```
 //!
+//! The examples of the operators share the stages in `doc/step.rs`: an engine whose responses have 1 and 2 tokens, a trainer that counts
+//! responses, and a step of two prompts with two responses each. In them, `run` runs a graph and returns the batches of one stream, and
+//! `numbers` and `lists` return a column of these batches.
+//!
 //! Architecture invariant: no libtorch, no HTTP and no wall clock in this crate.
 
 pub mod advantage;

@@ -12,6 +12,41 @@ use rollpacker_stages::reward::{Execution, Limits};
 /// because several responses are scored at once. [`set_anchor`](Self::set_anchor) is called with the ledger's anchors when a step is
 /// complete, in the order of the steps; when a run is resumed, it is first called for all known test cases. A snapshot holds only these
 /// anchors: anything else that an implementation learns is lost on resume.
+///
+/// # Example
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use rollpacker_dataflow::clock::Nanos;
+/// use rollpacker_dataflow::step::SampleId;
+/// use rollpacker_operators::reward::TimeLimit;
+/// use rollpacker_stages::reward::{Execution, Limits};
+///
+/// /// Twice the longest correct execution of any test case of the prompt, and 10 s until there is one.
+/// #[derive(Default)]
+/// struct Doubled(BTreeMap<u64, Nanos>);
+///
+/// impl TimeLimit for Doubled {
+///     fn limits(&mut self, _id: SampleId, row: u64) -> Limits {
+///         let doubled = self.0.get(&row).map(|longest| Nanos(2 * longest.0));
+///         Limits::fixed(doubled.unwrap_or(Nanos::from_secs_f64(10.0)))
+///     }
+///
+///     fn executed(&mut self, _id: SampleId, row: u64, executions: &[Execution]) {
+///         for execution in executions.iter().filter(|execution| execution.correct) {
+///             let longest = self.0.entry(row).or_default();
+///             *longest = (*longest).max(execution.took);
+///         }
+///     }
+/// }
+///
+/// let (mut policy, id) = (Doubled::default(), SampleId::default());
+/// let limit = policy.limits(id, 3).of(0, None);
+/// assert_eq!(limit, Nanos(10_000_000_000));
+/// let took = Nanos(1_500);
+/// policy.executed(id, 3, &[Execution { case: 0, took, limit, correct: true, audited: false }]);
+/// assert_eq!(policy.limits(id, 3).of(0, None), Nanos(3_000));
+/// ```
 pub trait TimeLimit {
     /// Returns the time limits of the test cases for a response to the prompt in `row` of the dataset.
     fn limits(&mut self, id: SampleId, row: u64) -> Limits;

@@ -34,6 +34,42 @@ pub struct Updates<'scope> {
 }
 
 /// Applies updates.
+///
+/// The policies are fed back, so that the round of the next step opens:
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{Engine, clock, initial_policy, lengths, numbers, prompts, rounds, run, trainer};
+/// use arrow::datatypes::UInt64Type;
+/// use rollpacker_dataflow::bridge::Executor;
+/// use rollpacker_dataflow::fault::raise;
+/// use rollpacker_dataflow::feedback;
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::advantage::Grpo;
+/// use rollpacker_operators::*;
+/// use rollpacker_stages::reward::Limits;
+///
+/// // Six prompts are three rounds of two prompts with two responses each.
+/// let (trainer, gradients) = trainer();
+/// let policies = run(|scope, faults| {
+///     let (policies, weights) = feedback::policies(scope, 0, initial_policy());
+///     let updates = prompts(scope, 6)
+///         .schedule(rounds())
+///         .rollout(Engine::default(), &policies, clock())
+///         .reward(lengths(), Limits::default(), Executor::Inline, clock())
+///         .group()
+///         .advantage(Grpo::default())
+///         .gradient(trainer)
+///         .update();
+///     raise(updates.errors, faults);
+///     weights.connect(updates.policies.clone());
+///     updates.policies
+/// });
+/// assert_eq!(numbers::<UInt64Type>(&policies, column::POLICY_VERSION), [1, 2, 3]);
+/// assert_eq!(gradients.iter().collect::<Vec<_>>(), [4, 4, 4], "responses per update");
+/// ```
 pub trait UpdateExt<'scope> {
     /// Updates the policy once per step, in the order of steps. A step without admitted groups is updated as well.
     fn update(self) -> Updates<'scope>;

@@ -204,6 +204,38 @@ impl Validator {
 pub type ValidatorThread = OwnerThread<Box<dyn FnMut(&Policy) -> Result<Metrics, String>>>;
 
 /// Validates policies.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{groups, run, trainer};
+/// use std::convert::Infallible;
+/// use std::rc::Rc;
+///
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::advantage::Grpo;
+/// use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
+/// use rollpacker_operators::{AdvantageExt, GradientExt, UpdateExt};
+/// use rollpacker_stages::rollout::Policy;
+/// use rollpacker_stages::train::Metrics;
+///
+/// // In place of a `Validator`, a function that reports the version of the policy as its score.
+/// let validator = ValidatorThread::spawn("validate", || {
+///     Ok::<_, Infallible>(Box::new(|policy: &Policy| {
+///         Ok(Metrics::from([("val/score".to_owned(), policy.version.0 as f64)]))
+///     }) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+/// });
+/// let validator = Rc::new(validator.expect("it always starts"));
+///
+/// let (trainer, _gradients) = trainer();
+/// let metrics = run(|scope, _| {
+///     let updates = groups(scope).advantage(Grpo::default()).gradient(trainer).update();
+///     updates.validate(1, validator).metrics
+/// });
+/// let mut names = metrics.iter().flat_map(|batch| batch.text(column::NAME)).flatten();
+/// assert!(names.any(|name| name == "val/score"));
+/// ```
 pub trait ValidateExt {
     /// Validates every `every`-th policy before passing it on, so that the next round waits for the result. 0 disables validation.
     #[must_use]

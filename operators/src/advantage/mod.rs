@@ -41,6 +41,24 @@ pub struct ScoredResponse {
 /// # Contract
 /// Returns one number per response, in the order of the responses. It applies to every token of the response. The result must not depend on
 /// other groups: groups are trained on while later ones are still being generated.
+///
+/// # Example
+/// ```
+/// use rollpacker_operators::advantage::{Advantage, ScoredResponse};
+///
+/// /// The score minus that of the best response of the group.
+/// struct Regret;
+///
+/// impl Advantage for Regret {
+///     fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64> {
+///         let best = group.iter().map(|one| one.score).fold(f64::NEG_INFINITY, f64::max);
+///         group.iter().map(|one| one.score - best).collect()
+///     }
+/// }
+///
+/// let group = [1.0, 0.0, 0.5].map(|score| ScoredResponse { score, tokens: 10 });
+/// assert_eq!(Regret.advantages(&group), [0.0, -1.0, -0.5]);
+/// ```
 pub trait Advantage: Send + Sync {
     /// Returns the advantages of a group.
     fn advantages(&self, group: &[ScoredResponse]) -> Vec<f64>;
@@ -78,6 +96,34 @@ pub struct Estimate {
 ///
 /// # Contract
 /// Returns one estimate per trajectory, in their order, with as many advantages as the trajectory has tokens.
+///
+/// # Example
+/// ```
+/// use rollpacker_operators::advantage::{Estimate, Estimator, TokenAdvantage, Trajectory};
+///
+/// /// The sum of the rewards from each token on, without a baseline.
+/// struct RewardToGo;
+///
+/// impl TokenAdvantage for RewardToGo {
+///     fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+///         let estimate = |one: &Trajectory| {
+///             let from = |token: usize| one.rewards[token..].iter().sum::<f64>();
+///             let advantages = (0..one.rewards.len()).map(from).collect();
+///             Estimate { advantages, ..Estimate::default() }
+///         };
+///         trajectories.iter().map(estimate).collect()
+///     }
+///
+///     fn whole_step(&self) -> bool {
+///         false
+///     }
+/// }
+///
+/// let rewards = vec![0.25, 0.0, 0.75];
+/// let trajectory = Trajectory { group: 0, score: 1.0, rewards, values: Vec::new() };
+/// let estimates = Estimator::of_tokens(RewardToGo).estimate(&[trajectory]);
+/// assert_eq!(estimates[0].advantages, [1.0, 0.75, 0.75]);
+/// ```
 pub trait TokenAdvantage: Send + Sync {
     /// Returns the estimates of whole groups: of all groups of a step, ordered by prompt, if [`whole_step`](Self::whole_step) is `true`;
     /// otherwise of any subset of them.

@@ -25,6 +25,22 @@ use crate::wire::columns::lists;
 use crate::wire::rows::{Row, gather_first};
 
 /// Adds advantages to groups.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{groups, lists, run};
+/// use arrow::datatypes::Float32Type;
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::AdvantageExt;
+/// use rollpacker_operators::advantage::Rloo;
+///
+/// // Two groups of a response with one token and score 1, and a response with two tokens and score 2.
+/// let groups = run(|scope, _| groups(scope).advantage(Rloo).groups);
+/// let advantages = lists::<Float32Type>(&groups, column::ADVANTAGES);
+/// assert_eq!(advantages, [vec![-1.0], vec![1.0, 1.0], vec![-1.0], vec![1.0, 1.0]]);
+/// ```
 pub trait AdvantageExt {
     /// Adds the advantages of `estimator`: batches have the schema [`schema::GROUPS`] afterwards. Groups are passed on at once, unless the
     /// estimator needs all groups of a step.

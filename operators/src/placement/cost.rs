@@ -25,6 +25,45 @@ pub struct Job {
 /// # Contract
 /// Values are finite and not negative, except that the time of a configuration that cannot run is infinite. Equal arguments yield equal
 /// results.
+///
+/// # Example
+/// ```
+/// use rollpacker_operators::placement::planner::Rule;
+/// use rollpacker_operators::placement::{
+///     Job, PlacementError, Planner, StepCost, StreamTrainer, StreamTrainerOptions,
+/// };
+/// use rollpacker_stages::rollout::Placement;
+///
+/// /// A device decodes in 20 ms, trains on 10,000 tokens per second and caches 8,192 tokens.
+/// struct Linear;
+///
+/// impl StepCost for Linear {
+///     fn decode_iteration(&self, tensor_parallel: u32, _running: f64, _kv_tokens: f64) -> f64 {
+///         0.02 / f64::from(tensor_parallel)
+///     }
+///
+///     fn training(&self, devices: u32, tokens: f64) -> f64 {
+///         tokens / (10_000.0 * f64::from(devices))
+///     }
+///
+///     fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
+///         8192 * u64::from(tensor_parallel)
+///     }
+///
+///     fn reconfiguration(&self, from: Placement, to: Placement, _kv_tokens: f64) -> f64 {
+///         if from == to { 0.0 } else { 5.0 }
+///     }
+/// }
+///
+/// // A response of maximum length does not fit on one device, but on two.
+/// let job = Job { devices: 4, devices_per_server: 4, training_replica: 1, response_length: 16_384 };
+/// let on = |tensor_parallel| {
+///     let planner = Planner::new(Rule::Fixed, job, tensor_parallel)?;
+///     StreamTrainer::new(StreamTrainerOptions::paper(), planner, Linear).map(drop)
+/// };
+/// assert!(matches!(on(1), Err(PlacementError::Capacity { capacity: 8192, .. })));
+/// assert_eq!(on(2), Ok(()));
+/// ```
 pub trait StepCost {
     /// Returns the seconds of one decode iteration of an instance over `tensor_parallel` devices. `running` responses have `kv_tokens`
     /// tokens in total in its cache. Both are means and need not be integers.

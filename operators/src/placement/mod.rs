@@ -171,6 +171,47 @@ impl fmt::Display for Reason {
 /// - While a round is open, or drained and not trained, some device generates or trains, so that the step ends.
 /// - The devices that generate and train never exceed those of the job, unless the policy declares that both share them.
 /// - Decisions depend only on the events.
+///
+/// # Example
+/// ```
+/// use std::collections::VecDeque;
+///
+/// use rollpacker_dataflow::clock::Nanos;
+/// use rollpacker_dataflow::step::Step;
+/// use rollpacker_operators::placement::{Decision, Event, PlacementPolicy, Reason};
+/// use rollpacker_operators::schedule::RoundKind;
+/// use rollpacker_stages::rollout::Placement;
+///
+/// /// Trains on one of four devices during a round, and on all of them once the rollout is drained.
+/// #[derive(Default)]
+/// struct MostlyRollout(VecDeque<Decision>);
+///
+/// impl PlacementPolicy for MostlyRollout {
+///     fn on(&mut self, _now: Nanos, event: Event) {
+///         let (instances, training_devices, reason) = match event {
+///             Event::Opened { .. } => (3, 1, Reason::Round),
+///             Event::Drained { .. } => (0, 4, Reason::Drained),
+///             _ => return,
+///         };
+///         let rollout = Placement { instances, tensor_parallel: 1 };
+///         self.0.push_back(Decision { rollout, training_devices, reason });
+///     }
+///
+///     fn poll(&mut self) -> Option<Decision> {
+///         self.0.pop_front()
+///     }
+/// }
+///
+/// let mut policy = MostlyRollout::default();
+/// policy.on(Nanos(0), Event::Opened { step: Step(0), round: RoundKind::Full });
+/// policy.on(Nanos(9), Event::Drained { step: Step(0) });
+/// let decisions = std::iter::from_fn(|| policy.poll());
+/// let decisions: Vec<String> = decisions.map(|decision| decision.to_string()).collect();
+/// assert_eq!(
+///     decisions,
+///     ["rollout 3 x tp1, training 1 (round)", "rollout 0 x tp1, training 4 (drained)"]
+/// );
+/// ```
 pub trait PlacementPolicy {
     /// Processes an event. The caller drains [`poll`](Self::poll) afterwards.
     fn on(&mut self, now: Nanos, event: Event);

@@ -28,6 +28,38 @@ use self::costs::Costs;
 use crate::gradient::Gradients;
 
 /// Sums gradients over workers.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{Engine, clock, lengths, policies, prompts, rounds, trainer};
+/// use rollpacker_dataflow::bridge::Executor;
+/// use rollpacker_dataflow::cluster::{Cluster, RunFacts};
+/// use rollpacker_dataflow::fault::raise;
+/// use rollpacker_operators::advantage::Grpo;
+/// use rollpacker_operators::*;
+/// use rollpacker_stages::reward::Limits;
+///
+/// // Two workers with a replica of the trainer each share a round of two prompts with two responses each.
+/// let replicas = Cluster::with_threads(2).run(&RunFacts::new(), "", |worker| {
+///     let (trainer, gradients) = trainer();
+///     worker.run(None, |scope, faults| {
+///         let updates = prompts(scope, 2)
+///             .schedule(rounds())
+///             .rollout(Engine::default(), &policies(scope), clock())
+///             .reward(lengths(), Limits::default(), Executor::Inline, clock())
+///             .group()
+///             .advantage(Grpo::default())
+///             .gradient(trainer)
+///             .reduce(clock())
+///             .update();
+///         raise(updates.errors, faults);
+///     })?;
+///     Ok(gradients.iter().sum::<i64>())
+/// });
+/// assert_eq!(replicas.expect("no fault"), [4, 4], "each replica updates with all four responses");
+/// ```
 pub trait ReduceExt {
     /// Delays the update of each step until every replica has the sum over all replicas. The `accumulated` stream of the result contains no
     /// groups; take the stream before calling this.

@@ -92,6 +92,51 @@ pub struct StepProgress {
 }
 
 /// Receives the reports of a run.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{clock, lengths, rollouts, run, trainer};
+/// use std::cell::RefCell;
+/// use std::rc::Rc;
+///
+/// use rollpacker_operators::report::{Observer, ReportInputs, StepReport, measure, observe};
+/// use rollpacker_operators::resume::Resumable;
+/// # use rollpacker_dataflow::bridge::Executor;
+/// # use rollpacker_operators::advantage::Grpo;
+/// # use rollpacker_operators::{AdvantageExt, GradientExt, GroupExt, RewardExt, UpdateExt};
+/// # use rollpacker_stages::reward::Limits;
+///
+/// /// Collects the mean score of each step.
+/// #[derive(Default)]
+/// struct MeanScores(Vec<f64>);
+///
+/// impl Observer for MeanScores {
+///     fn step(&mut self, report: StepReport) {
+///         self.0.push(measure(&report)["critic/score/mean"]);
+///     }
+/// }
+///
+/// let scores = Rc::new(RefCell::new(MeanScores::default()));
+/// # let (trainer, _gradients) = trainer();
+/// run(|scope, _| {
+///     let rollouts = rollouts(scope);
+///     let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+///     let gradients = rollouts
+///         .reward(lengths(), Limits::default(), Executor::Inline, clock())
+///         .group()
+///         .advantage(Grpo::default())
+///         .gradient(trainer);
+///     let groups = gradients.accumulated.clone();
+///     let updates = gradients.update();
+///     let (metrics, resumable) = (updates.metrics, Resumable::default());
+///     let inputs = ReportInputs { responses, groups, decisions, metrics, resumable };
+///     observe(inputs, clock(), scores.clone());
+///     updates.policies
+/// });
+/// assert_eq!(scores.borrow().0, [1.5], "two prompts with responses that score 1 and 2");
+/// ```
 pub trait Observer {
     /// Called when data arrives for a step that is not complete.
     fn progress(&mut self, progress: &StepProgress) {

@@ -69,6 +69,28 @@ pub(crate) struct GroupScoring {
 }
 
 /// Scores responses.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{clock, numbers, rollouts, run};
+/// use arrow::datatypes::Float64Type;
+/// use rollpacker_dataflow::bridge::Executor;
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::RewardExt;
+/// use rollpacker_stages::reward::{Limits, Router, from_fn};
+///
+/// // The length of a response as its score. The responses of the rollout have 1, 2, 1 and 2 tokens.
+/// let length = from_fn(|sample| Ok(f64::from(sample.response_length).into()));
+/// let router = Router::default().route("*", length);
+/// let scored = run(|scope, _| {
+///     rollouts(scope).reward(router, Limits::default(), Executor::Inline, clock()).samples
+/// });
+/// assert_eq!(numbers::<Float64Type>(&scored, column::SCORE), [1.0, 2.0, 1.0, 2.0]);
+/// ```
+///
+/// [`Executor::Inline`] runs futures on the worker, in tests and in virtual time; a live run passes the handle of a tokio runtime.
 pub trait RewardExt<'scope> {
     /// Scores each response that ended by itself, with the reward that `router` has for its data source, on `executor`.
     ///

@@ -73,6 +73,24 @@ impl Rollouts<'_> {
 }
 
 /// Generates the responses that a schedule requests.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{Engine, clock, numbers, policies, prompts, rounds, run};
+/// use arrow::datatypes::{UInt32Type, UInt64Type};
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::{RolloutExt, ScheduleExt};
+///
+/// // A round of two prompts with two responses each. The engine answers with one token and with two.
+/// let responses = run(|scope, _| {
+///     let scheduled = prompts(scope, 2).schedule(rounds());
+///     scheduled.rollout(Engine::default(), &policies(scope), clock()).responses
+/// });
+/// assert_eq!(numbers::<UInt64Type>(&responses, column::PROMPT_ID), [0, 0, 1, 1]);
+/// assert_eq!(numbers::<UInt32Type>(&responses, column::RESPONSE_LENGTH), [1, 2, 1, 2]);
+/// ```
 pub trait RolloutExt<'scope> {
     /// Runs the rounds of each step with `engine`, which samples with the policies of `policies`.
     ///

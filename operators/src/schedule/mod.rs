@@ -298,6 +298,80 @@ pub struct Queue {
 ///   whole ones are scored. While prompts remain, a published policy opens a round. Otherwise the schedule [fails](Decision::Fail).
 /// - **Determinism.** Decisions depend only on the events: no clock, no hash order, and no randomness except a seeded generator in the
 ///   state. Offering more prompts than [`wants_prompts`](Self::wants_prompts) asks for changes no decision.
+///
+/// # Example
+/// The smallest schedule; [`RoundPolicy`](round_policy::RoundPolicy) is the short way to larger ones. [`testkit::check_schedule`] checks the
+/// contract:
+///
+/// ```
+/// # use std::collections::VecDeque;
+/// # use rollpacker_dataflow::clock::Nanos;
+/// # use rollpacker_dataflow::step::{PromptId, Step};
+/// # use rollpacker_operators::schedule::testkit::{World, check_schedule};
+/// # use rollpacker_operators::schedule::{Decision, Event, Queue, Reason, RoundKind, Schedule};
+/// /// Rounds of one prompt with one response.
+/// #[derive(Default)]
+/// struct OneByOne {
+///     prompts: VecDeque<PromptId>,
+///     all_read: bool,
+///     published: VecDeque<Step>,
+///     is_open: bool,
+///     is_finished: bool,
+///     decisions: VecDeque<Decision>,
+/// }
+///
+/// impl OneByOne {
+///     /// Opens the next round or ends the run, if that is possible.
+///     fn proceed(&mut self) {
+///         let reason = Reason::Fresh;
+///         if let (Some(&prompt), Some(&step)) = (self.prompts.front(), self.published.front()) {
+///             self.is_open = true;
+///             drop((self.prompts.pop_front(), self.published.pop_front()));
+///             self.decisions.extend([
+///                 Decision::Open { step, round: RoundKind::Full, reason },
+///                 Decision::Launch { prompt, samples: 0..1, reason },
+///             ]);
+///         } else if self.prompts.is_empty() && self.all_read {
+///             self.is_finished = true;
+///             self.decisions.push_back(Decision::Finish);
+///         }
+///     }
+/// }
+///
+/// impl Schedule for OneByOne {
+///     fn on(&mut self, _now: Nanos, event: Event) {
+///         match event {
+///             Event::Prompt(offer) => self.prompts.push_back(offer.prompt),
+///             Event::EndOfPrompts => self.all_read = true,
+///             Event::Policy { step } => self.published.push_back(step),
+///             Event::Response { id, .. } => {
+///                 let (samples, weights) = (vec![id.sample], Vec::new());
+///                 let reason = Reason::Finished;
+///                 self.decisions.extend([
+///                     Decision::Admit { prompt: id.prompt, samples, weights, reason },
+///                     Decision::Close { step: id.step, queue: Queue::default() },
+///                 ]);
+///                 self.is_open = false;
+///             }
+///             Event::Scored { .. } => {}
+///         }
+///         if !self.is_open && !self.is_finished {
+///             self.proceed();
+///         }
+///     }
+///
+///     fn poll(&mut self) -> Option<Decision> {
+///         self.decisions.pop_front()
+///     }
+///
+///     fn wants_prompts(&self) -> bool {
+///         self.prompts.is_empty() && !self.all_read && !self.is_open
+///     }
+/// }
+///
+/// let world = World::new(&[vec!["math".into(); 5]], 1);
+/// check_schedule(OneByOne::default, &world).expect("it keeps the contract");
+/// ```
 pub trait Schedule {
     /// Processes an event.
     ///

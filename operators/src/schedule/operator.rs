@@ -47,6 +47,26 @@ pub struct Scheduled<'scope> {
 }
 
 /// Runs a schedule on a stream of prompts.
+///
+/// The schedule decides nothing until the stream of policies opens its first round, so the decisions are a stream of the rollout:
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{Engine, clock, policies, prompts, run};
+/// use rollpacker_dataflow::schema::column;
+/// use rollpacker_operators::schedule::{Synchronous, sync};
+/// use rollpacker_operators::{RolloutExt, ScheduleExt};
+///
+/// let rounds = sync::Config { prompts: 2, responses: 2, total_steps: None };
+/// let decisions = run(|scope, _| {
+///     let scheduled = prompts(scope, 2).schedule(Synchronous::new(rounds).expect("positive"));
+///     scheduled.rollout(Engine::default(), &policies(scope), clock()).decisions
+/// });
+/// let names = decisions.iter().flat_map(|batch| batch.text(column::DECISION)).flatten();
+/// assert_eq!(names.collect::<Vec<_>>(), ["open", "admit", "admit", "close"]);
+/// ```
 pub trait ScheduleExt<'scope> {
     /// Lets `schedule` decide which responses are launched, admitted, aborted and deferred.
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope>;

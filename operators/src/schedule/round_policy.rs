@@ -3,50 +3,6 @@
 //! Most built-in schedules implement [`RoundPolicy`]. It decides between two rounds: which prompts the next one launches and how many it
 //! admits. Everything inside of a round follows from its [`Plan`]: launches, admissions, aborts, and the deferral of the rest. A type that
 //! also implements `Serialize` and `Deserialize` is a [`Schedule`], whose snapshots are its serialized state.
-//!
-//! ```
-//! use rollpacker_operators::schedule::Schedule;
-//! use rollpacker_operators::schedule::round_policy::*;
-//! use serde::{Deserialize, Serialize};
-//!
-//! /// Launches 6 prompts with 2 responses each, trains on the first 4 to complete, and takes the others into the next round.
-//! #[derive(Serialize, Deserialize)]
-//! struct FirstFour {
-//!     store: PromptStore,
-//!     rounds: Rounds,
-//! }
-//!
-//! impl RoundPolicy for FirstFour {
-//!     type Upcoming = RoundShare;
-//!
-//!     fn rounds(&mut self) -> &mut Rounds {
-//!         &mut self.rounds
-//!     }
-//!
-//!     fn rounds_ref(&self) -> &Rounds {
-//!         &self.rounds
-//!     }
-//!
-//!     fn pool(&mut self) -> &mut Pool {
-//!         self.store.pool()
-//!     }
-//!
-//!     fn next(&self) -> NextAction<RoundShare> {
-//!         self.store.next(&self.rounds, 6, 4)
-//!     }
-//!
-//!     fn open(&mut self, share: RoundShare) {
-//!         self.rounds.open(Plan::new(share.epoch, self.store.take(share), 4, 2));
-//!     }
-//!
-//!     fn close(&mut self, round: OpenRound) {
-//!         self.store.close(round, &mut self.rounds);
-//!     }
-//! }
-//!
-//! let schedule = FirstFour { store: PromptStore::default(), rounds: Rounds::new(Some(100)) };
-//! assert!(schedule.wants_prompts());
-//! ```
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
@@ -71,6 +27,52 @@ use super::{Decision, Event, Offer, Schedule};
 /// - [`close`](Self::close) stores the prompts that the round leaves, decides [`Defer`](Decision::Defer) for those that were launched, and
 ///   passes the step to [`Rounds::close`]. [`PromptStore::close`] does all of this.
 /// - The serialized state contains everything that [`next`](Self::next) depends on. Maps have numbers or text as keys.
+///
+/// # Example
+/// ```
+/// use rollpacker_operators::schedule::round_policy::*;
+/// use rollpacker_operators::schedule::testkit::{World, check_schedule};
+/// use serde::{Deserialize, Serialize};
+///
+/// /// Launches 6 prompts with 2 responses each, trains on the first 4 to complete, and takes the others into the next round.
+/// #[derive(Serialize, Deserialize)]
+/// struct FirstFour {
+///     store: PromptStore,
+///     rounds: Rounds,
+/// }
+///
+/// impl RoundPolicy for FirstFour {
+///     type Upcoming = RoundShare;
+///
+///     fn rounds(&mut self) -> &mut Rounds {
+///         &mut self.rounds
+///     }
+///
+///     fn rounds_ref(&self) -> &Rounds {
+///         &self.rounds
+///     }
+///
+///     fn pool(&mut self) -> &mut Pool {
+///         self.store.pool()
+///     }
+///
+///     fn next(&self) -> NextAction<RoundShare> {
+///         self.store.next(&self.rounds, 6, 4)
+///     }
+///
+///     fn open(&mut self, share: RoundShare) {
+///         self.rounds.open(Plan::new(share.epoch, self.store.take(share), 4, 2));
+///     }
+///
+///     fn close(&mut self, round: OpenRound) {
+///         self.store.close(round, &mut self.rounds);
+///     }
+/// }
+///
+/// let start = || FirstFour { store: PromptStore::default(), rounds: Rounds::new(None) };
+/// let world = World::new(&[vec!["math".into(); 20]], 1);
+/// check_schedule(start, &world).expect("it keeps the contract of a schedule");
+/// ```
 pub trait RoundPolicy {
     /// The plan of the next round, as far as it is known.
     type Upcoming: PartialEq;

@@ -13,6 +13,37 @@ use serde_json::{Map, json};
 use super::ModelError;
 
 /// A value that can be written as a tensor.
+///
+/// ```
+/// use std::borrow::Cow;
+/// use std::io;
+///
+/// use rollpacker_model::tensor_file::{Stored, TensorFile, write};
+/// use safetensors::tensor::Dtype;
+///
+/// /// A vector of integers.
+/// struct Integers(Vec<i64>);
+///
+/// impl Stored for Integers {
+///     fn dtype(&self) -> io::Result<Dtype> {
+///         Ok(Dtype::I64)
+///     }
+///
+///     fn shape(&self) -> Vec<usize> {
+///         vec![self.0.len()]
+///     }
+///
+///     fn bytes(&self) -> io::Result<Cow<'_, [u8]>> {
+///         Ok(self.0.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>().into())
+///     }
+/// }
+///
+/// let folder = tempfile::tempdir().expect("a folder");
+/// let path = folder.path().join("steps.safetensors");
+/// write(&path, &[("steps".to_owned(), Integers(vec![3, 5]))]).expect("written");
+/// let bytes = TensorFile::open(&path).and_then(|file| file.read("steps", Dtype::I64, &[2]));
+/// assert_eq!(bytes.expect("read"), [3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+/// ```
 pub trait Stored {
     /// Returns the type of the values.
     fn dtype(&self) -> io::Result<Dtype>;

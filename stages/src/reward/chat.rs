@@ -24,6 +24,31 @@ pub struct Message {
 /// # Contract
 /// Called concurrently. The future is dropped when the answer is no longer needed, and must then leave nothing running. A truncated answer
 /// is an error, because its end is not the one that the model would have produced.
+///
+/// # Example
+/// ```
+/// use rollpacker_stages::reward::RewardError;
+/// use rollpacker_stages::reward::chat::{Chat, JudgeSampling, Message};
+///
+/// /// A judge that agrees with everything that is short.
+/// struct Impatient;
+///
+/// impl Chat for Impatient {
+///     async fn complete(
+///         &self,
+///         messages: &[Message],
+///         _sampling: &JudgeSampling,
+///     ) -> Result<String, RewardError> {
+///         let length: usize = messages.iter().map(|message| message.content.len()).sum();
+///         Ok(if length <= 100 { "yes" } else { "no" }.to_owned())
+///     }
+/// }
+///
+/// let question = Message { role: "user".to_owned(), content: "Is 42 right?".to_owned() };
+/// let sampling = JudgeSampling { temperature: 0.0, max_tokens: 16, seed: 1 };
+/// let answer = futures::executor::block_on(Impatient.complete(&[question], &sampling));
+/// assert_eq!(answer.as_deref(), Ok("yes"));
+/// ```
 pub trait Chat: Send + Sync + 'static {
     /// Returns the model's answer to `messages` as text without special tokens.
     fn complete(
@@ -89,6 +114,45 @@ impl Chat for SharedChat {
 ///
 /// # Contract
 /// The same options select the same model, so that several judges share it.
+///
+/// # Example
+/// ```
+/// use rollpacker_stages::catalog::{self, CatalogError, Options};
+/// use rollpacker_stages::reward::RewardError;
+/// use rollpacker_stages::reward::chat::{Chat, ChatEngine, JudgeSampling, Message, SharedChat};
+/// use serde::Deserialize;
+///
+/// /// A source of judges that always give the answer of their option `answer`.
+/// struct Canned;
+///
+/// #[derive(Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Answer {
+///     answer: String,
+/// }
+///
+/// impl Chat for Answer {
+///     async fn complete(&self, _: &[Message], _: &JudgeSampling) -> Result<String, RewardError> {
+///         Ok(self.answer.clone())
+///     }
+/// }
+///
+/// impl ChatEngine for Canned {
+///     fn options(&self) -> &'static [&'static str] {
+///         &["answer"]
+///     }
+///
+///     fn open(&self, options: Options, _max_tokens: u32) -> Result<SharedChat, CatalogError> {
+///         Ok(SharedChat::new(catalog::read::<Answer>(options)?))
+///     }
+/// }
+///
+/// let options = Options::from_iter([("answer".to_owned(), "yes".into())]);
+/// let judge = Canned.open(options, 16).expect("the option is known");
+/// let sampling = JudgeSampling { temperature: 0.0, max_tokens: 16, seed: 1 };
+/// let answer = futures::executor::block_on(judge.complete(&[], &sampling));
+/// assert_eq!(answer.as_deref(), Ok("yes"));
+/// ```
 pub trait ChatEngine: Send + Sync + 'static {
     /// Returns the names of the source's options.
     fn options(&self) -> &'static [&'static str];

@@ -12,6 +12,26 @@ use super::{Context, RewardError, Sample, Score};
 /// # Contract
 /// As for [`Reward`](super::Reward). It is called once the group is complete, with exactly the responses that are trained on. Its scores
 /// are added to those of the samples' own reward.
+///
+/// # Example
+/// ```
+/// use rollpacker_stages::reward::{Context, GroupReward, RewardError, Sample, Score};
+///
+/// /// One point for the shortest response.
+/// struct Shortest;
+///
+/// impl GroupReward for Shortest {
+///     async fn score(&self, group: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
+///         let shortest = group.iter().map(|sample| sample.response.len()).min();
+///         Ok(group.iter().map(|sample| (Some(sample.response.len()) == shortest).into()).collect())
+///     }
+/// }
+///
+/// let group = ["forty-two", "42"].map(|response| Sample::of("math", response, None));
+/// let context = Context::detached();
+/// let scores = futures::executor::block_on(Shortest.score(&group, &context));
+/// assert_eq!(scores, Ok(vec![0.0.into(), 1.0.into()]));
+/// ```
 pub trait GroupReward: Send + Sync + 'static {
     /// Scores the responses of a group. Returns one score for each, in their order.
     fn score(

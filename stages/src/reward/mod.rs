@@ -131,6 +131,34 @@ impl Sample {
 /// Called concurrently from several threads. The future is dropped when the score is no longer needed, and must then leave nothing running.
 /// It must not block its thread: code that computes for long or blocks uses [`from_fn`]. A response that is merely wrong gets a low score
 /// and is not an error.
+///
+/// # Example
+/// ```
+/// use std::time::Duration;
+///
+/// use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
+/// use rollpacker_stages::testkit::{RewardWorld, check_reward};
+///
+/// /// One point for a response that contains the reference answer.
+/// struct Contains;
+///
+/// impl Reward for Contains {
+///     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+///         Ok(sample.response.contains(sample.truth()?).into())
+///     }
+/// }
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("starts");
+/// # runtime.block_on(async {
+/// let sample = Sample::of("math", "it is 42", Some("42"));
+/// assert_eq!(Contains.score(&sample, &Context::detached()).await, Ok(1.0.into()));
+///
+/// // The contract: concurrent calls, dropped futures, and responses that models write.
+/// let timeout = Duration::from_secs(60);
+/// let world = RewardWorld { samples: vec![sample], timeout, is_deterministic: true };
+/// check_reward(Contains, &world).await.expect("it keeps the contract");
+/// # });
+/// ```
 pub trait Reward: Send + Sync + 'static {
     /// Scores one response.
     fn score(

@@ -45,6 +45,53 @@ pub struct Reached {
 /// - The tokens and log-probabilities of a response are bit-identical, independent of the rest of the batch and of the instance that
 ///   generates it.
 /// - The waker is called when [`reached`](Self::reached) has something new.
+///
+/// # Example
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use rollpacker_dataflow::step::{SampleId, Tick};
+/// use rollpacker_stages::rollout::FinishReason;
+/// use rollpacker_stages::rollout::lockstep::{End, Lockstep, Reached};
+///
+/// /// Responses that are launched at tick 0, by their numbers of tokens. They are computed at once.
+/// struct Computed {
+///     responses: BTreeMap<SampleId, u32>,
+///     now: Tick,
+/// }
+///
+/// impl Lockstep for Computed {
+///     fn reached(&mut self) -> Reached {
+///         let end = |(&id, &tokens): (&SampleId, &u32)| {
+///             let tick = Tick(u64::from(tokens));
+///             End { tick, id, tokens, finish_reason: FinishReason::Stop }
+///         };
+///         let ended = self.responses.iter().map(end).filter(|end| end.tick > self.now).collect();
+///         Reached { ended, floor: Tick::MAX }
+///     }
+///
+///     fn advance(&mut self, tick: Tick) {
+///         self.now = tick;
+///     }
+///
+///     fn abort_at(&mut self, id: SampleId, tick: Tick) {
+///         if let Some(tokens) = self.responses.get_mut(&id) {
+///             *tokens = (*tokens).min(tick.0 as u32);
+///         }
+///     }
+/// }
+///
+/// // Train on the first two of three responses, and drop the third at the tick of the second.
+/// let id = |sample| SampleId { sample, ..SampleId::default() };
+/// let responses = BTreeMap::from([(id(0), 90), (id(1), 20), (id(2), 50)]);
+/// let mut engine = Computed { responses, now: Tick(0) };
+/// let mut ended = engine.reached().ended;
+/// ended.sort();
+/// let [_, second, third] = ended[..] else { panic!("three responses") };
+/// engine.advance(second.tick);
+/// engine.abort_at(third.id, second.tick);
+/// assert_eq!(engine.responses, BTreeMap::from([(id(0), 50), (id(1), 20), (id(2), 50)]));
+/// ```
 pub trait Lockstep {
     /// Returns the progress of the engine.
     fn reached(&mut self) -> Reached;

@@ -251,6 +251,83 @@ pub type Work = Box<dyn Fn() -> u64>;
 /// - The tokens of a response depend on the seed of the engine, the step that launched it, prompt, sample and weights. They do not depend
 ///   on the other responses, on when those arrive, or on how often the response was stopped and resumed.
 /// - Aborting a response that has ended, or that was never requested, has no effect.
+///
+/// # Example
+/// [`check_engine`](crate::testkit::check_engine) checks the contract:
+///
+/// ```
+/// # use std::collections::VecDeque;
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use rollpacker_dataflow::clock::Nanos;
+/// # use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+/// # use rollpacker_stages::rollout::{
+/// #     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
+/// # };
+/// # use rollpacker_stages::testkit::{EngineWorld, check_engine};
+/// /// Answers each prompt with its own tokens.
+/// #[derive(Default)]
+/// struct Echo {
+///     version: PolicyVersion,
+///     ready: VecDeque<Completion>,
+///     waker: Option<Waker>,
+/// }
+///
+/// impl RolloutEngine for Echo {
+///     fn load(&mut self, policy: &Policy) {
+///         self.version = policy.version;
+///     }
+///
+///     fn generate(&mut self, Request { step, prompt, samples, prompt_ids, resumed }: Request) {
+///         for sample in samples {
+///             let partial = resumed.iter().find(|partial| partial.sample == sample);
+///             let mut token_versions = partial.map_or(Vec::new(), |one| one.token_versions.clone());
+///             token_versions.resize(prompt_ids.len(), self.version);
+///             self.ready.push_back(Completion {
+///                 id: SampleId { step, prompt, sample },
+///                 response_length: prompt_ids.len() as u32,
+///                 response_ids: prompt_ids.to_vec(),
+///                 logprobs: vec![0.0; prompt_ids.len()],
+///                 token_versions,
+///                 finish_reason: FinishReason::Stop,
+/// #                 text: String::new(),
+/// #                 started: Nanos(0),
+/// #                 finished: Nanos(0),
+/// #                 preemptions: 0,
+/// #                 instance: 0,
+///                 // ...
+///             });
+///         }
+///         self.waker.iter().for_each(|wake| wake());
+///     }
+///
+///     // Every response has ended when it can be aborted.
+///     fn abort(&mut self, _: SampleId) {}
+///
+///     fn poll(&mut self) -> Option<RolloutEvent> {
+///         self.ready.pop_front().map(RolloutEvent::Completed)
+///     }
+///
+///     fn wake_by(&mut self, waker: Waker) {
+///         self.waker = Some(waker);
+///     }
+/// }
+///
+/// let policy = |version| Policy {
+///     version: PolicyVersion(version),
+///     location: "memory".to_owned(),
+///     digest: version,
+/// };
+/// let world = EngineWorld {
+///     policies: vec![policy(1), policy(2)],
+///     prompts: vec![Arc::new([1, 2]), Arc::new([3])],
+///     samples: 3,
+///     timeout: Duration::from_secs(60),
+///     is_reproducible: true,
+///     virtual_time: None,
+/// };
+/// check_engine(Echo::default, &world).expect("it keeps the contract");
+/// ```
 pub trait RolloutEngine {
     /// Uses the weights of `policy` for all later requests.
     fn load(&mut self, policy: &Policy);

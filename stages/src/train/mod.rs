@@ -168,6 +168,63 @@ impl TrainError {
 ///   nothing is left to take, each replica [updates](Self::update).
 /// - [`update`](Self::update) of step `s` publishes the weights as version `s + 1`. Without sequences since the last update it changes no
 ///   weight, but still publishes a policy.
+///
+/// # Example
+/// [`check_trainer`](crate::testkit::check_trainer) checks the contract:
+///
+/// ```
+/// # use std::path::Path;
+/// # use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
+/// # use rollpacker_stages::rollout::Policy;
+/// # use rollpacker_stages::testkit::{TrainerWorld, check_trainer};
+/// # use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+/// /// A policy of one weight, which moves by the sum of the advantages.
+/// struct OneWeight {
+///     weight: f64,
+///     gradient: f64,
+/// }
+///
+/// impl Trainer for OneWeight {
+///     fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+///         Ok(Policy { version, location: "memory".to_owned(), digest: self.weight.to_bits() })
+///     }
+///
+///     fn accumulate(&mut self, _: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+///         let advantages = sequences.iter().flat_map(|sequence| sequence.advantages);
+///         self.gradient += advantages.map(|&advantage| f64::from(advantage)).sum::<f64>();
+///         Ok(())
+///     }
+///
+///     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+///         let gradient = std::mem::take(&mut self.gradient);
+///         self.weight += gradient;
+///         let metrics = Metrics::from([("actor/grad_norm".to_owned(), gradient.abs())]);
+///         Ok((self.publish(PolicyVersion(step.next().0))?, metrics))
+///     }
+///
+///     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
+///         let path = folder.join("weight.txt");
+///         std::fs::write(&path, self.weight.to_string())
+///             .map_err(|source| TrainError::Write { path, source })
+///     }
+/// }
+///
+/// let group = |prompt| vec![Sequence {
+///     prompt: PromptId(prompt),
+///     response_ids: &[7, 7],
+///     advantages: &[0.5, 1.5],
+///     ..Sequence::default()
+/// }];
+/// let folder = tempfile::tempdir().expect("a folder");
+/// let world = TrainerWorld {
+///     groups: &[group(0), group(1)],
+///     tolerance: 0.0,
+///     has_digests: true,
+///     folder: folder.path(),
+/// };
+/// let start = || OneWeight { weight: 1.0, gradient: 0.0 };
+/// check_trainer(start, &world).expect("it keeps the contract");
+/// ```
 pub trait Trainer: Send {
     /// Publishes the current weights as `version`, which is 0 at the start of a run.
     ///

@@ -119,6 +119,49 @@ impl Row {
 /// # Contract
 /// [`seconds`](Self::seconds) is called any number of times after [`prepare`](Self::prepare), and each time measures an iteration at the
 /// prepared point. The first measurement must not include warm-up costs.
+///
+/// # Example
+/// ```
+/// use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
+/// use rollpacker_stages::rollout::RolloutError;
+/// use rollpacker_stages::rollout::profile::{Grid, Measure, Phase, Point, measure};
+///
+/// /// A device that takes a millisecond per token that it prefills, and 10 ms to decode.
+/// struct Model {
+///     clock: VirtualClock,
+///     seconds: f64,
+/// }
+///
+/// impl Measure for Model {
+///     fn prepare(&mut self, point: Point) -> Result<(), RolloutError> {
+///         self.seconds = match point.phase {
+///             Phase::Prefill => 0.001 * point.work() as f64,
+///             Phase::Decode => 0.01,
+///         };
+///         Ok(())
+///     }
+///
+///     fn seconds(&mut self) -> Result<f64, RolloutError> {
+///         let elapsed = Nanos::from_secs_f64(self.seconds);
+///         self.clock.advance_to(Nanos(self.clock.now().0 + elapsed.0));
+///         Ok(self.seconds)
+///     }
+/// }
+///
+/// let grid = Grid {
+///     instances: vec![1],
+///     tensor_parallel: 1,
+///     batch_sizes: vec![4],
+///     prompt_lengths: vec![100],
+///     context_lengths: vec![100],
+///     kv_cache_tokens: 4096,
+/// };
+/// let clock = VirtualClock::default();
+/// let mut device = Model { clock: clock.clone(), seconds: 0.0 };
+/// let rows = measure(&grid, &mut device, &clock, Nanos::from_secs_f64(60.0)).expect("no error");
+/// let seconds: Vec<f64> = rows.iter().map(|row| row.seconds).collect();
+/// assert_eq!(seconds, [0.4, 0.01], "prefill of 4 x 100 tokens, and decode");
+/// ```
 pub trait Measure {
     /// Prepares for iterations at `point`.
     ///

@@ -39,6 +39,35 @@ pub struct PromptTraits {
 ///
 /// # Contract
 /// The same arguments give the same result. A response has at least one token and at most [`cap`](Self::cap) tokens.
+///
+/// # Example
+/// ```
+/// use rollpacker_dataflow::step::SampleId;
+/// use rollpacker_simulated::rollout::lengths::{LengthModel, PromptTraits, response_beyond};
+///
+/// /// Responses of 100 tokens per sample, and twice as many at each further draw.
+/// struct Growing;
+///
+/// impl LengthModel for Growing {
+///     fn prompt(&self, _row: u64) -> PromptTraits {
+///         PromptTraits { domain: "math".into(), prompt_length: 50, pass_rate: 0.5 }
+///     }
+///
+///     fn response(&self, _row: u64, id: SampleId, draw: u32) -> u32 {
+///         let tokens = 100_u32.saturating_mul(id.sample + 1);
+///         tokens.saturating_mul(2_u32.saturating_pow(draw)).min(self.cap())
+///     }
+///
+///     fn cap(&self) -> u32 {
+///         1000
+///     }
+/// }
+///
+/// let id = SampleId { sample: 1, ..SampleId::default() };
+/// assert_eq!(Growing.response(7, id, 0), 200);
+/// // A response that was stopped after 300 tokens ends with the first draw that is longer.
+/// assert_eq!(response_beyond(&Growing, 7, id, 300), 400);
+/// ```
 pub trait LengthModel: Send + Sync {
     /// Returns the traits of the prompt in dataset row `row`.
     fn prompt(&self, row: u64) -> PromptTraits;

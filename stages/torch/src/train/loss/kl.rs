@@ -14,6 +14,27 @@ const K3_LIMIT: f64 = 10.0;
 ///
 /// # Contract
 /// The estimate of a token must not depend on other tokens.
+///
+/// # Example
+/// ```
+/// use rollpacker_torch::train::loss::{K1, KlEstimator};
+/// use tch::{TchError, Tensor};
+///
+/// /// [`K1`] between -1 and 1.
+/// #[derive(Debug)]
+/// struct Clamped;
+///
+/// impl KlEstimator for Clamped {
+///     fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError> {
+///         K1.tokens(logprobs, reference)?.f_clamp(-1.0, 1.0)
+///     }
+/// }
+///
+/// let logprobs = Tensor::from_slice(&[-0.5, -1.0, -4.0]);
+/// let reference = Tensor::from_slice(&[-2.5, -1.25, -1.0]);
+/// let estimates = Clamped.tokens(&logprobs, &reference).and_then(Vec::<f64>::try_from);
+/// assert_eq!(estimates.expect("equal shapes"), [1.0, 0.25, -1.0]);
+/// ```
 pub trait KlEstimator: Debug + Send + Sync {
     /// Returns the estimate of each token, with log-probability `logprobs` under the policy and `reference` under the reference. All
     /// tensors are `[tokens]`.

@@ -75,6 +75,33 @@ pub struct TokenLoss {
 /// # Contract
 /// The loss of a sequence must not depend on other sequences: sequences are trained on while others are still being generated, in batches
 /// that differ from run to run.
+///
+/// # Example
+/// ```
+/// use rollpacker_torch::train::loss::{PolicyLoss, Segments, TokenLoss, Tokens};
+/// use tch::{Device, TchError, Tensor};
+///
+/// /// REINFORCE without the tokens whose ratio has left [0.5, 2].
+/// #[derive(Debug)]
+/// struct Trusted;
+///
+/// impl PolicyLoss for Trusted {
+///     fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError> {
+///         let is_near = tokens.log_ratio()?.f_abs()?.f_le(std::f64::consts::LN_2)?;
+///         let loss = tokens.logprobs.f_mul(tokens.advantages)?.f_neg()?.f_mul(&is_near)?;
+///         let trusted = is_near.f_to_kind(tch::Kind::Double)?;
+///         Ok(TokenLoss { loss, metrics: vec![("actor/trusted", trusted)] })
+///     }
+/// }
+///
+/// let [logprobs, old, advantages] =
+///     [[-0.5, -4.0], [-0.75, -1.0], [2.0, 2.0]].map(|of| Tensor::from_slice(&of));
+/// let segments = Segments::new(&[2], Device::Cpu).expect("a sequence of two tokens");
+/// let (logprobs, old, advantages, segments) = (&logprobs, &old, &advantages, &segments);
+/// let tokens = Tokens { logprobs, old, advantages, segments };
+/// let loss = Trusted.tokens(&tokens).and_then(|output| Vec::<f64>::try_from(output.loss));
+/// assert_eq!(loss.expect("equal shapes"), [1.0, 0.0]);
+/// ```
 pub trait PolicyLoss: Debug + Send + Sync {
     /// Returns the loss of each token.
     ///
