@@ -204,7 +204,7 @@ impl Pipeline {
         usize::try_from(self.staleness).unwrap_or(usize::MAX - 1)
     }
 
-    /// Returns the snapshot handle in which the operators take part.
+    /// Returns the access to snapshots through which operators save and restore their state.
     fn resumable<'scope>(&self, scope: Scope<'scope, Step>) -> Resumable<'scope> {
         let restored = self.begin.restored().cloned();
         let resumed = restored.as_ref().map(RestoredSnapshot::step);

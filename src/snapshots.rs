@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::recipe::{RawRecipe, Recipe};
 use crate::run_folder::RunFolder;
 
-/// The name of the kind of run in its [`Identity`]. A folder holds the snapshots of one kind. The facts contain the rest.
+/// The kind of run in the [`Identity`] of its snapshots. A folder holds snapshots of one kind.
 const RUN: &str = "train";
 const RECIPE: &str = "recipe";
 const DATA: &str = "data";

@@ -64,7 +64,8 @@ impl<M> LengthFilter<M> {
         *self.left_out.by_data_source.entry(prompt.data_source().to_owned()).or_default() += 1;
     }
 
-    /// Returns the end of the iteration, or before it an error if no prompt of the last epoch has passed.
+    /// Returns `None`, the end of the iteration. If no prompt of the last epoch has passed the filter, the first call returns an error
+    /// instead.
     fn end<I>(&mut self) -> Option<Result<I, DatasetError>> {
         let (epoch, passed) = self.epoch;
         self.epoch.1 = true;

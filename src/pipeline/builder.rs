@@ -204,7 +204,7 @@ impl PipelineBuilder {
         Self { time, ..self }
     }
 
-    /// Sets the handle to request that the run ends after the open round. Default: one that nobody holds.
+    /// Sets the handle through which a caller requests that the run ends after the open round. Default: a handle without other owners.
     pub fn stop(self, stop: Stop) -> Self {
         Self { stop, ..self }
     }

@@ -105,14 +105,14 @@ fn check_assumptions(
     assumption::all(job).into_iter().map(check).collect()
 }
 
-/// Returns the choice among the configurations of one job.
+/// Returns the name of the configuration that is chosen for one job; `None` if there is no choice.
 fn chosen(runs: &[ConfigurationRuns], tolerance: f64) -> anyhow::Result<Option<String>> {
     let figures = summaries(runs)?;
     let decisions = advice::decide(runs, &figures, None, tolerance);
     Ok(decisions.first().and_then(Decision::choice).map(str::to_owned))
 }
 
-/// Reduces `runs` to what is run under other assumptions: only the given places, as a single job, with their first seed.
+/// Reduces `runs` to those that are repeated under other assumptions: the runs at `places`, as a single job, with their first seed.
 fn restrict_to(runs: &[ConfigurationRuns], places: &[usize]) -> Vec<ConfigurationRuns> {
     let narrow = |(place, run): (usize, &ConfigurationRuns)| ConfigurationRuns {
         job: String::new(),

@@ -10,8 +10,7 @@ use crate::survival::{Curve, Survival};
 /// Weights are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted exactly.
 pub(super) const UNIT: f64 = 1_048_576.0;
 
-/// Responses that were trained on, at one length or at many: their number, the sum of their weights, and the sum of the squared weights.
-/// Sums are in units of 2^-20.
+/// The number of trained responses, the sum of their weights, and the sum of their squared weights. Both sums are in units of 2^-20.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -1,4 +1,4 @@
-//! Detection of drift: whether an engine is still as fast as its profile says.
+//! Detection of drift: an engine that is faster or slower than its profile.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,7 @@ pub struct ZeroVarianceFilter {
     /// The maximum number of prompts that a round may launch, in batches of the number that it admits. (verl:
     /// `algorithm.filter_groups.max_num_gen_batches`)
     pub max_generated_batches: usize,
-    /// The action to take when these prompts do not yield enough groups with variance.
+    /// The action of a round that has launched its maximum of prompts and lacks groups with reward variance.
     pub on_exhausted: OnExhausted,
 }
 

@@ -14,8 +14,8 @@ section! {
         /// Name of the advantage estimator: one of [`advantages`](rollpacker_operators::advantage::advantages), or one that the program
         /// adds. Default: `grpo`. (verl: `algorithm.adv_estimator`)
         adv_estimator: String = "grpo".to_owned(),
-        /// `true` if GRPO divides advantages by the standard deviation of the group; `false` gives Dr. GRPO. Default: as the estimator has
-        /// it, which is `true` for `grpo`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
+        /// `true` if GRPO divides advantages by the standard deviation of the group; `false` gives Dr. GRPO. Default: that of the
+        /// estimator, which is `true` for `grpo`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
         norm_adv_by_std_in_grpo: Option<bool> = None,
         /// Discount factor per token. Default: 1. (verl: `algorithm.gamma`)
         gamma: Option<f64> = None,
@@ -103,17 +103,17 @@ section! {
         policy_loss: PolicyLoss = PolicyLoss::default(),
         /// Sets both `clip_ratio_low` and `clip_ratio_high`. (verl: `actor.clip_ratio`)
         clip_ratio: Option<f64> = None,
-        /// Lower clip range: ratios are clipped at 1 minus this value. Default: as the policy loss has it. (verl: `actor.clip_ratio_low`;
+        /// Lower clip range: ratios are clipped at 1 minus this value. Default: that of the policy loss. (verl: `actor.clip_ratio_low`;
         /// TRL: `epsilon`)
         clip_ratio_low: Option<f64> = None,
-        /// Upper clip range: ratios are clipped at 1 plus this value. Default: as the policy loss has it. (verl: `actor.clip_ratio_high`;
+        /// Upper clip range: ratios are clipped at 1 plus this value. Default: that of the policy loss. (verl: `actor.clip_ratio_high`;
         /// TRL: `epsilon_high`)
         clip_ratio_high: Option<f64> = None,
-        /// Second clip for negative advantages (dual clip). Default: as the policy loss has it. (verl: `actor.clip_ratio_c`; TRL: `delta`)
+        /// Second clip for negative advantages (dual clip). Default: that of the policy loss. (verl: `actor.clip_ratio_c`; TRL: `delta`)
         clip_ratio_c: Option<f64> = None,
-        /// Temperature of SAPO's gate for positive advantages. Default: as the policy loss has it. (verl: `actor.tau_pos`)
+        /// Temperature of SAPO's gate for positive advantages. Default: that of the policy loss. (verl: `actor.tau_pos`)
         tau_pos: Option<f64> = None,
-        /// Temperature of SAPO's gate for the other advantages. Default: as the policy loss has it. (verl: `actor.tau_neg`)
+        /// Temperature of SAPO's gate for the other advantages. Default: that of the policy loss. (verl: `actor.tau_neg`)
         tau_neg: Option<f64> = None,
         /// Aggregation of token losses. Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
         loss_agg_mode: Option<Aggregation> = None,

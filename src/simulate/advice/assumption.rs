@@ -6,7 +6,7 @@ use super::super::raw::Source;
 /// An assumption that differs from the job's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assumption {
-    /// The name that advice uses for it in sentences.
+    /// The name of the assumption in the sentences of the advice.
     pub name: &'static str,
     /// The settings that make the assumption, `key=value` each.
     pub settings: Vec<String>,

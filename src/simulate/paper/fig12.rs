@@ -9,7 +9,7 @@ use super::jobs::{Base, EVALUATION, MATH, REWARD_SCHEDULER, VERL};
 use super::plan::Plan;
 use super::runs::JobId;
 
-/// Factors on responses and on prompts.
+/// The surplus of responses (`R`), of prompts (`P`) or of both, by bar of the figure, as factors.
 const FACTORS: [(&str, [&str; 2]); 7] = [
     ("R 1.125", ["1.125", "1"]),
     ("R 1.25", ["1.25", "1"]),

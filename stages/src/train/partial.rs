@@ -140,10 +140,10 @@ impl Numbers {
         Ok(())
     }
 
-    /// Appends others of the same kind.
+    /// Appends numbers of the same kind.
     ///
     /// # Errors
-    /// If they are of another kind.
+    /// If one of the two is [`Fixed`](Self::Fixed) and the other [`Float`](Self::Float).
     pub fn append(&mut self, mut others: Self) -> Result<(), PartialError> {
         match (self, &mut others) {
             (Self::Fixed(numbers), Self::Fixed(others)) => numbers.append(others),

@@ -63,8 +63,8 @@ impl Checked {
 }
 
 impl Schedule for Checked {
-    /// Decisions are drained and checked after every event. A caller that delivers several events before it polls would otherwise have a
-    /// decision on the first judged by what the second says.
+    /// Drains and checks the decisions after every event. If a caller delivers several events before it polls, a decision that answers
+    /// the first event must not be checked against the state after the second.
     fn on(&mut self, now: Nanos, event: Event) {
         if !self.has_failed {
             self.log.on(&event);

@@ -31,7 +31,7 @@ const BUILT_IN: [(&str, f64, f64, f64, f64); 5] = [
 ];
 
 impl Hardware {
-    /// Returns the hardware with this name, in servers of 8, or `None` if it is not built in. Case is ignored.
+    /// Returns the built-in hardware with this name, with 8 devices per server; `None` if there is none. Case is ignored.
     #[must_use]
     pub fn built_in(name: &str) -> Option<Self> {
         let &(name, flops, memory_bandwidth, memory, interconnect_bandwidth) =

@@ -126,8 +126,8 @@ pub struct GuestUse {
 }
 
 impl GuestUse {
-    /// Returns the slowdown of the actor by its guests: `(actor + beside) / actor - 1`, where `actor` is the time of its iterations and
-    /// `beside` that of the guests between them.
+    /// Returns the slowdown of the actor by its guests: the time of the guests between the actor's iterations, divided by the time of these
+    /// iterations.
     ///
     /// Returns 0 if the actor did not run. Work of guests while the actor is idle does not count; a command that arrives meanwhile waits
     /// for at most one iteration of a guest.
