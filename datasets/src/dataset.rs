@@ -8,7 +8,7 @@ use crate::chunk::{Chunk, Chunks};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::file::PromptFile;
-use crate::order::{Cursor, Fingerprint, Order, choice, coalesced};
+use crate::order::{Cursor, Fingerprint, RowOrder, choice, coalesced};
 use crate::prompts::Prompts;
 use crate::segment::Segment;
 
@@ -25,7 +25,7 @@ pub(crate) struct DatasetInner {
     chosen: Option<Vec<u64>>,
     pub(crate) rows: u64,
     /// The shuffled order; `None` for file order.
-    pub(crate) order: Option<Order>,
+    pub(crate) order: Option<RowOrder>,
     fingerprint: u64,
 }
 
@@ -53,9 +53,9 @@ impl Dataset {
             Some(chosen) => chosen_segments(&files.segments(), chosen),
             None => files.segments(),
         };
-        let order = config
-            .shuffle
-            .then(|| Order::new(&segments(), config.seed, config.window_rows, config.window_bytes));
+        let order = config.shuffle.then(|| {
+            RowOrder::new(&segments(), config.seed, config.window_rows, config.window_bytes)
+        });
         let fingerprint = files.fingerprint(&config);
         Ok(Self { inner: Arc::new(DatasetInner { files, chosen, rows, order, fingerprint }) })
     }

@@ -33,7 +33,7 @@ pub struct Cursor {
 
 /// The shuffled order of a dataset.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct RowOrder {
     blocks: Vec<Segment>,
     seed: u64,
     window_rows: u64,
@@ -64,7 +64,7 @@ impl Window {
     }
 }
 
-impl Order {
+impl RowOrder {
     /// Creates an order for rows in `segments`, which cover `0..rows`.
     pub(crate) fn new(
         segments: &[Segment],
@@ -251,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    fn order(groups: &[u64], window: u64, seed: u64) -> Order {
+    fn order(groups: &[u64], window: u64, seed: u64) -> RowOrder {
         let mut start = 0;
         let segments: Vec<_> = groups
             .iter()
@@ -260,10 +260,10 @@ mod tests {
                 Segment { rows: start - rows..start, bytes: rows * 100 }
             })
             .collect();
-        Order::new(&segments, seed, window, window * 100)
+        RowOrder::new(&segments, seed, window, window * 100)
     }
 
-    fn rows(order: &Order, epoch: u32) -> Vec<u64> {
+    fn rows(order: &RowOrder, epoch: u32) -> Vec<u64> {
         let in_window = |window: &Window| {
             let rows: Vec<u64> = window.ranges.iter().flat_map(Clone::clone).collect();
             order.within(epoch, window).into_iter().map(|at| rows[at as usize]).collect::<Vec<_>>()

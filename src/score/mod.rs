@@ -24,7 +24,7 @@ pub use row::{RowError, ScoreColumns};
 pub use summary::{ScoreSummary, SourceSummary};
 
 use group::{GroupKey, GroupRow, PendingGroups};
-use row::Object;
+use row::JsonObject;
 use summary::ScoredRow;
 use window::{TaskResult, Window};
 
@@ -122,7 +122,7 @@ impl Scoring {
     }
 
     /// Returns the group of a row, if its data source has a group reward.
-    fn key(&mut self, row: &Object) -> anyhow::Result<Option<Result<GroupKey, RowError>>> {
+    fn key(&mut self, row: &JsonObject) -> anyhow::Result<Option<Result<GroupKey, RowError>>> {
         let Ok(source) = self.columns.source(row).map(str::to_owned) else { return Ok(None) };
         let Ok(Some(reward)) = self.router.group_reward_of(&source) else { return Ok(None) };
         let scored = || format!("reward `{reward}` of data_source `{source}` scores whole groups");
@@ -133,7 +133,7 @@ impl Scoring {
     fn task(
         &mut self,
         row: u64,
-        record: Result<Object, DatasetError>,
+        record: Result<JsonObject, DatasetError>,
     ) -> anyhow::Result<impl Future<Output = TaskResult> + Send + use<>> {
         let (key, read) = match record {
             Ok(record) => match self.key(&record)?.transpose() {

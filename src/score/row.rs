@@ -5,7 +5,7 @@ use rollpacker_stages::reward::{RewardError, Sample};
 use rollpacker_stages::rollout::FinishReason;
 use serde_json::{Map, Value};
 
-pub(super) type Object = Map<String, Value>;
+pub(super) type JsonObject = Map<String, Value>;
 
 /// The columns of a file; a dot selects a field of an object. `None` selects the first of the usual names that a row has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,14 +71,14 @@ impl ScoreColumns {
     /// # Errors
     /// If the first row has no column that can be the response, or lacks a named column. Errors of a single row are returned as the inner
     /// result.
-    pub(super) fn sample(&mut self, row: Object) -> anyhow::Result<Result<Sample, RowError>> {
+    pub(super) fn sample(&mut self, row: JsonObject) -> anyhow::Result<Result<Sample, RowError>> {
         if self.response.is_none() {
             self.settle(&row)?;
         }
         Ok(self.read(&row))
     }
 
-    fn settle(&mut self, row: &Object) -> anyhow::Result<()> {
+    fn settle(&mut self, row: &JsonObject) -> anyhow::Result<()> {
         self.response = Some(usual_column(row, "response", &RESPONSE)?);
         Ok(())
     }
@@ -87,7 +87,7 @@ impl ScoreColumns {
     ///
     /// # Errors
     /// If the row has no column that can be the group.
-    pub(super) fn settle_group(&mut self, row: &Object) -> anyhow::Result<()> {
+    pub(super) fn settle_group(&mut self, row: &JsonObject) -> anyhow::Result<()> {
         if self.group.is_none() {
             self.group = Some(usual_column(row, "group", &GROUP)?);
         }
@@ -95,14 +95,14 @@ impl ScoreColumns {
     }
 
     /// Returns the group of a row.
-    pub(super) fn group(&self, row: &Object) -> Result<String, RowError> {
+    pub(super) fn group(&self, row: &JsonObject) -> Result<String, RowError> {
         let name = self.group.as_deref().unwrap_or("group");
         let value = find(row, name).filter(|value| !value.is_null());
         value.map(to_text).ok_or_else(|| wrong(name, "a group id", &Value::Null))
     }
 
     /// Returns the data source of a row.
-    pub(super) fn source<'a>(&'a self, row: &'a Object) -> Result<&'a str, RowError> {
+    pub(super) fn source<'a>(&'a self, row: &'a JsonObject) -> Result<&'a str, RowError> {
         let given = self.data_source.as_deref().map(|name| find(row, name));
         let found = given.unwrap_or_else(|| DATA_SOURCE.iter().find_map(|name| find(row, name)));
         let Some(source) = found.filter(|source| !source.is_null()) else {
@@ -111,7 +111,7 @@ impl ScoreColumns {
         source.as_str().ok_or_else(|| wrong("data_source", "a text", source))
     }
 
-    fn read(&self, row: &Object) -> Result<Sample, RowError> {
+    fn read(&self, row: &JsonObject) -> Result<Sample, RowError> {
         let mut used = Vec::new();
         let mut take = |given: &Option<String>, usual: &[&'static str]| {
             let name = match given {
@@ -148,7 +148,7 @@ impl ScoreColumns {
     /// Returns `extra_info` and the further columns as one JSON object. Fields of `extra_info` have precedence.
     fn extra(
         &self,
-        row: &Object,
+        row: &JsonObject,
         info: Option<&Value>,
         used: &[String],
     ) -> Result<String, RowError> {
@@ -156,7 +156,7 @@ impl ScoreColumns {
             None => !used.contains(name),
             Some(names) => names.iter().any(|one| one == "*" || one == name),
         };
-        let mut extra: Object = row
+        let mut extra: JsonObject = row
             .iter()
             .filter(|(name, _)| handed(name))
             .map(|(name, value)| (name.clone(), value.clone()))
@@ -165,7 +165,7 @@ impl ScoreColumns {
             None => {}
             Some(Value::Object(info)) => extra.extend(info.clone()),
             Some(Value::String(text)) => {
-                let info: Object = serde_json::from_str(text).map_err(|error| {
+                let info: JsonObject = serde_json::from_str(text).map_err(|error| {
                     RowError::input(format_args!(
                         "column `extra_info`: expected a JSON object, found {error}"
                     ))
@@ -179,7 +179,7 @@ impl ScoreColumns {
 }
 
 /// Returns the first of the usual column names that a row has.
-fn usual_column(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
+fn usual_column(row: &JsonObject, part: &str, names: &[&str]) -> anyhow::Result<String> {
     let found = names.iter().find(|name| find(row, name).is_some());
     found.map(|name| (*name).to_owned()).with_context(|| {
         format!(
@@ -191,7 +191,7 @@ fn usual_column(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<Stri
 }
 
 /// Returns the value at a path: the column with exactly this name, dots included, or else the nested field.
-fn find<'a>(row: &'a Object, name: &str) -> Option<&'a Value> {
+fn find<'a>(row: &'a JsonObject, name: &str) -> Option<&'a Value> {
     let path = || {
         let mut parts = name.split('.');
         let root = row.get(parts.next()?)?;
@@ -200,7 +200,7 @@ fn find<'a>(row: &'a Object, name: &str) -> Option<&'a Value> {
     row.get(name).or_else(path)
 }
 
-fn root(row: &Object, name: &str) -> String {
+fn root(row: &JsonObject, name: &str) -> String {
     let whole = row.contains_key(name).then_some(name);
     whole.or_else(|| name.split('.').next()).unwrap_or(name).to_owned()
 }
@@ -217,7 +217,9 @@ fn response_text(response: &Value) -> Option<String> {
 /// Returns a prompt as JSON messages. A text that is not JSON messages becomes one message of the user.
 fn messages(prompt: &Value) -> String {
     match prompt {
-        Value::String(text) if serde_json::from_str::<Vec<Object>>(text).is_ok() => text.clone(),
+        Value::String(text) if serde_json::from_str::<Vec<JsonObject>>(text).is_ok() => {
+            text.clone()
+        }
         Value::String(text) => serde_json::json!([{"role": "user", "content": text}]).to_string(),
         other => other.to_string(),
     }
@@ -228,13 +230,13 @@ fn to_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn number(row: &Object, name: &str) -> Result<Option<u32>, RowError> {
+fn number(row: &JsonObject, name: &str) -> Result<Option<u32>, RowError> {
     let Some(value) = row.get(name).filter(|value| !value.is_null()) else { return Ok(None) };
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
     number.map(Some).ok_or_else(|| wrong(name, "a number of tokens", value))
 }
 
-fn finish_reason(row: &Object) -> Result<FinishReason, RowError> {
+fn finish_reason(row: &JsonObject) -> Result<FinishReason, RowError> {
     let Some(value) = row.get("finish_reason").filter(|value| !value.is_null()) else {
         return Ok(FinishReason::Stop);
     };
@@ -242,7 +244,7 @@ fn finish_reason(row: &Object) -> Result<FinishReason, RowError> {
     reason.ok_or_else(|| wrong("finish_reason", "`stop` or `length`", value))
 }
 
-fn ids(row: &Object) -> Result<Vec<i32>, RowError> {
+fn ids(row: &JsonObject) -> Result<Vec<i32>, RowError> {
     let Some(value) = row.get("response_ids").filter(|value| !value.is_null()) else {
         return Ok(Vec::new());
     };

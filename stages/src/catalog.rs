@@ -136,7 +136,7 @@ pub struct Listed<'a> {
 type Make<T> = Arc<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
 
 #[derive(Clone)]
-struct Entry<T> {
+struct CatalogEntry<T> {
     about: About,
     options: &'static [&'static str],
     defaults: Options,
@@ -147,7 +147,7 @@ struct Entry<T> {
 #[derive(Clone)]
 pub struct Catalog<T> {
     kind: &'static str,
-    entries: BTreeMap<String, Entry<T>>,
+    entries: BTreeMap<String, CatalogEntry<T>>,
 }
 
 impl<T> Catalog<T> {
@@ -190,8 +190,10 @@ impl<T> Catalog<T> {
         make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let make: Make<T> = Arc::new(move |options| make(read(options)?));
-        self.entries
-            .insert(name.to_owned(), Entry { about, options: fields::<O>(), defaults, make });
+        self.entries.insert(
+            name.to_owned(),
+            CatalogEntry { about, options: fields::<O>(), defaults, make },
+        );
         self
     }
 
@@ -230,9 +232,9 @@ impl<T> Catalog<T> {
     }
 
     /// Finds an entry by name or alias. A name takes precedence over the same alias of another entry.
-    fn find(&self, name: &str) -> Option<&Entry<T>> {
+    fn find(&self, name: &str) -> Option<&CatalogEntry<T>> {
         let aliased =
-            |entry: &&Entry<T>| entry.about.aliases.iter().any(|(alias, _)| *alias == name);
+            |entry: &&CatalogEntry<T>| entry.about.aliases.iter().any(|(alias, _)| *alias == name);
         self.entries.get(name).or_else(|| self.entries.values().find(aliased))
     }
 }

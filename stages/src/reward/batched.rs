@@ -15,6 +15,33 @@ use super::{Context, Reward, RewardError, Sample, Score};
 ///
 /// # Contract
 /// As for [`Reward`]: the future is dropped once no score of the batch is needed any more.
+///
+/// # Example
+/// ```
+/// use std::time::Duration;
+///
+/// use rollpacker_stages::reward::{
+///     BatchReward, Batched, Call, Context, Reward, RewardError, Sample, Score,
+/// };
+///
+/// /// Scores each response with the number of responses that it was scored with.
+/// struct BatchSize;
+///
+/// impl BatchReward for BatchSize {
+///     async fn score(&self, calls: &[Call]) -> Result<Vec<Result<Score, RewardError>>, RewardError> {
+///         Ok(calls.iter().map(|_| Ok((calls.len() as f64).into())).collect())
+///     }
+/// }
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("starts");
+/// # runtime.block_on(async {
+/// // Up to two responses per call. A single response waits up to a second for another.
+/// let reward = Batched::new(BatchSize, 2, Duration::from_secs(1));
+/// let (sample, context) = (Sample::of("math", "42", None), Context::detached());
+/// let scores = futures::join!(reward.score(&sample, &context), reward.score(&sample, &context));
+/// assert_eq!(scores, (Ok(2.0.into()), Ok(2.0.into())));
+/// # });
+/// ```
 pub trait BatchReward: Send + Sync + 'static {
     /// Scores samples. Returns one result for each of them, in their order.
     ///
@@ -51,12 +78,12 @@ pub struct Batched<R> {
 #[derive(Default)]
 struct Collecting {
     tickets: u64,
-    open: Option<(Arc<Batch>, Scores)>,
+    open: Option<(Arc<OpenBatch>, Scores)>,
 }
 
 /// The calls of a batch that has not started.
 #[derive(Default)]
-struct Batch {
+struct OpenBatch {
     calls: Mutex<BTreeMap<u64, Call>>,
     full: Notify,
 }
@@ -91,8 +118,8 @@ impl<R: BatchReward> Batched<R> {
         Joined { collecting: &self.collecting, batch, ticket, scores }
     }
 
-    fn open(&self) -> (Arc<Batch>, Scores) {
-        let batch = Arc::new(Batch::default());
+    fn open(&self) -> (Arc<OpenBatch>, Scores) {
+        let batch = Arc::new(OpenBatch::default());
         let (reward, collecting) = (Arc::clone(&self.reward), Arc::clone(&self.collecting));
         let (own, max_wait) = (Arc::clone(&batch), self.max_wait);
         let scores = async move {
@@ -109,7 +136,7 @@ impl<R: BatchReward> Batched<R> {
 
 impl Collecting {
     /// Prevents further calls from joining `batch`, if it is still the open one.
-    fn close(&mut self, batch: &Arc<Batch>) {
+    fn close(&mut self, batch: &Arc<OpenBatch>) {
         self.open.take_if(|(open, _)| Arc::ptr_eq(open, batch));
     }
 }
@@ -126,7 +153,7 @@ impl<R: BatchReward> Reward for Batched<R> {
 /// nothing polls its timer any more.
 struct Joined<'a> {
     collecting: &'a Mutex<Collecting>,
-    batch: Arc<Batch>,
+    batch: Arc<OpenBatch>,
     ticket: u64,
     scores: Scores,
 }

@@ -79,18 +79,18 @@ impl Buckets {
 /// A token bucket. Its capacity is the allowance of one minute, and it is full at first.
 struct Bucket {
     per_minute: f64,
-    level: Mutex<Level>,
+    level: Mutex<BucketLevel>,
 }
 
 /// The level of a bucket at a point in time. It is negative while waiting calls have taken more than there was.
-struct Level {
+struct BucketLevel {
     left: f64,
     at: Option<Instant>,
 }
 
 impl Bucket {
     fn new(per_minute: f64) -> Self {
-        Self { per_minute, level: Mutex::new(Level { left: per_minute, at: None }) }
+        Self { per_minute, level: Mutex::new(BucketLevel { left: per_minute, at: None }) }
     }
 
     /// Takes `amount`, capped at the capacity of the bucket, and waits until the level is no longer negative.

@@ -10,7 +10,7 @@ use rollpacker_stages::rollout::Waker;
 use tch::TchError;
 use tokio::sync::oneshot;
 
-use super::questions::{Answer, Question, Questions, Reply, Turn};
+use super::questions::{JudgeAction, JudgeAnswer, JudgeReply, Question, Questions};
 use crate::model::network::Network;
 use crate::rollout::generator::{Capacity, Ended, Generator, GeneratorError};
 use crate::rollout::guests::Tenant;
@@ -23,7 +23,7 @@ pub(super) struct Answering {
     questions: Arc<Questions>,
     generator: Generator<Box<dyn Network>>,
     /// The questions in progress, with the channels of their answers.
-    open: BTreeMap<SampleId, oneshot::Sender<Reply>>,
+    open: BTreeMap<SampleId, oneshot::Sender<JudgeReply>>,
     /// The id of the host; `None` for the judge's own thread.
     host: Option<u64>,
 }
@@ -45,9 +45,9 @@ impl Answering {
         let _no_grad = tch::no_grad_guard();
         loop {
             match self.questions.turn(self.generator.is_idle()) {
-                Turn::Answer => _ = self.step(usize::MAX),
-                Turn::GiveBack => self.give_back(),
-                Turn::End => return,
+                JudgeAction::Answer => _ = self.step(usize::MAX),
+                JudgeAction::GiveBack => self.give_back(),
+                JudgeAction::End => return,
             }
         }
     }
@@ -120,7 +120,7 @@ impl Answering {
     fn answer(&mut self, Ended { sequence, reason }: Ended) {
         if let Some(reply) = self.open.remove(&sequence.id) {
             let _unwanted =
-                reply.send(Ok(Answer { ids: sequence.response_ids().to_vec(), reason }));
+                reply.send(Ok(JudgeAnswer { ids: sequence.response_ids().to_vec(), reason }));
         }
     }
 

@@ -35,7 +35,7 @@ use self::answering::Answering;
 pub use self::bytes::{Bytes, NotBytes};
 pub use self::models::Models;
 pub use self::options::TorchChatOptions;
-use self::questions::{Answer, Questions};
+use self::questions::{JudgeAnswer, Questions};
 use self::weights::Weights;
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{DeviceChoice, TorchError};
@@ -44,9 +44,9 @@ use crate::rollout::guests::{Guest, Guests, Tenant};
 
 /// A chat model in process. Clones share the model; dropping the last one ends its thread.
 #[derive(Clone)]
-pub struct TorchChat(Arc<Model>);
+pub struct TorchChat(Arc<JudgeModel>);
 
-struct Model {
+struct JudgeModel {
     folder: PathBuf,
     encoder: PromptEncoder,
     capacity: Capacity,
@@ -74,7 +74,7 @@ impl TorchChat {
         };
         let capacity = options.capacity(&config);
         let weights = Weights::load(options, capacity, device).map_err(refuse)?;
-        let mut model = Model {
+        let mut model = JudgeModel {
             folder: folder.clone(),
             encoder,
             capacity,
@@ -123,7 +123,7 @@ impl Chat for TorchChat {
     }
 }
 
-impl Model {
+impl JudgeModel {
     fn start(&mut self, threads: usize) -> Result<(), CatalogError> {
         let refuse = |error: String| CatalogError::Start(format!("the judge: {error}"));
         let answering = self.answering(None).map_err(|error| refuse(error.to_string()))?;
@@ -178,8 +178,8 @@ impl Model {
         }
     }
 
-    fn read(&self, answer: Answer) -> Result<String, RewardError> {
-        let Answer { ids, reason } = answer;
+    fn read(&self, answer: JudgeAnswer) -> Result<String, RewardError> {
+        let JudgeAnswer { ids, reason } = answer;
         if reason != FinishReason::Stop {
             let most = ids.len();
             // A retry would be cut off again: the same question has the same answer.
@@ -194,7 +194,7 @@ impl Model {
     }
 }
 
-impl Guest for Model {
+impl Guest for JudgeModel {
     fn tenant(&self, wake: Waker) -> Option<Box<dyn Tenant>> {
         let can_be_shared =
             self.weights.lock().unwrap_or_else(PoisonError::into_inner).can_be_shared();
@@ -215,7 +215,7 @@ impl Guest for Model {
     }
 }
 
-impl Drop for Model {
+impl Drop for JudgeModel {
     fn drop(&mut self) {
         self.questions.close();
         if let Some(thread) = self.thread.take() {

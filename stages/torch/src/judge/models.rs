@@ -8,7 +8,7 @@ use rollpacker_stages::catalog::{CatalogError, Options, read};
 use rollpacker_stages::fields::fields;
 use rollpacker_stages::reward::chat::{ChatEngine, SharedChat};
 
-use super::{Model, TorchChat, TorchChatOptions};
+use super::{JudgeModel, TorchChat, TorchChatOptions};
 use crate::rollout::guests::Guests;
 
 /// The in-process models that judges share: one for each folder, even if several rewards use it.
@@ -19,7 +19,7 @@ pub struct Models {
 }
 
 /// A model with the options that it was opened with.
-type Opened = (TorchChatOptions, Weak<Model>);
+type Opened = (TorchChatOptions, Weak<JudgeModel>);
 
 impl Models {
     /// Returns the models that wait for an engine to host them.

@@ -12,7 +12,7 @@ use crate::rollout::sequence::Sequence;
 
 /// An answer to a question.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct JudgeAnswer {
     /// The tokens.
     pub(super) ids: Vec<i32>,
     /// The reason why the answer ended.
@@ -20,13 +20,13 @@ pub(super) struct Answer {
 }
 
 /// The answer, or the reason why the judge has failed.
-pub(super) type Reply = Result<Answer, Arc<str>>;
+pub(super) type JudgeReply = Result<JudgeAnswer, Arc<str>>;
 
 /// A question, with the part of its answer so far.
 pub(super) struct Question {
     pub(super) sequence: Sequence,
     /// Closed when the answer is no longer needed.
-    pub(super) reply: oneshot::Sender<Reply>,
+    pub(super) reply: oneshot::Sender<JudgeReply>,
 }
 
 /// The questions that wait to be answered, in order.
@@ -35,12 +35,12 @@ pub(super) struct Question {
 /// none. Once the judge has failed, every question is answered with the failure.
 #[derive(Default)]
 pub(super) struct Questions {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     waiting: VecDeque<Question>,
     /// The instances that answer questions, each with its waker.
     hosts: BTreeMap<u64, Waker>,
@@ -52,7 +52,7 @@ struct State {
 
 /// The next action of the judge's own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum JudgeAction {
     /// Answer questions.
     Answer,
     /// Return all questions to the queue, because an instance answers them.
@@ -68,7 +68,7 @@ impl Questions {
         prompt_ids: Arc<[i32]>,
         sampling: Sampling,
         stream: RandomStream,
-    ) -> Result<oneshot::Receiver<Reply>, Arc<str>> {
+    ) -> Result<oneshot::Receiver<JudgeReply>, Arc<str>> {
         let mut state = self.lock();
         if let Some(failure) = &state.failure {
             return Err(Arc::clone(failure));
@@ -149,28 +149,28 @@ impl Questions {
     }
 
     /// Blocks the judge's own thread until it has to act. `idle` means that it has no question in progress.
-    pub(super) fn turn(&self, idle: bool) -> Turn {
+    pub(super) fn turn(&self, idle: bool) -> JudgeAction {
         let mut state = self.lock();
         loop {
             if state.closed {
-                return Turn::End;
+                return JudgeAction::End;
             }
             match (state.hosts.is_empty(), idle) {
-                (true, false) => return Turn::Answer,
-                (true, true) if state.next().is_some() => return Turn::Answer,
-                (false, false) => return Turn::GiveBack,
+                (true, false) => return JudgeAction::Answer,
+                (true, true) if state.next().is_some() => return JudgeAction::Answer,
+                (false, false) => return JudgeAction::GiveBack,
                 _ => {}
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the thread and all hosts. The lock is released before, because a waker may lock the queue again.
-    fn wake(&self, state: MutexGuard<'_, State>) {
+    fn wake(&self, state: MutexGuard<'_, QueueState>) {
         let hosts: Vec<Waker> = state.hosts.values().cloned().collect();
         drop(state);
         self.changed.notify_all();
@@ -178,7 +178,7 @@ impl Questions {
     }
 }
 
-impl State {
+impl QueueState {
     /// Returns the next question whose answer is still needed, and removes those before it.
     fn next(&mut self) -> Option<&Question> {
         while self.waiting.pop_front_if(|question| question.reply.is_closed()).is_some() {}

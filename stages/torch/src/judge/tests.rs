@@ -15,7 +15,7 @@ use serde_json::json;
 use tch::{Device, TchError, Tensor};
 
 use self::speaker::{CHAIN, Folder, babbler, message, options, speaker};
-use super::questions::{Answer, Questions, Reply};
+use super::questions::{JudgeAnswer, JudgeReply, Questions};
 use super::*;
 use crate::judge::Bytes;
 use crate::model::network::Network;
@@ -240,14 +240,14 @@ fn answering(
     (questions, new)
 }
 
-fn ask(questions: &Questions, tokens: usize) -> tokio::sync::oneshot::Receiver<Reply> {
+fn ask(questions: &Questions, tokens: usize) -> tokio::sync::oneshot::Receiver<JudgeReply> {
     // The prompt ends with the character that makes a speaker start its text.
     let tokenizer = Tokenizer::characters(speaker::ALPHABET).unwrap();
     let prompt = tokenizer.encode(&format!("{}>", "x".repeat(tokens - 1))).unwrap();
     questions.ask(prompt.into(), Sampling::greedy(100), RandomStream::keyed([0; 32])).unwrap()
 }
 
-fn answer(reply: &mut tokio::sync::oneshot::Receiver<Reply>) -> Option<Answer> {
+fn answer(reply: &mut tokio::sync::oneshot::Receiver<JudgeReply>) -> Option<JudgeAnswer> {
     reply.try_recv().ok().map(Result::unwrap)
 }
 
@@ -288,7 +288,7 @@ fn an_answer_goes_on_elsewhere_from_the_tokens_it_has() {
     assert_eq!(iterations, CHAIN.len() + 1 - 10, "no token is generated twice");
     let tokenizer = Tokenizer::characters(speaker::ALPHABET).unwrap();
     for reply in &mut replies {
-        let Answer { ids, reason } = answer(reply).unwrap();
+        let JudgeAnswer { ids, reason } = answer(reply).unwrap();
         assert_eq!(
             (tokenizer.decode(&ids, true).unwrap().as_str(), reason),
             (CHAIN, FinishReason::Stop)

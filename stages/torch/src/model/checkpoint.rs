@@ -29,7 +29,7 @@ pub(super) const PIECE: usize = 1 << 16;
 pub(crate) struct Checkpoint {
     folder: PathBuf,
     shards: Vec<Shard>,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, TensorEntry>,
 }
 
 /// One of the weights files.
@@ -43,7 +43,7 @@ struct Shard {
 
 /// Location and type of the values of a tensor, which are row-major.
 #[derive(Debug)]
-struct Entry {
+struct TensorEntry {
     shard: usize,
     /// Offset from the start of the shard's values, in bytes.
     offset: u64,
@@ -83,7 +83,8 @@ impl Checkpoint {
                     .expect("invariant: the metadata describes the tensors that it lists");
                 match missing.remove(&name) {
                     Some(shape) => {
-                        let entry = Entry::new(&file.path, shards.len(), &name, info, &shape)?;
+                        let entry =
+                            TensorEntry::new(&file.path, shards.len(), &name, info, &shape)?;
                         entries.insert(name, entry);
                     }
                     None if layout::is_redundant(config, &name) => {}
@@ -158,7 +159,7 @@ impl Shard {
     }
 }
 
-impl Entry {
+impl TensorEntry {
     fn new(
         path: &Path,
         shard: usize,

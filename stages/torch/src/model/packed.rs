@@ -5,13 +5,13 @@ use tch::{TchError, Tensor};
 /// The boundaries of the sequences in a pack.
 pub(crate) struct Packing {
     /// Runs of adjacent sequences of equal length.
-    runs: Vec<Run>,
+    runs: Vec<EqualLengthRun>,
     /// Number of tokens of each run.
     tokens: Vec<i64>,
 }
 
 #[derive(Clone, Copy)]
-struct Run {
+struct EqualLengthRun {
     length: i64,
     sequences: i64,
 }
@@ -27,9 +27,9 @@ impl Packing {
                 "sequences of {total} tokens in a pack of {tokens}"
             )));
         }
-        let runs: Vec<Run> = lengths
+        let runs: Vec<EqualLengthRun> = lengths
             .chunk_by(|a, b| a == b)
-            .map(|run| Run { length: run[0], sequences: run.len() as i64 })
+            .map(|run| EqualLengthRun { length: run[0], sequences: run.len() as i64 })
             .collect();
         let tokens = runs.iter().map(|run| run.length * run.sequences).collect();
         Ok(Self { runs, tokens })
@@ -62,7 +62,7 @@ impl Packing {
     }
 }
 
-impl Run {
+impl EqualLengthRun {
     /// Maps `[sequences * length, heads, dim]` to the same shape.
     fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
         let by_head =

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rollpacker_dataflow::step::SampleId;
 
-use super::instance::Command;
+use super::instance::InstanceCommand;
 use super::sequence::Sequence;
 
 /// The commands of an instance that are delayed behind a policy. The policy may not be loaded while responses of the previous one are in
@@ -12,15 +12,18 @@ use super::sequence::Sequence;
 ///
 /// This way one policy samples a response from its first to its last token, whenever the next policy arrives. Aborts are not delayed.
 #[derive(Default)]
-pub(super) struct Backlog(VecDeque<Command>);
+pub(super) struct Backlog(VecDeque<InstanceCommand>);
 
 impl Backlog {
     /// Returns the command if it may be executed now, and otherwise queues it. `idle` is `true` if the instance has no responses.
-    pub(super) fn pass(&mut self, command: Command, idle: bool) -> Option<Command> {
+    pub(super) fn pass(&mut self, command: InstanceCommand, idle: bool) -> Option<InstanceCommand> {
         let waits = match &command {
-            Command::Load(..) => !idle || !self.0.is_empty(),
-            Command::Generate(_) => !self.0.is_empty(),
-            Command::Abort(_) | Command::HandOver | Command::Host(_) | Command::Look => false,
+            InstanceCommand::Load(..) => !idle || !self.0.is_empty(),
+            InstanceCommand::Generate(_) => !self.0.is_empty(),
+            InstanceCommand::Abort(_)
+            | InstanceCommand::HandOver
+            | InstanceCommand::Host(_)
+            | InstanceCommand::Look => false,
         };
         if waits {
             self.0.push_back(command);
@@ -30,14 +33,14 @@ impl Backlog {
     }
 
     /// Returns the next queued command that may be executed now.
-    pub(super) fn next(&mut self, idle: bool) -> Option<Command> {
-        self.0.pop_front_if(|command| idle || !matches!(command, Command::Load(..)))
+    pub(super) fn next(&mut self, idle: bool) -> Option<InstanceCommand> {
+        self.0.pop_front_if(|command| idle || !matches!(command, InstanceCommand::Load(..)))
     }
 
     /// Removes a queued response.
     pub(super) fn remove(&mut self, id: SampleId) -> Option<Sequence> {
         self.0.iter_mut().find_map(|command| match command {
-            Command::Generate(share) => {
+            InstanceCommand::Generate(share) => {
                 let at = share.iter().position(|sequence| sequence.id == id)?;
                 Some(share.remove(at))
             }
@@ -50,7 +53,7 @@ impl Backlog {
         let mut all = Vec::new();
         let mut shares = 0;
         self.0.retain_mut(|command| match command {
-            Command::Generate(share) => {
+            InstanceCommand::Generate(share) => {
                 all.append(share);
                 shares += 1;
                 false
@@ -72,21 +75,26 @@ mod tests {
     use super::*;
     use crate::model::Weights;
 
-    fn load() -> Command {
+    fn load() -> InstanceCommand {
         let policy = Policy { version: PolicyVersion(1), location: String::new(), digest: 0 };
-        Command::Load(policy, Weights::new(Vec::new()).unwrap())
+        InstanceCommand::Load(policy, Weights::new(Vec::new()).unwrap())
     }
 
-    fn generate(sample: u32) -> Command {
+    fn generate(sample: u32) -> InstanceCommand {
         let id = SampleId { sample, ..SampleId::default() };
         let stream = RandomStream::new(0, id);
-        Command::Generate(vec![Sequence::new(id, Arc::from([1]), Sampling::greedy(1), stream)])
+        InstanceCommand::Generate(vec![Sequence::new(
+            id,
+            Arc::from([1]),
+            Sampling::greedy(1),
+            stream,
+        )])
     }
 
-    fn word(command: Option<Command>) -> Option<&'static str> {
+    fn word(command: Option<InstanceCommand>) -> Option<&'static str> {
         command.map(|command| match command {
-            Command::Load(..) => "load",
-            Command::Generate(_) => "generate",
+            InstanceCommand::Load(..) => "load",
+            InstanceCommand::Generate(_) => "generate",
             _ => "other",
         })
     }
@@ -98,7 +106,7 @@ mod tests {
         for (command, expected) in [(load(), None), (generate(1), None), (load(), None)] {
             assert_eq!(word(backlog.pass(command, false)), expected);
         }
-        assert_eq!(word(backlog.pass(Command::Look, false)), Some("other"));
+        assert_eq!(word(backlog.pass(InstanceCommand::Look, false)), Some("other"));
         assert_eq!(word(backlog.next(false)), None);
         assert_eq!(word(backlog.next(true)), Some("load"));
         assert_eq!(word(backlog.next(true)), Some("generate"));

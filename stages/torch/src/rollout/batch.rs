@@ -20,25 +20,25 @@ pub(super) struct Move {
 /// similar length, cover the batch with little padding. Every row grows by one token per iteration, so the differences of the lengths, and
 /// with them the order, do not change while the rows run. Adding or removing a row therefore moves at most one row of each later bucket.
 #[derive(Clone, Debug)]
-pub(super) struct Batch<T> {
-    rows: Vec<Row<T>>,
+pub(super) struct RunningBatch<T> {
+    rows: Vec<BatchRow<T>>,
     /// Number of iterations done; the length of a row minus this is constant.
     iterations: i64,
 }
 
 #[derive(Clone, Debug)]
-struct Row<T> {
+struct BatchRow<T> {
     bucket: i64,
     value: T,
 }
 
-impl<T> Default for Batch<T> {
+impl<T> Default for RunningBatch<T> {
     fn default() -> Self {
         Self { rows: Vec::new(), iterations: 0 }
     }
 }
 
-impl<T> Batch<T> {
+impl<T> RunningBatch<T> {
     /// Returns the number of rows in the batch.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
@@ -73,7 +73,7 @@ impl<T> Batch<T> {
         let bucket = (self.iterations - length as i64).div_euclid(BUCKET);
         let later = self.rows.partition_point(|row| row.bucket <= bucket);
         let mut hole = self.rows.len();
-        self.rows.push(Row { bucket, value });
+        self.rows.push(BatchRow { bucket, value });
         let mut moves = Vec::new();
         for start in
             (later..hole).rev().filter(|slot| self.starts_bucket(*slot)).collect::<Vec<_>>()
@@ -110,14 +110,14 @@ impl<T> Batch<T> {
     }
 }
 
-impl<T> Index<usize> for Batch<T> {
+impl<T> Index<usize> for RunningBatch<T> {
     type Output = T;
     fn index(&self, slot: usize) -> &T {
         &self.rows[slot].value
     }
 }
 
-impl<T> IndexMut<usize> for Batch<T> {
+impl<T> IndexMut<usize> for RunningBatch<T> {
     fn index_mut(&mut self, slot: usize) -> &mut T {
         &mut self.rows[slot].value
     }
@@ -154,7 +154,7 @@ mod tests {
     /// A cache with one cell per slot, which follows the moves of the batch.
     #[derive(Default)]
     struct Model {
-        batch: Batch<u32>,
+        batch: RunningBatch<u32>,
         cells: Vec<u32>,
         lengths: std::collections::BTreeMap<u32, usize>,
     }

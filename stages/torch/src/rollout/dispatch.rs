@@ -10,7 +10,7 @@ use rollpacker_dataflow::step::SampleId;
 /// keeps its assignment until the instance has handed it over; then it is sent again. While no instance is placed, responses are held.
 #[derive(Debug)]
 pub(super) struct Dispatch<T> {
-    places: BTreeMap<SampleId, Place>,
+    places: BTreeMap<SampleId, Assignment>,
     /// Number of responses in flight, by instance.
     loads: Vec<usize>,
     /// Number of instances that take responses: the first of `loads`.
@@ -20,7 +20,7 @@ pub(super) struct Dispatch<T> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Assignment {
     /// The instance that has the response; `None` if it is held.
     instance: Option<usize>,
     aborted: bool,
@@ -69,7 +69,7 @@ impl<T> Dispatch<T> {
 
     /// Assigns a response to an instance. Returns `None` if the response is held.
     pub(super) fn send(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
-        let place = self.places.entry(id).or_insert(Place { instance: None, aborted: false });
+        let place = self.places.entry(id).or_insert(Assignment { instance: None, aborted: false });
         if place.aborted {
             return Some(Route::Ends(response));
         }

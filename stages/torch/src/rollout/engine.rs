@@ -36,12 +36,12 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 
 use super::dispatch::{Abort, Dispatch, Route};
 use super::guests::{Guests, Hosting};
-use super::instance::{Command, Report, Reports};
+use super::instance::{InstanceCommand, Report, ReportSender};
 use super::live::Live;
 use super::lockstep::{Lockstep, Reached};
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
-use super::owner::{self, Owner, Shared};
-use super::race::{Launch, Race};
+use super::owner::{self, InstanceContext, Owner};
+use super::race::{Launch, LockstepRace};
 use super::refusal;
 use super::replay::Replay;
 use super::sampling::RandomStream;
@@ -62,7 +62,7 @@ use crate::model::{Decoder, TorchError, WeightStore};
 /// [`load`](RolloutEngine::load) does not interrupt: responses that were requested before continue with the new weights and the KV cache of
 /// the old ones. Their token versions show which policy sampled each token.
 pub struct TorchEngine {
-    shared: Shared,
+    shared: InstanceContext,
     /// The store that policies are loaded from.
     weights: WeightStore,
     /// Maximum number of tokens of a prompt and its response together.
@@ -78,7 +78,7 @@ pub struct TorchEngine {
     /// The policy that was loaded last.
     policy: PolicyVersion,
     /// The state of lockstep mode; present once the lockstep interface was requested.
-    race: Option<Race>,
+    race: Option<LockstepRace>,
     failed: bool,
 }
 
@@ -103,8 +103,8 @@ impl TorchEngine {
         let token_limit = config.token_limit(&decoders)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let (sender, received) = channel();
-        let (reports, busy) = (Reports::new(sender), Arc::default());
-        let shared = Shared { config, detokenize, clock, reports, busy, passes };
+        let (reports, busy) = (ReportSender::new(sender), Arc::default());
+        let shared = InstanceContext { config, detokenize, clock, reports, busy, passes };
         let mut engine = Self::without_instances(shared, weights, received, token_limit);
         for (number, decoder) in (0..).zip(decoders) {
             engine.instances.push(engine.shared.start(number, decoder, token_limit)?);
@@ -114,7 +114,7 @@ impl TorchEngine {
 
     /// Creates an engine without instances, which must be added.
     fn without_instances(
-        shared: Shared,
+        shared: InstanceContext,
         weights: WeightStore,
         received: Receiver<Report>,
         token_limit: usize,
@@ -168,7 +168,7 @@ impl TorchEngine {
             return;
         }
         for owner in &self.instances[instances] {
-            owner.tell(Command::Host(self.guests.lodgers(&owner.waker())));
+            owner.tell(InstanceCommand::Host(self.guests.lodgers(&owner.waker())));
         }
     }
 
@@ -211,7 +211,7 @@ impl TorchEngine {
 
     /// Records the launch of a response that is resumed with `brought` tokens.
     fn launch(&mut self, id: SampleId, brought: u32) -> Launch {
-        let tick = self.race.as_ref().map_or(Tick(0), Race::now);
+        let tick = self.race.as_ref().map_or(Tick(0), LockstepRace::now);
         let launch = Launch { tick, brought, policy: self.policy };
         if let Some(race) = &mut self.race {
             race.launch(id, launch);
@@ -315,7 +315,7 @@ impl TorchEngine {
             return self.shared.reports.wake();
         }
         match self.dispatch.abort(id) {
-            Abort::Of(instance) => self.instances[instance].tell(Command::Abort(id)),
+            Abort::Of(instance) => self.instances[instance].tell(InstanceCommand::Abort(id)),
             Abort::Held(sequence) => self.report_abort(sequence),
             Abort::Unknown => {}
         }
@@ -340,7 +340,7 @@ impl RolloutEngine for TorchEngine {
         self.policy = policy.version;
         match self.weights.find(policy) {
             Ok(weights) => self.instances.iter().for_each(|owner| {
-                owner.tell(Command::Load(policy.clone(), weights.share()));
+                owner.tell(InstanceCommand::Load(policy.clone(), weights.share()));
             }),
             Err(error) => self.refuse(RolloutError::Load {
                 version: policy.version,
@@ -380,7 +380,7 @@ impl RolloutEngine for TorchEngine {
         self.hand_out();
         let before = self.dispatch.placed();
         let (given_up, held) = self.dispatch.place(instances);
-        self.instances[given_up].iter().for_each(|owner| owner.tell(Command::HandOver));
+        self.instances[given_up].iter().for_each(|owner| owner.tell(InstanceCommand::HandOver));
         self.lodge(before.min(instances)..instances);
         let sent = held.into_iter().filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = sent.collect();

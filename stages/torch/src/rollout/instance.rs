@@ -19,7 +19,7 @@ use super::{Completion, FinishReason, Policy, RolloutError, Waker};
 use crate::model::{Decoder, Weights};
 
 /// A command from the engine to an instance. Commands are executed in order, between decode iterations.
-pub(super) enum Command {
+pub(super) enum InstanceCommand {
     /// Load the weights of a policy. The command carries them, because the store may drop the version before the instance executes it.
     Load(Policy, Weights),
     Generate(Vec<Sequence>),
@@ -43,14 +43,14 @@ pub(super) enum Report {
 
 /// The channel from an instance to the engine, and the waker of the engine's caller.
 #[derive(Clone)]
-pub(super) struct Reports {
+pub(super) struct ReportSender {
     sender: Sender<Report>,
     waker: Arc<Mutex<Option<Waker>>>,
     /// `true` if the engine was woken for progress that it has not read yet.
     nudged: Arc<AtomicBool>,
 }
 
-impl Reports {
+impl ReportSender {
     pub(super) fn new(sender: Sender<Report>) -> Self {
         Self { sender, waker: Arc::default(), nudged: Arc::default() }
     }
@@ -90,14 +90,14 @@ impl Reports {
 
 /// The error that stops an instance.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum InstanceFault {
     #[error(transparent)]
     Generator(#[from] GeneratorError),
     #[error(transparent)]
     Rollout(#[from] RolloutError),
 }
 
-impl Fault {
+impl InstanceFault {
     /// Converts the error to the one that the engine reports for `instance`.
     pub(super) fn of(self, instance: u32) -> RolloutError {
         match self {
@@ -109,7 +109,7 @@ impl Fault {
 
 /// The result of a turn of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum TurnResult {
     /// The instance worked.
     Acted,
     /// The instance had no work.
@@ -125,8 +125,8 @@ pub(super) struct Instance {
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<Counters>,
-    pub(super) commands: Receiver<Command>,
-    pub(super) reports: Reports,
+    pub(super) commands: Receiver<InstanceCommand>,
+    pub(super) reports: ReportSender,
     pub(super) busy: Busy,
     pub(super) lodgers: Vec<Lodger>,
     /// `true` if tokens determine the order of events: progress is published, and a response keeps its policy.
@@ -139,9 +139,9 @@ pub(super) struct Instance {
 
 impl Instance {
     /// Runs until the engine is dropped.
-    pub(super) fn run(mut self) -> Result<(), Fault> {
+    pub(super) fn run(mut self) -> Result<(), InstanceFault> {
         let _no_grad = tch::no_grad_guard();
-        while self.turn(true)? != Turn::Over {}
+        while self.turn(true)? != TurnResult::Over {}
         Ok(())
     }
 
@@ -150,11 +150,11 @@ impl Instance {
     ///
     /// The progress is published before the next command is received. All reports of earlier turns have been sent by then, so an engine
     /// that reads the progress and then drains the channel has every end up to the published floor.
-    pub(super) fn turn(&mut self, may_wait: bool) -> Result<Turn, Fault> {
+    pub(super) fn turn(&mut self, may_wait: bool) -> Result<TurnResult, InstanceFault> {
         let idle = self.generator.is_idle();
         if let Some(command) = self.backlog.next(idle) {
             self.follow(command)?;
-            return Ok(Turn::Acted);
+            return Ok(TurnResult::Acted);
         }
         self.busy.set(!idle);
         self.publish();
@@ -166,15 +166,15 @@ impl Instance {
         };
         match next {
             Ok(command) => self.take(command)?,
-            Err(TryRecvError::Disconnected) => return Ok(Turn::Over),
-            Err(TryRecvError::Empty) if is_free => return Ok(Turn::Idle),
+            Err(TryRecvError::Disconnected) => return Ok(TurnResult::Over),
+            Err(TryRecvError::Empty) if is_free => return Ok(TurnResult::Idle),
             Err(TryRecvError::Empty) => self.work(!idle)?,
         }
-        Ok(Turn::Acted)
+        Ok(TurnResult::Acted)
     }
 
     /// Runs one iteration if `acts` is set, and then the guests.
-    fn work(&mut self, acts: bool) -> Result<(), Fault> {
+    fn work(&mut self, acts: bool) -> Result<(), InstanceFault> {
         if acts {
             self.iterate()?;
         }
@@ -183,7 +183,7 @@ impl Instance {
     }
 
     /// Executes a command, or queues it in the backlog.
-    fn take(&mut self, command: Command) -> Result<(), Fault> {
+    fn take(&mut self, command: InstanceCommand) -> Result<(), InstanceFault> {
         let now = if self.deterministic {
             self.backlog.pass(command, self.generator.is_idle())
         } else {
@@ -203,17 +203,17 @@ impl Instance {
         }
     }
 
-    fn follow(&mut self, command: Command) -> Result<(), Fault> {
+    fn follow(&mut self, command: InstanceCommand) -> Result<(), InstanceFault> {
         match command {
-            Command::Load(policy, weights) => self.load(policy, &weights)?,
-            Command::Generate(sequences) => {
+            InstanceCommand::Load(policy, weights) => self.load(policy, &weights)?,
+            InstanceCommand::Generate(sequences) => {
                 self.shares += 1;
                 sequences.into_iter().for_each(|sequence| self.generator.push(sequence));
             }
-            Command::Abort(id) => self.abort(id)?,
-            Command::HandOver => self.hand_over()?,
-            Command::Host(lodgers) => self.lodgers.extend(lodgers),
-            Command::Look => {}
+            InstanceCommand::Abort(id) => self.abort(id)?,
+            InstanceCommand::HandOver => self.hand_over()?,
+            InstanceCommand::Host(lodgers) => self.lodgers.extend(lodgers),
+            InstanceCommand::Look => {}
         }
         Ok(())
     }
@@ -230,7 +230,7 @@ impl Instance {
         Ok(())
     }
 
-    fn abort(&mut self, id: SampleId) -> Result<(), Fault> {
+    fn abort(&mut self, id: SampleId) -> Result<(), InstanceFault> {
         let removed = self.generator.remove(id)?.or_else(|| self.backlog.remove(id));
         self.reports.send(
             removed.map(|sequence| self.complete(sequence, FinishReason::Abort, self.clock.now())),
@@ -238,7 +238,7 @@ impl Instance {
         Ok(())
     }
 
-    fn hand_over(&mut self) -> Result<(), Fault> {
+    fn hand_over(&mut self) -> Result<(), InstanceFault> {
         let (mut sequences, lost) = self.generator.give_up();
         let (waiting, shares) = self.backlog.clear();
         sequences.extend(waiting);
@@ -252,7 +252,7 @@ impl Instance {
     }
 
     /// Runs one decode iteration, which samples a token for every running response.
-    fn iterate(&mut self) -> Result<(), Fault> {
+    fn iterate(&mut self) -> Result<(), InstanceFault> {
         let begun = self.clock.now();
         let taken_up = self.generator.take_up(begun, usize::MAX)?;
         self.counters.preempted(taken_up.preempted);

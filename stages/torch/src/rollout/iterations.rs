@@ -10,7 +10,7 @@ use rollpacker_stages::rollout::profile::{Phase, Row};
 
 /// The key of similar iterations: same number of running instances, same batch size, and contexts within one power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct IterationKind {
     instances: u32,
     batch_size: u32,
     /// Base-2 logarithm of the mean tokens per sequence, rounded down.
@@ -18,7 +18,7 @@ struct Kind {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct IterationSums {
     iterations: u64,
     /// Tokens of all sequences, summed over iterations.
     tokens: u64,
@@ -27,7 +27,7 @@ struct Tally {
 
 /// The iterations of an instance since the last call of [`take`]. Its thread updates them once per iteration; they are taken once per step.
 #[derive(Debug, Default)]
-pub(super) struct Iterations(Mutex<BTreeMap<Kind, Tally>>);
+pub(super) struct Iterations(Mutex<BTreeMap<IterationKind, IterationSums>>);
 
 impl Iterations {
     /// Counts an iteration of `batch_size` sequences with `tokens` tokens together, while `instances` instances ran.
@@ -35,24 +35,24 @@ impl Iterations {
         let context = tokens.checked_div(batch_size.into()).and_then(u64::checked_ilog2);
         let Some(context) = context else { return };
         let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = Kind { instances, batch_size, context };
-        tallies.entry(kind).or_default().add(Tally { iterations: 1, tokens, time });
+        let kind = IterationKind { instances, batch_size, context };
+        tallies.entry(kind).or_default().add(IterationSums { iterations: 1, tokens, time });
     }
 
-    fn take(&self) -> BTreeMap<Kind, Tally> {
+    fn take(&self) -> BTreeMap<IterationKind, IterationSums> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Tally {
+impl IterationSums {
     fn add(&mut self, other: Self) {
         self.iterations += other.iterations;
         self.tokens += other.tokens;
         self.time.0 += other.time.0;
     }
 
-    fn row(self, kind: Kind) -> Row {
-        let Kind { instances, batch_size, .. } = kind;
+    fn row(self, kind: IterationKind) -> Row {
+        let IterationKind { instances, batch_size, .. } = kind;
         let sequences = self.iterations * u64::from(batch_size);
         let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Row {
@@ -69,7 +69,7 @@ impl Tally {
 
 /// Returns the iterations of `instances` since the last call: one row for each group of similar iterations, with their mean seconds.
 pub(super) fn take<'a>(instances: impl Iterator<Item = &'a Iterations>) -> Vec<Row> {
-    let mut sums: BTreeMap<Kind, Tally> = BTreeMap::new();
+    let mut sums: BTreeMap<IterationKind, IterationSums> = BTreeMap::new();
     for (kind, tally) in instances.flat_map(Iterations::take) {
         sums.entry(kind).or_default().add(tally);
     }

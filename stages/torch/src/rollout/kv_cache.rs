@@ -20,7 +20,7 @@ const FIRST_CAPACITY: i64 = 64;
 pub(super) struct KvCache {
     memory: Tensor,
     layers: Vec<KeysValues>,
-    shape: Shape,
+    shape: CacheShape,
     limit: Extent,
     /// `[capacity]`, int64: 0, 1, ...
     places: Tensor,
@@ -35,7 +35,7 @@ pub(super) struct Extent {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct CacheShape {
     layers: i64,
     heads: i64,
     kv_heads: i64,
@@ -57,12 +57,12 @@ pub(super) struct DecodePlan {
     targets: Tensor,
     /// Number of rows; padding rows beyond it are not read.
     rows: i64,
-    runs: Vec<Run>,
+    runs: Vec<AttentionRun>,
 }
 
 /// Adjacent rows of similar length, which attend together.
 #[derive(Debug)]
-struct Run {
+struct AttentionRun {
     rows: Range<i64>,
     /// One slot for each row, or one slot for all rows.
     slots: Range<i64>,
@@ -79,7 +79,7 @@ impl KvCache {
         limit: Extent,
         device: Device,
     ) -> Result<Self, TchError> {
-        let shape = Shape {
+        let shape = CacheShape {
             layers: config.layers,
             heads: config.heads,
             kv_heads: config.kv_heads,
@@ -91,12 +91,12 @@ impl KvCache {
 
     /// Frees the memory. Nothing is cached afterwards.
     pub(super) fn clear(&mut self) -> Result<(), TchError> {
-        let shape = Shape { extent: self.limit.first(), ..self.shape };
+        let shape = CacheShape { extent: self.limit.first(), ..self.shape };
         *self = Self::empty(shape, self.limit, self.device)?;
         Ok(())
     }
 
-    fn empty(shape: Shape, limit: Extent, device: Device) -> Result<Self, TchError> {
+    fn empty(shape: CacheShape, limit: Extent, device: Device) -> Result<Self, TchError> {
         let memory = shape.allocate(device)?;
         let layers = shape.layers(&memory)?;
         Ok(Self { memory, layers, shape, limit, places: places(shape.extent, device)?, device })
@@ -185,7 +185,7 @@ impl KvCache {
 
     /// Returns `[n * kv_heads]`, int64: the indices in the flattened memory of the last of the `lengths` tokens of each row.
     fn targets(&self, lengths: &[usize], slots: Slots) -> Result<Tensor, TchError> {
-        let Shape { kv_heads, extent, .. } = self.shape;
+        let CacheShape { kv_heads, extent, .. } = self.shape;
         let target = |(row, length): (usize, usize)| {
             let slot = slots.of(&(row..row + 1)).start;
             (0..kv_heads)
@@ -208,7 +208,7 @@ impl KvCache {
         k: &Tensor,
         v: &Tensor,
     ) -> Result<Tensor, TchError> {
-        let Shape { heads, kv_heads, head_dim, .. } = self.shape;
+        let CacheShape { heads, kv_heads, head_dim, .. } = self.shape;
         let cached = &self.layers[layer];
         let own = |x: &Tensor| x.f_narrow(0, 0, plan.rows);
         cached.write(&plan.targets, &own(k)?, &own(v)?)?;
@@ -235,11 +235,16 @@ impl KvCache {
         slots: Slots,
         longest: usize,
         even: bool,
-    ) -> Result<Run, TchError> {
+    ) -> Result<AttentionRun, TchError> {
         let lengths: Vec<i64> = lengths[rows.clone()].iter().map(|length| *length as i64).collect();
         let mask = if even { None } else { Some(self.mask(&lengths, longest as i64)?) };
         let slots = slots.of(&rows);
-        Ok(Run { rows: rows.start as i64..rows.end as i64, slots, longest: longest as i64, mask })
+        Ok(AttentionRun {
+            rows: rows.start as i64..rows.end as i64,
+            slots,
+            longest: longest as i64,
+            mask,
+        })
     }
 
     fn mask(&self, lengths: &[i64], longest: i64) -> Result<Tensor, TchError> {
@@ -258,7 +263,7 @@ impl Extent {
     }
 }
 
-impl Shape {
+impl CacheShape {
     /// Allocates zeros. Masked positions are multiplied by 0, so they must hold finite numbers.
     fn allocate(self, device: Device) -> Result<Tensor, TchError> {
         let Extent { slots, capacity } = self.extent;
@@ -300,7 +305,7 @@ impl KeysValues {
     }
 
     /// Maps q `[n, kv_heads, group, head_dim]` to the attention of the run's rows, in the same shape.
-    fn attend(&self, q: &Tensor, run: &Run) -> Result<Tensor, TchError> {
+    fn attend(&self, q: &Tensor, run: &AttentionRun) -> Result<Tensor, TchError> {
         let part = |x: &Tensor, rows: &Range<i64>| x.f_narrow(0, rows.start, rows.end - rows.start);
         let cached = |x: &Tensor| {
             let rows = run.rows.end - run.rows.start;

@@ -14,7 +14,7 @@ use tch::TchError;
 use super::backlog::Backlog;
 use super::counters::Counters;
 use super::generator::{Capacity, Generator};
-use super::instance::{Command, Instance, Report, Reports};
+use super::instance::{Instance, InstanceCommand, Report, ReportSender};
 use super::invariance;
 use super::iterations::Busy;
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
@@ -28,7 +28,7 @@ use crate::model::device::set_threads_of_this_thread;
 /// The engine's handle to an instance.
 pub(super) struct Owner {
     /// Closed to end the thread. Wakers hold weak references and upgrade them only while sending, so no other owner keeps the channel open.
-    commands: Option<Arc<Sender<Command>>>,
+    commands: Option<Arc<Sender<InstanceCommand>>>,
     thread: Option<JoinHandle<()>>,
     pub(super) counters: Arc<Counters>,
     progress: Arc<Progress>,
@@ -36,11 +36,11 @@ pub(super) struct Owner {
 }
 
 /// The data that all instances share.
-pub(super) struct Shared {
+pub(super) struct InstanceContext {
     pub(super) config: TorchEngineConfig,
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) reports: Reports,
+    pub(super) reports: ReportSender,
     /// Number of instances that are busy.
     pub(super) busy: Arc<AtomicU32>,
     /// The way to split passes, if generation is deterministic.
@@ -49,7 +49,7 @@ pub(super) struct Shared {
 
 impl Owner {
     /// Sends a command. If the instance has ended, the command is discarded: the reason is in an event that has not been polled yet.
-    pub(super) fn tell(&self, command: Command) {
+    pub(super) fn tell(&self, command: InstanceCommand) {
         if let Some(commands) = &self.commands {
             let _gone = commands.send(command);
         }
@@ -58,7 +58,7 @@ impl Owner {
     /// Sends a share of responses to generate.
     pub(super) fn give(&mut self, share: Vec<Sequence>) {
         self.underway.send(share.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
-        self.tell(Command::Generate(share));
+        self.tell(InstanceCommand::Generate(share));
     }
 
     /// Returns a floor: all responses that the instance has, and all that are in transit to it, end later.
@@ -76,7 +76,7 @@ impl Owner {
         let commands = self.commands.as_ref().map(Arc::downgrade).unwrap_or_default();
         Arc::new(move || {
             if let Some(commands) = commands.upgrade() {
-                let _gone = commands.send(Command::Look);
+                let _gone = commands.send(InstanceCommand::Look);
             }
         })
     }
@@ -94,7 +94,7 @@ impl Owner {
     }
 }
 
-impl Shared {
+impl InstanceContext {
     /// Starts instance `number` on its own thread.
     pub(super) fn start(
         &self,
@@ -142,7 +142,7 @@ impl Shared {
         decoder: Decoder,
         token_limit: usize,
         counters: &Arc<Counters>,
-        commands: Receiver<Command>,
+        commands: Receiver<InstanceCommand>,
     ) -> Result<Instance, TchError> {
         let TorchEngineConfig { max_running, kv_cache_tokens, .. } = self.config;
         let capacity = Capacity { max_running, kv_cache_tokens, token_limit };

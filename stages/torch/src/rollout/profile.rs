@@ -15,9 +15,9 @@ use tch::{Cuda, Device, TchError};
 
 use super::counters::Counters;
 use super::generator::{Generator, GeneratorError};
-use super::instance::{Fault, Instance, Reports};
+use super::instance::{Instance, InstanceFault, ReportSender};
 use super::options::{TorchEngineConfig, TorchEngineError};
-use super::owner::{self, Shared};
+use super::owner::{self, InstanceContext};
 use super::sampling::{RandomStream, Sampling};
 use super::sequence::Sequence;
 use super::{Partial, Placement, RolloutError};
@@ -29,21 +29,21 @@ const GROWTH: usize = MOST_REPEATS as usize + 2;
 
 /// Instances of a torch engine that execute measurement tasks, each on its own thread, as in the engine.
 pub struct TorchMeasure {
-    workers: Vec<Worker>,
+    workers: Vec<ProfiledInstance>,
     /// Number of instances that work at the current point.
     working: usize,
 }
 
 /// The handle to an instance.
-struct Worker {
+struct ProfiledInstance {
     /// Closed to end the thread.
-    tasks: Option<Sender<Task>>,
+    tasks: Option<Sender<ProfileTask>>,
     replies: Receiver<Result<f64, RolloutError>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Task {
+enum ProfileTask {
     Prepare(Point),
     Iterate,
 }
@@ -74,7 +74,7 @@ impl TorchMeasure {
         let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
         // Responses never end, so nothing is reported.
         let (sender, _) = channel();
-        let shared = Shared {
+        let shared = InstanceContext {
             config: TorchEngineConfig {
                 sampling,
                 max_running: i32::MAX as usize,
@@ -83,19 +83,19 @@ impl TorchMeasure {
             },
             detokenize: Arc::new(|_: &[i32]| String::new()),
             clock,
-            reports: Reports::new(sender),
+            reports: ReportSender::new(sender),
             busy: Arc::default(),
             passes,
         };
         let workers = (0..)
             .zip(decoders)
-            .map(|(number, decoder)| Worker::start(&shared, number, decoder))
+            .map(|(number, decoder)| ProfiledInstance::start(&shared, number, decoder))
             .collect::<Result<_, _>>()?;
         Ok(Self { workers, working: 0 })
     }
 
     /// Runs `task` on all instances of the current point at once and returns the mean of their replies.
-    fn all(&mut self, task: Task) -> Result<f64, RolloutError> {
+    fn all(&mut self, task: ProfileTask) -> Result<f64, RolloutError> {
         let workers = &self.workers[..self.working];
         workers.iter().for_each(|worker| worker.tell(task));
         // Receive all replies before returning an error, so that no reply is left for the next task.
@@ -114,14 +114,14 @@ impl Measure for TorchMeasure {
             return Err(RolloutError::Placement { found, instances });
         }
         self.working = instances as usize;
-        self.all(Task::Prepare(point))?;
+        self.all(ProfileTask::Prepare(point))?;
         // Warm up: memory and kernels are used for the first time.
         self.seconds()?;
         Ok(())
     }
 
     fn seconds(&mut self) -> Result<f64, RolloutError> {
-        self.all(Task::Iterate)
+        self.all(ProfileTask::Iterate)
     }
 }
 
@@ -136,8 +136,12 @@ impl Drop for TorchMeasure {
     }
 }
 
-impl Worker {
-    fn start(shared: &Shared, number: u32, decoder: Decoder) -> Result<Self, TorchEngineError> {
+impl ProfiledInstance {
+    fn start(
+        shared: &InstanceContext,
+        number: u32,
+        decoder: Decoder,
+    ) -> Result<Self, TorchEngineError> {
         let (tasks, given) = channel();
         let (reply, replies) = channel();
         let mut bench = Bench::new(shared, number, decoder)?;
@@ -160,7 +164,7 @@ impl Worker {
     }
 
     /// Sends a task. A thread that has ended is detected when its reply is received.
-    fn tell(&self, task: Task) {
+    fn tell(&self, task: ProfileTask) {
         if let Some(tasks) = &self.tasks {
             let _gone = tasks.send(task);
         }
@@ -177,7 +181,7 @@ impl Worker {
 }
 
 impl Bench {
-    fn new(shared: &Shared, number: u32, decoder: Decoder) -> Result<Self, TchError> {
+    fn new(shared: &InstanceContext, number: u32, decoder: Decoder) -> Result<Self, TchError> {
         let positions = usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0);
         let (_, commands) = channel();
         let counters = Arc::new(Counters::default());
@@ -194,17 +198,17 @@ impl Bench {
     }
 
     /// Executes a task and returns the seconds of an iteration.
-    fn work(&mut self, task: Task) -> Result<f64, Fault> {
+    fn work(&mut self, task: ProfileTask) -> Result<f64, InstanceFault> {
         match task {
-            Task::Prepare(point) => self.prepare(point).map(|()| 0.0),
-            Task::Iterate => match self.point.phase {
+            ProfileTask::Prepare(point) => self.prepare(point).map(|()| 0.0),
+            ProfileTask::Iterate => match self.point.phase {
                 Phase::Prefill => self.prefill(),
                 Phase::Decode => self.decode(),
             },
         }
     }
 
-    fn prepare(&mut self, point: Point) -> Result<(), Fault> {
+    fn prepare(&mut self, point: Point) -> Result<(), InstanceFault> {
         self.point = point;
         let generator = &mut self.instance.generator;
         let _earlier = generator.give_up();
@@ -218,14 +222,14 @@ impl Bench {
         Ok(())
     }
 
-    fn prefill(&mut self) -> Result<f64, Fault> {
+    fn prefill(&mut self) -> Result<f64, InstanceFault> {
         let _earlier = self.instance.generator.give_up();
         (0..self.point.batch_size).for_each(|sample| self.push(sample, true));
         self.timed(|generator| generator.take_up(Nanos(0), usize::MAX).map(|_| ()))
     }
 
     /// Runs a decode iteration. Sampled end-of-sequence tokens are replaced by another token, so that no response ends.
-    fn decode(&mut self) -> Result<f64, Fault> {
+    fn decode(&mut self) -> Result<f64, InstanceFault> {
         self.timed(|generator| {
             generator.take_up(Nanos(0), usize::MAX)?;
             let mut sampled = generator.decode()?;
@@ -243,7 +247,7 @@ impl Bench {
     fn timed(
         &mut self,
         work: impl FnOnce(&mut Generator<Decoder>) -> Result<(), GeneratorError>,
-    ) -> Result<f64, Fault> {
+    ) -> Result<f64, InstanceFault> {
         let begun = self.instance.clock.now();
         work(&mut self.instance.generator)?;
         // CUDA kernels run asynchronously: wait for them before reading the clock.

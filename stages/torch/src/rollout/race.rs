@@ -97,7 +97,7 @@ impl Underway {
 
 /// The responses of an engine in lockstep. Responses that have ended are held until their tick is reached.
 #[derive(Debug, Default)]
-pub(super) struct Race {
+pub(super) struct LockstepRace {
     /// The tick that the engine was last advanced to.
     now: Tick,
     launched: BTreeMap<SampleId, Launch>,
@@ -110,7 +110,7 @@ pub(super) struct Race {
     events: VecDeque<RolloutEvent>,
 }
 
-impl Race {
+impl LockstepRace {
     pub(super) fn now(&self) -> Tick {
         self.now
     }
@@ -245,18 +245,18 @@ mod tests {
     }
 
     /// A race of responses that were all launched at tick 5, each with one token.
-    fn race(samples: std::ops::Range<u32>) -> Race {
-        let mut race = Race::default();
+    fn race(samples: std::ops::Range<u32>) -> LockstepRace {
+        let mut race = LockstepRace::default();
         let launch = Launch { tick: Tick(5), brought: 1, ..Launch::default() };
         samples.for_each(|sample| race.launch(id(sample), launch));
         race
     }
 
-    fn end(race: &mut Race, sample: u32, tokens: i32, reason: FinishReason) {
+    fn end(race: &mut LockstepRace, sample: u32, tokens: i32, reason: FinishReason) {
         race.take_in(RolloutEvent::Completed(completion(sample, tokens, reason)), &words());
     }
 
-    fn given(race: &mut Race) -> Vec<(u32, u32, FinishReason)> {
+    fn given(race: &mut LockstepRace) -> Vec<(u32, u32, FinishReason)> {
         let events = std::iter::from_fn(|| race.event()).map(|event| match event {
             RolloutEvent::Completed(completion) => {
                 assert_eq!(completion.text, words()(&completion.response_ids));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 
-use super::batch::{Batch, Move};
+use super::batch::{Move, RunningBatch};
 use super::sequence::Sequence;
 
 /// Number of decode iterations for which the KV budget must have room before a response is admitted, so that it is not preempted right
@@ -37,12 +37,12 @@ pub(super) struct Scheduler {
     max_running: usize,
     kv_tokens: usize,
     waiting: VecDeque<Sequence>,
-    running: Batch<Running>,
+    running: RunningBatch<RunningResponse>,
     admissions: u64,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningResponse {
     admission: u64,
     sequence: Sequence,
 }
@@ -54,7 +54,7 @@ impl Scheduler {
             max_running,
             kv_tokens,
             waiting: VecDeque::new(),
-            running: Batch::default(),
+            running: RunningBatch::default(),
             admissions: 0,
         }
     }
@@ -211,7 +211,8 @@ impl Scheduler {
         let mut sequence = self.waiting.pop_front().expect("invariant: a response is waiting");
         sequence.start(now);
         let length = sequence.tokens();
-        let moves = self.running.insert(Running { admission: self.admissions, sequence }, length);
+        let moves =
+            self.running.insert(RunningResponse { admission: self.admissions, sequence }, length);
         self.admissions += 1;
         self.follow(&moves, copies);
     }

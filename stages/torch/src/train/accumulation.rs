@@ -5,7 +5,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::TrainError;
 use super::fixed;
 use super::optimizer::{clear_gradients, flat_gradient};
-use super::tally::{Tallies, Tally, Unit};
+use super::tally::{StepSums, Tallies, Unit};
 use super::{Numbers, PartialError, Total};
 
 /// The sums of a step. Those of this replica are kept apart from the sums over all replicas.
@@ -36,7 +36,7 @@ impl Accumulation {
         &mut self,
         parameters: &[(String, Tensor)],
         unit: Unit,
-        tally: &Tally,
+        tally: &StepSums,
     ) -> Result<(), TrainError> {
         self.pending = true;
         let unit = if self.deterministic { unit } else { Unit::default() };
@@ -103,7 +103,7 @@ impl Accumulation {
     ///
     /// # Errors
     /// If a sum over replicas was received, but this replica has accumulated something since its last [`take`](Self::take).
-    pub(crate) fn tally(&self) -> Result<Tally, PartialError> {
+    pub(crate) fn tally(&self) -> Result<StepSums, PartialError> {
         match &self.reduced {
             Some(_) if self.pending => Err(PartialError::NotTaken),
             Some((_, tallies)) => Ok(tallies.sum()),

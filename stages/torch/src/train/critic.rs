@@ -12,7 +12,7 @@ use super::loss::value_loss;
 use super::micro_batch::MicroBatch;
 use super::objective::{column, denominator, factors, tokens};
 use super::optimizer::AdamW;
-use super::tally::{Over, Tally, Terms, Unit};
+use super::tally::{Over, StepSums, Terms, Unit};
 use super::{Metrics, Sequence, TrainError};
 use crate::model::{Decoder, TorchError};
 
@@ -129,7 +129,7 @@ impl Critic {
         sequences: &[Sequence<'_>],
         batch: &MicroBatch,
         scale: f64,
-    ) -> Result<Tally, TchError> {
+    ) -> Result<StepSums, TchError> {
         let (mode, device) = (self.config.loss_agg_mode, self.decoder.device());
         let predicted = self.predict(batch)?;
         let before = column(sequences, |s| s.values, device)?;
@@ -141,7 +141,7 @@ impl Critic {
         terms.add("critic/vf_loss", Over::Loss, &loss)?;
         terms.add("critic/vf_clipfrac", Over::Tokens, &value.clipped)?;
         terms.add("critic/vpred_mean", Over::Tokens, &predicted)?;
-        Tally::of(denominator(sequences, mode), tokens(sequences), &terms.reduce()?)
+        StepSums::of(denominator(sequences, mode), tokens(sequences), &terms.reduce()?)
     }
 
     /// Applies the accumulated gradient. Does nothing if there is none.

@@ -7,12 +7,12 @@ use crate::model::Decoder;
 
 /// A prompt and a response. Only the response carries loss.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct PromptResponse<'a> {
     pub(crate) prompt: &'a [i32],
     pub(crate) response: &'a [i32],
 }
 
-impl Turn<'_> {
+impl PromptResponse<'_> {
     /// Returns the number of tokens that the model processes: all but the last, which is only predicted.
     pub(crate) fn fed_tokens(&self) -> usize {
         (self.prompt.len() + self.response.len()).saturating_sub(1)
@@ -24,7 +24,7 @@ impl Turn<'_> {
 ///
 /// Adjacent turns with the same prompt stay adjacent and share its tokens. If there are none, shorter turns come first, so that adjacent
 /// turns have equal lengths and share their attention kernels. Turns without a response are left out.
-pub(crate) fn plan(turns: &[Turn<'_>], budget: usize) -> Vec<Vec<usize>> {
+pub(crate) fn plan(turns: &[PromptResponse<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> =
         (0..turns.len()).filter(|&at| !turns[at].response.is_empty()).collect();
     if order.windows(2).all(|pair| turns[pair[0]].prompt != turns[pair[1]].prompt) {
@@ -76,13 +76,13 @@ enum Layout {
 
 impl MicroBatch {
     /// Packs turns. Each must have a prompt and a response of at least one token.
-    pub(crate) fn pack(turns: &[Turn<'_>], device: Device) -> Result<Self, TchError> {
+    pub(crate) fn pack(turns: &[PromptResponse<'_>], device: Device) -> Result<Self, TchError> {
         let (mut ids, mut predicted, mut families) = (Vec::new(), Vec::new(), Vec::new());
         for family in turns.chunk_by(|a, b| a.prompt == b.prompt) {
             let prompt = family[0].prompt;
             ids.extend(prompt.iter().map(|&id| i64::from(id)));
             let last_of_prompt = ids.len() - 1;
-            for Turn { response, .. } in family {
+            for PromptResponse { response, .. } in family {
                 predicted.extend([last_of_prompt as i64]);
                 predicted.extend((ids.len()..).take(response.len() - 1).map(|at| at as i64));
                 ids.extend(response[..response.len() - 1].iter().map(|&id| i64::from(id)));
@@ -124,9 +124,12 @@ impl MicroBatch {
 mod tests {
     use super::*;
 
-    fn turns(lengths: &[(usize, usize)]) -> Vec<Turn<'static>> {
+    fn turns(lengths: &[(usize, usize)]) -> Vec<PromptResponse<'static>> {
         static IDS: [i32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
-        lengths.iter().map(|&(p, r)| Turn { prompt: &IDS[..p], response: &IDS[8..8 + r] }).collect()
+        lengths
+            .iter()
+            .map(|&(p, r)| PromptResponse { prompt: &IDS[..p], response: &IDS[8..8 + r] })
+            .collect()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tch::{Kind, TchError, Tensor};
 use super::TrainError;
 use super::config::OptimizerConfig;
 use super::head::Head;
-use super::micro_batch::{MicroBatch, Turn, plan};
+use super::micro_batch::{MicroBatch, PromptResponse, plan};
 use super::optimizer::{AdamW, clear_gradients};
 use crate::model::Decoder;
 use crate::model::device::set_threads_of_this_thread;
@@ -89,7 +89,7 @@ pub fn fine_tune(
     let mut optimizer = AdamW::new(config.optimizer, decoder.parameters())
         .map_err(TrainError::backend("setting up"))?;
     let head = Head::new(decoder.config().vocab_size, 1.0, false);
-    let mut order = Order::new(examples.len(), config.seed);
+    let mut order = ExampleOrder::new(examples.len(), config.seed);
     for step in 0..config.steps {
         let turns: Vec<_> =
             order.by_ref().take(config.batch_size.max(1)).map(|at| turn(&examples[at])).collect();
@@ -110,7 +110,7 @@ fn train(
     decoder: &Decoder,
     optimizer: &mut AdamW,
     head: &Head,
-    turns: &[Turn<'_>],
+    turns: &[PromptResponse<'_>],
     budget: usize,
     step: Step,
 ) -> Result<SftStep, TrainError> {
@@ -137,14 +137,18 @@ fn train(
         step,
         loss,
         response_tokens,
-        tokens: turns.iter().map(Turn::fed_tokens).sum(),
+        tokens: turns.iter().map(PromptResponse::fed_tokens).sum(),
         grad_norm: update.grad_norm,
         learning_rate: update.learning_rate,
     })
 }
 
 /// Adds the gradient of the summed cross-entropy of a micro-batch, and returns the sum.
-fn cross_entropy(decoder: &Decoder, head: &Head, turns: &[Turn<'_>]) -> Result<f64, TchError> {
+fn cross_entropy(
+    decoder: &Decoder,
+    head: &Head,
+    turns: &[PromptResponse<'_>],
+) -> Result<f64, TchError> {
     let batch = MicroBatch::pack(turns, decoder.device())?;
     let total = head.backward(decoder, &batch, |scores| {
         let total: Tensor = scores.logprobs.f_sum(Kind::Float)?.f_neg()?;
@@ -158,8 +162,8 @@ fn finite(value: f64, step: Step, quantity: &'static str) -> Result<(), TrainErr
     if value.is_finite() { Ok(()) } else { Err(TrainError::NotFinite { step, quantity }) }
 }
 
-fn turn(example: &Example) -> Turn<'_> {
-    Turn { prompt: &example.prompt_ids, response: &example.response_ids }
+fn turn(example: &Example) -> PromptResponse<'_> {
+    PromptResponse { prompt: &example.prompt_ids, response: &example.response_ids }
 }
 
 fn check(examples: &[Example]) -> Result<(), TrainError> {
@@ -178,13 +182,13 @@ fn check(examples: &[Example]) -> Result<(), TrainError> {
 }
 
 /// An endless iterator over the indices of the examples: one permutation per epoch.
-struct Order {
+struct ExampleOrder {
     random: ChaCha8Rng,
     permutation: Vec<usize>,
     next: usize,
 }
 
-impl Order {
+impl ExampleOrder {
     fn new(examples: usize, seed: u64) -> Self {
         Self {
             random: ChaCha8Rng::seed_from_u64(seed),
@@ -194,7 +198,7 @@ impl Order {
     }
 }
 
-impl Iterator for Order {
+impl Iterator for ExampleOrder {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {

@@ -78,9 +78,9 @@ impl Terms {
 
 /// Sums of a step or of a part of it, by name. Sums of parts add up to the sum of the whole.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tally(BTreeMap<Cow<'static, str>, (Over, f64)>);
+pub(crate) struct StepSums(BTreeMap<Cow<'static, str>, (Over, f64)>);
 
-impl Tally {
+impl StepSums {
     /// Creates the tally of a micro-batch. If the device is not the CPU, this takes one transfer.
     pub(crate) fn of(denominator: f64, tokens: usize, reduced: &Reduced) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(&reduced.values)?;
@@ -150,14 +150,14 @@ pub(crate) struct Unit {
 
 /// Tallies that are summed in the order of their units, independent of the order of their arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tallies(BTreeMap<Unit, Tally>);
+pub(crate) struct Tallies(BTreeMap<Unit, StepSums>);
 
 impl Tallies {
     /// Adds the tally of a unit. If `once` is `true`, a second tally of the same unit is an error; otherwise the two are added.
     pub(crate) fn add(
         &mut self,
         unit: Unit,
-        tally: &Tally,
+        tally: &StepSums,
         once: bool,
     ) -> Result<(), PartialError> {
         if once && self.0.contains_key(&unit) {
@@ -167,15 +167,15 @@ impl Tallies {
         Ok(())
     }
 
-    pub(crate) fn sum(&self) -> Tally {
-        let mut sum = Tally::default();
+    pub(crate) fn sum(&self) -> StepSums {
+        let mut sum = StepSums::default();
         self.0.values().for_each(|tally| sum.add(tally));
         sum
     }
 
     /// Returns the totals for other replicas. Their names begin with the name of the `model`.
     pub(crate) fn totals(&self, model: &str) -> Vec<Total> {
-        let of_unit = |(unit, tally): (&Unit, &Tally)| {
+        let of_unit = |(unit, tally): (&Unit, &StepSums)| {
             let Unit { prompt, sample } = *unit;
             let total = |(name, &(over, value)): (&Cow<'static, str>, &(Over, f64))| {
                 let name = format!("{model}:{}:{name}", over.name());
@@ -194,7 +194,7 @@ impl Tallies {
         model: &str,
         once: bool,
     ) -> Result<(), PartialError> {
-        let mut found: BTreeMap<Unit, Tally> = BTreeMap::new();
+        let mut found: BTreeMap<Unit, StepSums> = BTreeMap::new();
         for total in totals {
             let (of, over, name) = parse(&total.name)?;
             let unit = Unit { prompt: total.prompt, sample: total.sample };
@@ -229,8 +229,8 @@ fn parse(name: &str) -> Result<(&str, Over, &str), PartialError> {
 mod tests {
     use super::*;
 
-    fn tally(loss: f64, largest: f64) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(loss: f64, largest: f64) -> StepSums {
+        let mut tally = StepSums::default();
         tally.add_term(Cow::Borrowed(DENOMINATOR), Over::Divisor, 2.0);
         tally.add_term(Cow::Borrowed(TOKENS), Over::Divisor, 4.0);
         tally.add_term(Cow::Borrowed("loss"), Over::Loss, loss);

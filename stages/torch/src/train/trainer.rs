@@ -17,10 +17,10 @@ use super::accumulation::Accumulation;
 use super::config::TrainerConfig;
 use super::critic::{Critic, ValueModel};
 use super::head::{Head, TokenScores};
-use super::micro_batch::{MicroBatch, Turn, plan};
+use super::micro_batch::{MicroBatch, PromptResponse, plan};
 use super::objective::{Columns, Objective, column, denominator, factors, tokens};
 use super::optimizer::AdamW;
-use super::tally::{Tally, Unit};
+use super::tally::{StepSums, Unit};
 use super::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use crate::model::{Decoder, WeightStore};
 
@@ -176,7 +176,7 @@ impl TorchTrainer {
         &self,
         sequences: &[Sequence<'_>],
         batch: &MicroBatch,
-    ) -> Result<Tally, TchError> {
+    ) -> Result<StepSums, TchError> {
         let (config, device) = (&self.config, self.decoder.device());
         let mode = self.objective.aggregation(config);
         let factors = factors(sequences, mode, config.loss_scale_factor, device)?;
@@ -184,7 +184,7 @@ impl TorchTrainer {
         let columns = Columns::new(sequences, factors, reference, device)?;
         let numerator = |scores: &TokenScores| self.objective.numerator(config, scores, &columns);
         let reduced = self.head.backward(&self.decoder, batch, numerator)?;
-        Tally::of(denominator(sequences, mode), tokens(sequences), &reduced)
+        StepSums::of(denominator(sequences, mode), tokens(sequences), &reduced)
     }
 
     /// Returns the log-probabilities under the reference: those from inference if they are present, otherwise computed now. `None` if the
@@ -376,8 +376,8 @@ fn unit(sequence: &Sequence<'_>) -> Unit {
     Unit { prompt: sequence.prompt, sample: sequence.sample }
 }
 
-fn turn<'a>(sequence: &Sequence<'a>) -> Turn<'a> {
-    Turn { prompt: sequence.prompt_ids, response: sequence.response_ids }
+fn turn<'a>(sequence: &Sequence<'a>) -> PromptResponse<'a> {
+    PromptResponse { prompt: sequence.prompt_ids, response: sequence.response_ids }
 }
 
 fn check(at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {

@@ -45,7 +45,7 @@ struct Half {
 
 /// A point in the work of torch's stream.
 #[derive(Debug)]
-pub(super) struct Event(CudaEvent);
+pub(super) struct StreamEvent(CudaEvent);
 
 impl Pinned {
     /// Creates the copy stream and the pinned memory of CUDA device `device`.
@@ -68,13 +68,13 @@ impl Pinned {
     }
 
     /// Records an event after all work that torch has been given so far.
-    pub(super) fn after_torch(&self) -> Result<Event, TorchError> {
+    pub(super) fn after_torch(&self) -> Result<StreamEvent, TorchError> {
         let event = self.context.default_stream().record_event(None);
-        event.map(Event).map_err(|error| refused(self.device, error))
+        event.map(StreamEvent).map_err(|error| refused(self.device, error))
     }
 
     /// Makes the following copies wait until `event` has passed.
-    pub(super) fn wait(&self, event: &Event) -> Result<(), TorchError> {
+    pub(super) fn wait(&self, event: &StreamEvent) -> Result<(), TorchError> {
         self.copies.wait(&event.0).map_err(|error| refused(self.device, error))
     }
 

@@ -18,7 +18,7 @@ use super::upload::Fence;
 #[derive(Debug)]
 pub(super) struct Prefetch {
     /// The channel of empty buffers. Closing it ends the thread.
-    empty: Option<Sender<Task>>,
+    empty: Option<Sender<ReadTask>>,
     /// The channel of filled buffers. It is closed first, so that the thread does not process the remaining queue.
     full: Option<Receiver<Filled>>,
     thread: Option<JoinHandle<()>>,
@@ -32,7 +32,7 @@ pub(super) struct Prefetch {
     coming: VecDeque<usize>,
 }
 
-struct Task {
+struct ReadTask {
     layer: usize,
     buffer: Layer,
     used: Fence,
@@ -95,7 +95,7 @@ impl Prefetch {
         self.coming.push_back(layer);
         if let Some(empty) = &self.empty {
             // A thread that has ended is detected when its result is received.
-            let _gone = empty.send(Task { layer, buffer, used });
+            let _gone = empty.send(ReadTask { layer, buffer, used });
         }
     }
 
@@ -159,9 +159,9 @@ impl Drop for Prefetch {
 }
 
 /// Runs the thread until one of the channels is closed.
-fn fill(mut reader: Reader, tasks: &Receiver<Task>, filled: &Sender<Filled>) {
+fn fill(mut reader: Reader, tasks: &Receiver<ReadTask>, filled: &Sender<Filled>) {
     set_threads_of_this_thread(1);
-    for Task { layer, buffer, used } in tasks {
+    for ReadTask { layer, buffer, used } in tasks {
         let outcome = reader.read_layer(layer, &buffer, &used);
         if filled.send(Filled { buffer, outcome }).is_err() {
             return;

@@ -4,7 +4,7 @@ use tch::{Device, Tensor};
 
 use super::super::TorchError;
 #[cfg(feature = "cuda")]
-use super::pinned::{Event, Pinned};
+use super::pinned::{Pinned, StreamEvent};
 
 /// A way to copy values to the device.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) enum Upload {
 #[derive(Debug, Default)]
 pub(super) struct Fence {
     #[cfg(feature = "cuda")]
-    event: Option<Event>,
+    event: Option<StreamEvent>,
 }
 
 impl Upload {

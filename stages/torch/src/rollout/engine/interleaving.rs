@@ -15,7 +15,7 @@ use tch::Device;
 
 use super::*;
 use crate::model::Weights;
-use crate::rollout::instance::{Instance, Turn};
+use crate::rollout::instance::{Instance, TurnResult};
 use crate::rollout::passes::Passes;
 
 const ROUNDS: u64 = 6;
@@ -105,12 +105,12 @@ impl Game {
             deterministic,
         };
         let (sender, received) = channel();
-        let shared = Shared {
+        let shared = InstanceContext {
             passes: deterministic.then(|| passes(&config)),
             config,
             detokenize: Arc::new(|ids: &[i32]| format!("{ids:?}")),
             clock: Arc::new(WallClock::start()),
-            reports: Reports::new(sender),
+            reports: ReportSender::new(sender),
             busy: Arc::default(),
         };
         let store = WeightStore::new(2);
@@ -167,7 +167,7 @@ impl Game {
             assert!(!chosen.is_empty(), "seed {seed}: round {} hangs", self.round);
             match chosen[dice.roll(chosen.len())] {
                 at if at == caller => self.listen(),
-                at => self.idle[at] = self.instances[at].turn(false).unwrap() == Turn::Idle,
+                at => self.idle[at] = self.instances[at].turn(false).unwrap() == TurnResult::Idle,
             }
         }
         panic!("seed {seed}: round {} does not end", self.round);

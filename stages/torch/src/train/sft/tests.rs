@@ -69,7 +69,7 @@ fn the_seed_decides_the_order_and_micro_batches_decide_nothing() {
 
 #[test]
 fn an_epoch_visits_every_example_once() {
-    let mut order = Order::new(7, 5);
+    let mut order = ExampleOrder::new(7, 5);
     let epochs: Vec<Vec<usize>> = (0..3).map(|_| order.by_ref().take(7).collect()).collect();
     for epoch in &epochs {
         let mut sorted = epoch.clone();
