@@ -28,6 +28,63 @@ use crate::telemetry::{self, Meter, StageSpans, close_spans};
 use crate::watchdog::{self, OperatorWaits, WaitHandle};
 
 /// A builder of one operator over batches.
+///
+/// ```
+/// # use std::sync::{Arc, Mutex};
+/// # use arrow::array::{ArrayRef, Float64Array, StringArray, UInt64Array};
+/// # use arrow::datatypes::Float64Type;
+/// use rollpacker_dataflow::batch::{Batch, BatchStream};
+/// use rollpacker_dataflow::operator::Operator;
+/// use rollpacker_dataflow::schema::{self, column};
+/// use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+/// use rollpacker_dataflow::timely::dataflow::operators::InspectCore;
+/// use rollpacker_dataflow::{feedback, runtime};
+///
+/// /// Emits the number of rows of each batch of policies as a metric.
+/// fn count(policies: BatchStream<'_>) -> BatchStream<'_> {
+///     let mut operator = Operator::new("count", policies.scope());
+///     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
+///     // The output follows from input 0: the frontier of the output is that of the input.
+///     let (mut counts, stream) = operator.output(&schema::METRICS, &[0]);
+///     operator.build(move |_capabilities| {
+///         move |_frontiers| {
+///             policies.for_each(|capability, batch| {
+///                 let name = StringArray::from(vec!["policies"]);
+///                 let rows = Float64Array::from(vec![batch.num_rows() as f64]);
+///                 let metrics: Vec<ArrayRef> = vec![Arc::new(name), Arc::new(rows)];
+///                 let capability = capability.retain(counts.index());
+///                 counts.give(&capability, Batch::from_columns(&schema::METRICS, metrics));
+///             });
+///         }
+///     });
+///     stream
+/// }
+///
+/// let seen = Arc::new(Mutex::new(Vec::new()));
+/// let counted = seen.clone();
+/// runtime::run(|scope, _faults| {
+/// #     let policy = Batch::from_columns(
+/// #         &schema::POLICIES,
+/// #         vec![
+/// #             Arc::new(UInt64Array::from(vec![0])),
+/// #             Arc::new(StringArray::from(vec!["memory"])),
+/// #             Arc::new(UInt64Array::from(vec![0])),
+/// #         ],
+/// #     );
+///     // With a staleness of 1, the first two steps have this policy.
+///     let (policies, weights) = feedback::policies(scope, 1, policy);
+///     count(policies).inspect_container(move |event| {
+///         if let Ok((step, batch)) = event {
+///             let rows = batch.values::<Float64Type>(column::VALUE).value(0);
+///             counted.lock().expect("no panic").push((step.0, rows));
+///         }
+///     });
+/// #     let none = rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty(scope);
+/// #     weights.connect(none);
+/// })
+/// .expect("no fault");
+/// assert_eq!(*seen.lock().expect("no panic"), [(0, 1.0), (1, 1.0)]);
+/// ```
 pub struct Operator<'scope> {
     builder: OperatorBuilder<'scope, Step>,
     scope: Scope<'scope, Step>,
@@ -76,8 +133,8 @@ impl<'scope> Operator<'scope> {
 
     /// Adds an output of batches of `schema`. Its batches may follow from the inputs with the indices `follows`, at the same step.
     ///
-    /// An input outside of `follows` does not hold back the output's frontier and lends no capability for it. The operator may still act on
-    /// its batches at every step for which it holds a capability of its own.
+    /// An input outside of `follows` does not hold back the output's frontier and provides no capability for it. The operator may still act
+    /// on its batches at every step for which it holds a capability of its own.
     pub fn output(
         &mut self,
         schema: &SchemaRef,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use arrow::datatypes::{ArrowNativeType, ArrowPrimitiveType};
+use arrow::datatypes::{ArrowPrimitiveType, Float64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, produce_inline};
 use rollpacker_dataflow::budget::Budget;
@@ -225,11 +225,15 @@ pub fn numbers<T: ArrowPrimitiveType>(batches: &[Batch], column: &str) -> Vec<T:
     batches.iter().flat_map(values).collect()
 }
 
+/// Returns the values of a metric over all batches of a stream of metrics.
+pub fn metric(batches: &[Batch], name: &str) -> Vec<f64> {
+    let values = numbers::<Float64Type>(batches, schema::column::VALUE);
+    let names = batches.iter().flat_map(|batch| batch.text(schema::column::NAME));
+    names.zip(values).filter(|(found, _)| *found == Some(name)).map(|(_, value)| value).collect()
+}
+
 /// Returns a column of lists over all batches.
-pub fn lists<T: ArrowPrimitiveType>(batches: &[Batch], column: &str) -> Vec<Vec<T::Native>>
-where
-    T::Native: ArrowNativeType,
-{
+pub fn lists<T: ArrowPrimitiveType>(batches: &[Batch], column: &str) -> Vec<Vec<T::Native>> {
     let rows = |batch: &Batch| -> Vec<Vec<T::Native>> {
         let lists = batch.lists::<T>(column);
         (0..batch.num_rows()).map(|row| lists.get(row).to_vec()).collect()

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The examples of the operators share the stages in `doc/step.rs`: an engine whose responses have 1 and 2 tokens, a trainer that counts
-//! responses, and a step of two prompts with two responses each. In them, `run` runs a graph and returns the batches of one stream, and
-//! `numbers` and `lists` return a column of these batches.
+//! responses, and a step of two prompts with two responses each. In them, `run` runs a graph and returns the batches of one stream,
+//! `numbers` and `lists` return a column of these batches, and `metric` returns the values of a metric.
 //!
 //! Architecture invariant: no libtorch, no HTTP and no wall clock in this crate.
 

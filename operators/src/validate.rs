@@ -209,11 +209,10 @@ pub type ValidatorThread = OwnerThread<Box<dyn FnMut(&Policy) -> Result<Metrics,
 /// # mod step {
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
-/// # use step::{groups, run, trainer};
+/// # use step::{groups, metric, run, trainer};
 /// use std::convert::Infallible;
 /// use std::rc::Rc;
 ///
-/// use rollpacker_dataflow::schema::column;
 /// use rollpacker_operators::advantage::Grpo;
 /// use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
 /// use rollpacker_operators::{AdvantageExt, GradientExt, UpdateExt};
@@ -233,8 +232,7 @@ pub type ValidatorThread = OwnerThread<Box<dyn FnMut(&Policy) -> Result<Metrics,
 ///     let updates = groups(scope).advantage(Grpo::default()).gradient(trainer).update();
 ///     updates.validate(1, validator).metrics
 /// });
-/// let mut names = metrics.iter().flat_map(|batch| batch.text(column::NAME)).flatten();
-/// assert!(names.any(|name| name == "val/score"));
+/// assert_eq!(metric(&metrics, "val/score"), [1.0]);
 /// ```
 pub trait ValidateExt {
     /// Validates every `every`-th policy before passing it on, so that the next round waits for the result. 0 disables validation.

@@ -135,6 +135,7 @@ pub struct Listed<'a> {
 
 type Make<T> = Arc<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
 
+/// An entry: its documentation, its options, and its constructor.
 #[derive(Clone)]
 struct CatalogEntry<T> {
     about: About,

@@ -60,8 +60,7 @@ impl Cluster {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: false } }
     }
 
-    /// Like [`with_threads`](Self::with_threads), but encodes every batch between two workers as between processes. For
-    /// tests.
+    /// Like [`with_threads`](Self::with_threads), but encodes every batch between two workers as between processes. For tests.
     #[must_use]
     pub fn with_serialized_batches(threads: usize) -> Self {
         Self { threads: threads.max(1), topology: Topology::Alone { serialises: true } }

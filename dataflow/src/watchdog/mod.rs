@@ -151,14 +151,14 @@ impl Watchdog {
         Self { is_asked: Box::new(is_asked), ..self }
     }
 
-    /// Also counts the progress of the workers whose watchdogs share `pulse`.
+    /// Counts the progress of all workers whose watchdogs share `pulse`, in addition to that of this worker.
     #[must_use]
     pub fn with(mut self, pulse: &ProgressCounter) -> Self {
         self.pulse = pulse.clone();
         self
     }
 
-    /// Also counts the progress of other processes, which is not reported back to them.
+    /// Counts the progress of other processes in addition to that of this one. It is not reported back to them.
     pub(crate) fn with_other_processes(mut self, elsewhere: &ProgressCounter) -> Self {
         self.elsewhere = elsewhere.clone();
         self

@@ -43,6 +43,36 @@ pub struct LedgerInputs<'scope> {
 /// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS), one for each step.
 ///
 /// `cap` is the maximum response length of the engine in tokens. Shares are reported at its quarters.
+///
+/// ```
+/// # mod step {
+/// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+/// # }
+/// # use step::{clock, lengths, metric, rollouts, run, trainer};
+/// use rollpacker_operators::ledger::{LedgerInputs, ledger};
+/// use rollpacker_operators::resume::Resumable;
+/// # use rollpacker_dataflow::bridge::Executor;
+/// # use rollpacker_operators::advantage::Grpo;
+/// # use rollpacker_operators::{AdvantageExt, GradientExt, GroupExt, RewardExt};
+/// # use rollpacker_stages::reward::Limits;
+///
+/// # let (trainer, _gradients) = trainer();
+/// let metrics = run(|scope, _| {
+///     let rollouts = rollouts(scope);
+///     let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+///     let groups = rollouts
+///         .reward(lengths(), Limits::default(), Executor::Inline, clock())
+///         .group()
+///         .advantage(Grpo::default())
+///         .gradient(trainer)
+///         .accumulated;
+///     let (warmup_steps, resumable) = (0, Resumable::default());
+///     ledger(LedgerInputs { responses, groups, decisions, warmup_steps, resumable }, 100)
+/// });
+/// // Every response is trained on, so the trained lengths are those of the policy: a mean of 1.5 tokens.
+/// assert_eq!(metric(&metrics, "bias/policy_mean"), [1.5]);
+/// assert_eq!(metric(&metrics, "bias/mean_ratio"), [1.0]);
+/// ```
 #[must_use]
 pub fn ledger(recorded: LedgerInputs<'_>, cap: u32) -> BatchStream<'_> {
     let resumed = recorded.resumable.step();

@@ -18,8 +18,7 @@ pub struct StreamTrainerOptions {
     pub keep: f64,
     /// The share of the kept caches that a projection may fill, in (0, 1]. Default: 0.95, as in the paper.
     pub headroom: f64,
-    /// If `true`, the last responses may be merged onto fewer, wider instances when this is predicted to end the step sooner. Default:
-    /// `false`.
+    /// `true` to merge the last responses onto fewer, wider instances when this is predicted to end the step sooner. Default: `false`.
     pub consolidate: bool,
 }
 

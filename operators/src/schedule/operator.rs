@@ -99,6 +99,28 @@ impl<'scope> Scheduled<'scope> {
 
     /// Lets `placement` decide which devices generate and which train. Without one, the engine keeps its placement and the trainer always
     /// trains.
+    ///
+    /// ```
+    /// # mod step {
+    /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+    /// # }
+    /// # use step::{Engine, clock, numbers, policies, prompts, rounds, run};
+    /// use arrow::datatypes::UInt32Type;
+    /// use rollpacker_dataflow::schema::column;
+    /// use rollpacker_operators::placement::Colocated;
+    /// use rollpacker_operators::{RolloutExt, ScheduleExt};
+    /// use rollpacker_stages::rollout::Placement;
+    ///
+    /// // All four devices generate, and then train.
+    /// let policy = Colocated::new(Placement { instances: 4, tensor_parallel: 1 });
+    /// let placements = run(|scope, _| {
+    ///     let scheduled = prompts(scope, 2).schedule(rounds()).placed(policy);
+    ///     let rollouts = scheduled.rollout(Engine::default(), &policies(scope), clock());
+    ///     rollouts.streams.placements.expect("there is a policy")
+    /// });
+    /// assert_eq!(numbers::<UInt32Type>(&placements, column::INSTANCES), [4, 0]);
+    /// assert_eq!(numbers::<UInt32Type>(&placements, column::TRAINING_DEVICES), [0, 4]);
+    /// ```
     #[must_use]
     pub fn placed(mut self, placement: impl PlacementPolicy + 'static) -> Self {
         self.placement = Some(Box::new(placement));
@@ -107,6 +129,29 @@ impl<'scope> Scheduled<'scope> {
 
     /// Lets a curriculum judge each prompt before the schedule receives it. A run that resumes continues with the history in the snapshot,
     /// if there is one.
+    ///
+    /// ```
+    /// # mod step {
+    /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
+    /// # }
+    /// # use step::{Engine, clock, lengths, metric, policies, prompts, rounds, run};
+    /// use rollpacker_dataflow::bridge::Executor;
+    /// use rollpacker_operators::curriculum::{
+    ///     Curriculum, CurriculumOptions, CurriculumStage, SkippedPrompts,
+    /// };
+    /// use rollpacker_operators::{RewardExt, RolloutExt, ScheduleExt};
+    /// use rollpacker_stages::reward::Limits;
+    ///
+    /// let curriculum = Curriculum::new(CurriculumOptions::default(), 1).expect("the defaults are valid");
+    /// let stage = CurriculumStage { curriculum, skipped: SkippedPrompts::default() };
+    /// let metrics = run(|scope, _| {
+    ///     let scheduled = prompts(scope, 2).schedule(rounds()).with_curriculum(stage);
+    ///     let rollouts = scheduled.rollout(Engine::default(), &policies(scope), clock());
+    ///     rollouts.reward(lengths(), Limits::default(), Executor::Inline, clock()).streams.metrics
+    /// });
+    /// // Both prompts are new, so that neither is too easy or too hard.
+    /// assert_eq!(metric(&metrics, "curriculum/untried_prompts"), [2.0]);
+    /// ```
     #[must_use]
     pub fn with_curriculum(self, curriculum: CurriculumStage) -> Self {
         Self { curriculum: Some(curriculum), ..self }

@@ -60,7 +60,7 @@ pub struct Config {
     pub harvest: Option<usize>,
     /// The treatment of responses that are running at a harvest.
     pub mode: Mode,
-    /// If `true`, slots that the current load leaves empty are filled from the next load. Default: `false`.
+    /// `true` to fill the slots that the current load leaves empty from the next load. Default: `false`.
     #[serde(default)]
     pub carry_over: bool,
     /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.

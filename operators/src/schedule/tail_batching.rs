@@ -83,7 +83,7 @@ pub struct Config {
     /// `algorithm.filter_groups`)
     #[serde(default)]
     pub filter_zero_variance: Option<ZeroVarianceFilter>,
-    /// If `true`, responses that a short round cuts off are resumed in a long round instead of being generated again. With `eta_responses`
+    /// `true` to resume the responses that a short round cuts off in a long round, instead of generating them again. With `eta_responses`
     /// above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`. Default: `false`.
     #[serde(default)]
     pub keep_partial: bool,

@@ -13,9 +13,9 @@ use super::runs::{JobId, Runs};
 
 const SOURCE: &str = "RolloutPipe";
 
-/// Least and greatest reduction of the end time of a step.
+/// The smallest and the largest reduction of the end time of a step, as fractions.
 const END_TIME: [f64; 2] = [0.307, 0.423];
-/// Least and greatest reduction of the time that the trainer waits.
+/// The smallest and the largest reduction of the time that the trainer waits, as fractions.
 const WAITING: [f64; 2] = [0.37, 0.76];
 
 const CAPS: [u32; 4] = [1024, 2048, 4096, 8192];

@@ -313,11 +313,11 @@ pub type Work = Box<dyn Fn() -> u64>;
 ///     }
 /// }
 ///
-/// let policy = |version| Policy {
-///     version: PolicyVersion(version),
-///     location: "memory".to_owned(),
-///     digest: version,
-/// };
+/// # let policy = |version| Policy {
+/// #     version: PolicyVersion(version),
+/// #     location: "memory".to_owned(),
+/// #     digest: version,
+/// # };
 /// let world = EngineWorld {
 ///     policies: vec![policy(1), policy(2)],
 ///     prompts: vec![Arc::new([1, 2]), Arc::new([3])],

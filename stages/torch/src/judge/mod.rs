@@ -46,6 +46,7 @@ use crate::rollout::guests::{Guest, Guests, Tenant};
 #[derive(Clone)]
 pub struct TorchChat(Arc<JudgeModel>);
 
+/// The model that all clones of a [`TorchChat`] share.
 struct JudgeModel {
     folder: PathBuf,
     encoder: PromptEncoder,

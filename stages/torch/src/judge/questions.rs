@@ -39,6 +39,7 @@ pub(super) struct Questions {
     changed: Condvar,
 }
 
+/// The contents of the queue.
 #[derive(Default)]
 struct QueueState {
     waiting: VecDeque<Question>,

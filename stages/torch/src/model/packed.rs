@@ -10,6 +10,7 @@ pub(crate) struct Packing {
     tokens: Vec<i64>,
 }
 
+/// Adjacent sequences of equal length.
 #[derive(Clone, Copy)]
 struct EqualLengthRun {
     length: i64,

@@ -26,6 +26,7 @@ pub(super) struct RunningBatch<T> {
     iterations: i64,
 }
 
+/// A row with the bucket of its length.
 #[derive(Clone, Debug)]
 struct BatchRow<T> {
     bucket: i64,

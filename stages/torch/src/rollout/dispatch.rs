@@ -19,6 +19,7 @@ pub(super) struct Dispatch<T> {
     held: Vec<(SampleId, T)>,
 }
 
+/// The location of a response in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Assignment {
     /// The instance that has the response; `None` if it is held.

@@ -17,6 +17,7 @@ struct IterationKind {
     context: u32,
 }
 
+/// Sums over similar iterations.
 #[derive(Clone, Copy, Debug, Default)]
 struct IterationSums {
     iterations: u64,

@@ -34,6 +34,7 @@ pub(super) struct Extent {
     pub(super) capacity: i64,
 }
 
+/// The dimensions of the cache, from which the size of its memory follows.
 #[derive(Clone, Copy, Debug)]
 struct CacheShape {
     layers: i64,

@@ -42,6 +42,7 @@ struct ProfiledInstance {
     thread: Option<JoinHandle<()>>,
 }
 
+/// A task of a measuring thread.
 #[derive(Clone, Copy, Debug)]
 enum ProfileTask {
     Prepare(Point),

@@ -41,6 +41,7 @@ pub(super) struct Scheduler {
     admissions: u64,
 }
 
+/// A response of the running batch, with the number of its admission.
 #[derive(Debug)]
 struct RunningResponse {
     admission: u64,

@@ -32,6 +32,7 @@ pub(super) struct Prefetch {
     coming: VecDeque<usize>,
 }
 
+/// A layer to read, and the buffer to read it into once the fence `used` has passed.
 struct ReadTask {
     layer: usize,
     buffer: Layer,
