@@ -34,10 +34,11 @@ pub use guard::{Backoff, Cached, Guard, Retry, Timeout};
 pub use http::{HttpForm, HttpOptions, HttpReward};
 pub use process::{ProcessOptions, ProcessReward};
 pub use registry::{Made, Registry};
+pub use rollpacker_math as math;
 pub use rule::{
     AnswerIn, Exact, F1, Format, FormatStyle, Length, Logic, LogicScoring, Math, MultipleChoice,
     Pattern, PatternOptions, Repetition, RepetitionOptions, SoftOverlong, SoftOverlongOptions,
-    Unit, math,
+    Unit, verl,
 };
 pub use tls::use_ring;
 pub use weighted_group_sum::WeightedGroupSum;

@@ -10,8 +10,8 @@ use rollpacker_stages::reward::chat::ChatEngine;
 
 use super::http::HttpReward;
 use super::judge::{Chats, Judge};
-use super::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::process::ProcessReward;
+use super::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::{
     Code, Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
     Reward, SharedReward, SoftOverlong,
