@@ -36,7 +36,6 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::telemetry::TARGET;
-use rollpacker_rewards::use_ring;
 use rollpacker_stages::secret;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
@@ -78,7 +77,6 @@ impl Telemetry {
         if traces.is_none() && metrics.is_none() {
             return Ok(None);
         }
-        use_ring();
         let resource = name_service(Resource::builder(), &variable).build();
         let metrics = metrics.map(|to| Metrics::start(to, resource.clone())).transpose()?;
         let traces = traces.map(|to| Traces::start(to, resource)).transpose()?;

@@ -40,6 +40,6 @@ pub use rule::{
     Pattern, PatternOptions, Repetition, RepetitionOptions, SoftOverlong, SoftOverlongOptions,
     Unit, verl,
 };
-pub use tls::use_ring;
+pub use tls::tls;
 pub use weighted_group_sum::WeightedGroupSum;
 pub use weighted_sum::WeightedSum;
