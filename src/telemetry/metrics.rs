@@ -15,7 +15,8 @@ use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
 use super::client::{ExportClient, client};
 use super::env::ExportTarget;
 use super::error::TelemetryError;
-use super::loss::{CountingExporter, Loss, LossCounter, Signal};
+use super::loss::{Loss, Signal};
+use super::loss_counter::{CountingExporter, LossCounter};
 
 /// Maximum number of steps that wait for the collector. Further steps are lost.
 const WAITING_STEPS: usize = 64;
