@@ -5,7 +5,7 @@ use std::process::ExitCode;
 #[cfg(feature = "torch")]
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::schedule::{Schedule, ScheduleError};
-use rollpacker_rewards::{Code, CodeConfig, Registry};
+use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::{GroupReward, Reward};
 #[cfg(feature = "torch")]
@@ -16,12 +16,12 @@ use serde::de::DeserializeOwned;
 
 #[cfg(feature = "torch")]
 use crate::algorithms::Algorithms;
+use crate::cli;
 #[cfg(feature = "torch")]
 use crate::engines::{EngineContext, Engines};
 use crate::recipe::schedule::Schedules;
 #[cfg(feature = "torch")]
 use crate::session::Catalogs;
-use crate::{cli, terminal};
 
 /// The `rollpacker` command line, with further entries that recipes and jobs can name.
 ///
@@ -75,12 +75,7 @@ impl App {
     /// Returns the command line with the built-in entries. The reward `code` prints how its sandbox is isolated when it starts.
     #[must_use]
     pub fn new() -> Self {
-        let rewards = Registry::builtin().with("code", |config: CodeConfig| {
-            let code = Code::start(config).map_err(CatalogError::start)?;
-            let isolation = format!("sandbox of the reward `code`\n{}", code.isolation());
-            terminal::warn(isolation.trim_end());
-            Ok(code)
-        });
+        let rewards = builtin_rewards();
         #[cfg(feature = "torch")]
         rewards.set_judge_engine(std::sync::Arc::new(rollpacker_torch::judge::Models::default()));
         Self {
@@ -197,4 +192,17 @@ impl App {
         crate::stop_on_panic();
         cli::run(&self)
     }
+}
+
+/// Returns the built-in rewards, of which `code` prints how its sandbox is isolated.
+fn builtin_rewards() -> Registry {
+    let rewards = Registry::builtin();
+    #[cfg(feature = "code")]
+    let rewards = rewards.with("code", |config: rollpacker_rewards::CodeConfig| {
+        let code = rollpacker_rewards::Code::start(config).map_err(CatalogError::start)?;
+        let isolation = format!("sandbox of the reward `code`\n{}", code.isolation());
+        crate::terminal::warn(isolation.trim_end());
+        Ok(code)
+    });
+    rewards
 }

@@ -2,7 +2,9 @@
 
 #[cfg(feature = "torch")]
 pub mod algorithms;
+#[cfg(feature = "cli")]
 mod app;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "torch")]
@@ -12,11 +14,13 @@ pub mod engines;
 #[cfg(feature = "torch")]
 mod exit_timer;
 pub mod lifetime;
+#[cfg(any(feature = "torch", feature = "cli"))]
 pub mod memory;
 pub mod pipeline;
 pub mod profile;
 pub mod profile_monitor;
 pub mod progress;
+#[cfg(feature = "tokenizer")]
 pub mod prompts;
 pub mod recipe;
 #[cfg(feature = "torch")]
@@ -30,7 +34,6 @@ pub mod session;
 pub mod simulate;
 #[cfg(feature = "torch")]
 pub mod snapshots;
-#[cfg(feature = "torch")]
 pub mod telemetry;
 #[doc(hidden)]
 pub mod terminal;
@@ -39,6 +42,7 @@ pub mod trainers;
 #[cfg(feature = "torch")]
 mod validation;
 
+#[cfg(feature = "cli")]
 pub use app::App;
 pub use rollpacker_dataflow as dataflow;
 pub use rollpacker_dataflow::fault::stop_on_panic;
@@ -49,6 +53,7 @@ pub use rollpacker_operators as operators;
 pub mod stages {
     pub use rollpacker_model as model;
     pub use rollpacker_rewards as rewards;
+    #[cfg(feature = "code")]
     pub use rollpacker_sandbox as sandbox;
     pub use rollpacker_simulated as simulated;
     pub use rollpacker_stages::*;

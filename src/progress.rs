@@ -1,12 +1,14 @@
-//! Progress of a run for a person: a live line on a terminal, and one line per step elsewhere.
+//! Progress of a run for a person: a live line on a terminal, and one line per step elsewhere. Without the feature `cli` there is no live
+//! line.
 
-use std::io::IsTerminal;
-use std::time::Duration;
+#[cfg_attr(feature = "cli", path = "progress/bar.rs")]
+#[cfg_attr(not(feature = "cli"), path = "progress/no_bar.rs")]
+mod bar;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use rollpacker_operators::report::StepProgress;
 use rollpacker_stages::train::Metrics;
 
+use self::bar::Bar;
 use crate::terminal::{self, clean};
 
 /// The metrics in the line of a step, in this order. Metrics that a step does not have are skipped.
@@ -29,7 +31,7 @@ const SHOWN: [&str; 14] = [
 
 /// Shows the progress of a run.
 pub struct Console {
-    bar: Option<ProgressBar>,
+    bar: Option<Bar>,
     wanted: usize,
     score: f64,
     queue: (f64, f64),
@@ -37,18 +39,9 @@ pub struct Console {
 
 impl Console {
     /// Creates the display of a run of about `steps` steps that train on `wanted` responses each.
-    ///
-    /// # Panics
-    /// Never: the template is valid.
     #[must_use]
     pub fn new(steps: u64, wanted: usize) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg} (eta {eta})");
-            let style = style.expect("invariant: the template is valid");
-            let bar = ProgressBar::new(steps).with_style(style);
-            bar.enable_steady_tick(Duration::from_millis(250));
-            bar
-        });
+        let bar = Bar::of_steps(steps);
         Self { bar, wanted, score: f64::NAN, queue: (0.0, 0.0) }
     }
 
@@ -56,7 +49,7 @@ impl Console {
     pub fn progress(&mut self, progress: &StepProgress) {
         if let Some(bar) = &self.bar {
             let rate = progress.tokens as f64 / progress.elapsed.as_secs_f64().max(1e-3);
-            bar.set_message(format!(
+            bar.set_message(&format!(
                 "{} round | {} of {} responses trained, {} finished, {rate:.0} tokens/s | last: score {:.3}, queue {} (age {})",
                 progress.round,
                 progress.trained,
@@ -80,7 +73,7 @@ impl Console {
         let line = line(step, round, metrics);
         match &self.bar {
             Some(bar) => {
-                bar.println(clean(&line));
+                bar.print(&clean(&line));
                 bar.set_position(step);
             }
             None => self.say(&line),
@@ -90,7 +83,7 @@ impl Console {
     /// Prints a line of text.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(clean(line)),
+            Some(bar) => bar.print(&clean(line)),
             // The run continues if its output cannot be written. The run folder contains the same information.
             None => drop(terminal::print_line(line)),
         }
@@ -99,27 +92,20 @@ impl Console {
     /// Removes the live line at the end of the run.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+            bar.clear();
         }
     }
 }
 
 /// Shows the number of scored rows of a file. Shows nothing if standard error is not a terminal.
-pub struct RowProgress(Option<ProgressBar>);
+pub struct RowProgress(Option<Bar>);
 
 impl RowProgress {
     /// Creates the display before the first row.
-    ///
-    /// # Panics
-    /// Never: the template is valid.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "it draws on the terminal")]
     pub fn new() -> Self {
-        Self(std::io::stderr().is_terminal().then(|| {
-            let style =
-                ProgressStyle::with_template("{bar:20} {pos}/{len} rows, {per_sec} (eta {eta})");
-            ProgressBar::no_length().with_style(style.expect("invariant: the template is valid"))
-        }))
+        Self(Bar::of_rows())
     }
 
     /// Shows that `rows` rows are done, of `of` if the total is known.
@@ -133,7 +119,7 @@ impl RowProgress {
     /// Removes the live line at the end.
     pub fn finish(&self) {
         if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
+            bar.clear();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the program `rollpacker score`: lines, order, errors and exit status.
 
+#![cfg(all(feature = "cli", feature = "http", feature = "code"))]
 #![allow(clippy::print_stderr, reason = "a skipped test prints a message")]
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Tests of `rollpacker simulate`: the errors before a run, and the report about a trace.
 
+#![cfg(all(feature = "cli", feature = "report"))]
+
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -1,5 +1,7 @@
 //! Compares the output of `rollpacker simulate --json` with its documentation page: both must have the same fields.
 
+#![cfg(feature = "cli")]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;

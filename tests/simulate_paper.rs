@@ -2,6 +2,8 @@
 //!
 //! Seeds are fixed, so the numbers are the same on every machine. The bounds are acceptance criteria, not the accuracy reached.
 
+#![cfg(feature = "cli")]
+
 use std::process::{Command, Output};
 
 use serde::Deserialize;

@@ -37,6 +37,12 @@ enum Command {
     /// Train a small model from scratch on demonstrations, as a warm start.
     #[cfg(feature = "torch")]
     Sft(sft::SftArgs),
+    #[cfg(not(feature = "torch"))]
+    #[command(hide = true)]
+    Train(WithoutTorch),
+    #[cfg(not(feature = "torch"))]
+    #[command(hide = true)]
+    Sft(WithoutTorch),
     /// Simulate a job on a cluster under several schedules, and compare their speed and their statistical bias.
     Simulate(simulate::SimulateArgs),
     /// Measure the iteration times of the rollout engine over batch sizes, lengths and instance counts.
@@ -45,6 +51,23 @@ enum Command {
     Score(score::ScoreArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
+}
+
+/// The arguments of a command that the program was built without, so that the error names the feature.
+#[cfg(not(feature = "torch"))]
+#[derive(Debug, clap::Args)]
+struct WithoutTorch {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<std::ffi::OsString>,
+}
+
+#[cfg(not(feature = "torch"))]
+impl WithoutTorch {
+    fn refuse(command: &str) -> ExitCode {
+        bad_input(&anyhow::anyhow!(
+            "`{command}` needs the feature `torch`, which this program was built without"
+        ))
+    }
 }
 
 /// Returns the definition of the command line with all subcommands and flags, for example to generate shell completions.
@@ -91,6 +114,10 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Train(args) => train::run(args, app),
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args, app),
+        #[cfg(not(feature = "torch"))]
+        Command::Train(_) => Ok(WithoutTorch::refuse("train")),
+        #[cfg(not(feature = "torch"))]
+        Command::Sft(_) => Ok(WithoutTorch::refuse("sft")),
         Command::Simulate(args) => simulate::run(args, app),
         Command::Profile(args) => profile::run(args, app),
         Command::Score(args) => score::run(args, app),

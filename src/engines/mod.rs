@@ -7,6 +7,7 @@ mod context;
 mod torch;
 
 pub use self::context::{EngineContext, EnginePurpose, EngineSettings};
+#[cfg(feature = "cli")]
 pub(crate) use self::torch::config as torch_config;
 
 use std::fmt;

@@ -6,10 +6,11 @@
 //! Therefore a run that fits is never rejected, but an accepted run may still be too large. GPU memory is not counted.
 
 mod available;
-#[cfg(feature = "torch")]
+#[cfg(all(feature = "torch", feature = "cli"))]
 mod fine_tuning;
 mod model;
 mod part;
+#[cfg(feature = "cli")]
 mod simulation;
 #[cfg(feature = "torch")]
 mod training;
@@ -17,13 +18,16 @@ mod training;
 use std::fmt;
 
 pub use available::{Available, Limit, available};
-#[cfg(feature = "torch")]
+#[cfg(all(feature = "torch", feature = "cli"))]
 pub(crate) use fine_tuning::{Batches, fine_tuning, least_bytes_of_tokens};
 pub(crate) use model::judges;
 pub use part::MemoryPart;
+#[cfg(feature = "cli")]
 pub(crate) use simulation::simulation;
+#[cfg(all(feature = "torch", feature = "cli"))]
+pub(crate) use training::profiling;
 #[cfg(feature = "torch")]
-pub(crate) use training::{Training, profiling, training};
+pub(crate) use training::{Training, training};
 
 /// A lower bound on the memory that a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -25,7 +25,7 @@ pub(super) fn cache_of_token(model: &ModelConfig) -> u64 {
 }
 
 /// Returns the bytes of activations that the layers save per token for the backward pass.
-#[cfg(feature = "torch")]
+#[cfg(all(feature = "torch", feature = "cli"))]
 pub(super) fn activations_of_token(model: &ModelConfig) -> u64 {
     let heads = |heads: i64| size(heads).saturating_mul(size(model.head_dim));
     let (queries, keys) = (heads(model.heads), heads(model.kv_heads));

@@ -41,6 +41,7 @@ const OF_RESPONSE: u64 = 2048;
 const OF_PROMPT: u64 = 256;
 
 /// Returns the weights of the instances of a profiled engine.
+#[cfg(feature = "cli")]
 pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> MemoryPart {
     let instances = recipe.engine_instances();
     let path = setting("model.path", recipe.raw.model.path.display());

@@ -4,11 +4,10 @@ use anyhow::ensure;
 use rollpacker_model::ModelConfig;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
-use rollpacker_torch::rollout::TorchEngineConfig;
 use rollpacker_torch::rollout::guests::Guests;
 
 use super::shared_inputs::SharedInputs;
-use crate::engines::{EngineContext, EnginePurpose, EngineSettings, torch_config};
+use crate::engines::{EngineContext, EnginePurpose, EngineSettings};
 use crate::recipe::Recipe;
 
 impl SharedInputs {
@@ -70,8 +69,9 @@ fn settings(recipe: &Recipe) -> EngineSettings {
 }
 
 /// Returns the configuration of the training engine if that is the torch engine, without replayed lengths.
-pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
-    torch_config(settings(recipe), None)
+#[cfg(feature = "cli")]
+pub(crate) fn engine_config(recipe: &Recipe) -> rollpacker_torch::rollout::TorchEngineConfig {
+    crate::engines::torch_config(settings(recipe), None)
 }
 
 /// Rejects prompt and response lengths that exceed the model's maximum context.

@@ -6,6 +6,7 @@ mod run;
 mod shared_inputs;
 mod validator;
 
+#[cfg(feature = "cli")]
 pub(crate) use self::engine::{check_context, engine_config};
 pub use self::run::{RunResult, SkippedCounts};
 pub use self::shared_inputs::SharedInputs;

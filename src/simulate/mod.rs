@@ -24,6 +24,7 @@ mod placement;
 mod population;
 pub mod profile;
 pub mod raw;
+#[cfg(feature = "report")]
 pub mod report;
 mod resolve;
 pub mod run;

@@ -1,7 +1,6 @@
 //! Traces of recorded lengths, as used by a job.
 
 use rollpacker_datasets::{Trace, TraceOptions};
-use rollpacker_model::tokenizer::Tokenizer;
 use rollpacker_simulated::rollout::lengths::{ENOUGH, Likeness};
 use serde::Serialize;
 
@@ -127,12 +126,7 @@ pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
     let expected = "a file or folder with lengths.source = trace";
     let file =
         lengths.file.as_ref().ok_or_else(|| out_of_bounds("lengths.file", expected, "nothing"))?;
-    let tokenizer = lengths.tokenizer.as_deref().map(Tokenizer::from_folder).transpose()?;
-    let count = tokenizer.map(|tokenizer| {
-        move |text: &str| {
-            tokenizer.encode(text).map(|ids| ids.len()).map_err(|error| error.to_string())
-        }
-    });
+    let count = lengths.tokenizer.as_deref().map(token_counter).transpose()?;
     let options = TraceOptions {
         length_column: lengths.length_column.clone(),
         prompt_column: lengths.prompt_column.clone(),
@@ -140,4 +134,21 @@ pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
         count_tokens: count.as_ref().map(|count| count as _),
     };
     Ok(SharedTrace::of(Trace::read(file, &options)?))
+}
+
+/// Returns a function that counts the tokens of a text with the tokenizer of a model folder.
+#[cfg(feature = "tokenizer")]
+fn token_counter(
+    folder: &std::path::Path,
+) -> anyhow::Result<impl Fn(&str) -> Result<usize, String> + use<>> {
+    let tokenizer = rollpacker_model::Tokenizer::from_folder(folder)?;
+    let count = move |text: &str| tokenizer.encode(text).map(|ids| ids.len());
+    Ok(move |text: &str| count(text).map_err(|error| error.to_string()))
+}
+
+#[cfg(not(feature = "tokenizer"))]
+fn token_counter(_: &std::path::Path) -> anyhow::Result<fn(&str) -> Result<usize, String>> {
+    anyhow::bail!(
+        "key `lengths.tokenizer` needs the feature `tokenizer`, which this program was built without"
+    )
 }

@@ -1,11 +1,38 @@
 //! The HTTP client of an exporter.
 
+use std::io::Read;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseBodyTooLarge};
 use reqwest::blocking::{Client, ClientBuilder};
+use rollpacker_rewards::tls;
 
 use super::error::TelemetryError;
 use super::loss::Signal;
+
+/// The maximum size of a collector's answer in bytes.
+const LARGEST_ANSWER: u64 = 4 << 20;
+
+/// A client that blocks its thread, as the exporters on their own threads require.
+#[derive(Debug)]
+pub(super) struct ExportClient(Client);
+
+#[async_trait]
+impl HttpClient for ExportClient {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let mut answer = self.0.execute(request.try_into()?)?;
+        let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
+        let mut body = Vec::new();
+        answer.take(LARGEST_ANSWER + 1).read_to_end(&mut body)?;
+        if body.len() as u64 > LARGEST_ANSWER {
+            return Err(ResponseBodyTooLarge::new().into());
+        }
+        let mut response = Response::builder().status(status).body(Bytes::from(body))?;
+        *response.headers_mut() = headers;
+        Ok(response)
+    }
+}
 
 /// Returns a client for exports of a signal to `endpoint`, with the given timeout per request.
 ///
@@ -18,12 +45,17 @@ pub(super) fn client(
     signal: Signal,
     endpoint: &str,
     timeout: Duration,
-) -> Result<Client, TelemetryError> {
+) -> Result<ExportClient, TelemetryError> {
     let builder = Client::builder().timeout(timeout);
     let is_encrypted =
         endpoint.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
-    let builder = if is_encrypted { builder } else { builder.tls_certs_only([]) };
-    build(builder).map_err(|reason| TelemetryError::Client { signal, reason })
+    let refuse = |reason| TelemetryError::Client { signal, reason };
+    let builder = if is_encrypted {
+        builder.use_preconfigured_tls(tls().map_err(|error| refuse(chain(&error)))?)
+    } else {
+        builder.tls_built_in_root_certs(false)
+    };
+    build(builder).map(ExportClient).map_err(refuse)
 }
 
 /// Builds the client on a separate thread, because a blocking client panics if it is created within an async runtime.

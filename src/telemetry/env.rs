@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use opentelemetry_sdk::resource::ResourceBuilder;
 use rollpacker_stages::secret::without_credentials;
 
 use super::error::TelemetryError;
@@ -10,6 +9,7 @@ use super::loss::Signal;
 
 /// The destination of a signal.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "only an export reads it"))]
 pub(super) struct ExportTarget {
     /// The URL of the collector, as written.
     pub(super) endpoint: String,
@@ -54,21 +54,6 @@ fn milliseconds((name, value): (String, String)) -> Result<Duration, TelemetryEr
     let parsed = value.trim().parse().ok().filter(|milliseconds| *milliseconds > 0);
     let parsed = parsed.map(Duration::from_millis);
     parsed.ok_or_else(|| refused(name, "a number of milliseconds above 0", &value))
-}
-
-/// Sets the default service name, unless a variable sets one.
-pub(super) fn name_service(
-    resource: ResourceBuilder,
-    variable: &impl Fn(&str) -> Option<String>,
-) -> ResourceBuilder {
-    let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
-    let mut keys = attributes.split(',').filter_map(|attribute| attribute.split_once('='));
-    if variable("OTEL_SERVICE_NAME").is_some() || keys.any(|(key, _)| key.trim() == "service.name")
-    {
-        resource
-    } else {
-        resource.with_service_name("rollpacker")
-    }
 }
 
 /// Returns the name and the value of the signal's own variable, or else of the general one.

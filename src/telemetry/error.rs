@@ -23,7 +23,16 @@ pub enum TelemetryError {
         /// The cause.
         reason: String,
     },
+    /// The program was built without the feature `otlp`.
+    #[error(
+        "the export of {signal} needs the feature `otlp`, which this program was built without; to run without it, set OTEL_SDK_DISABLED=true"
+    )]
+    Absent {
+        /// The signal to export.
+        signal: Signal,
+    },
     /// The SDK rejected the variables of a signal.
+    #[cfg(feature = "otlp")]
     #[error("cannot create an exporter of {signal}")]
     Exporter {
         /// The signal to export.
@@ -32,6 +41,7 @@ pub enum TelemetryError {
         source: opentelemetry_otlp::ExporterBuildError,
     },
     /// A global tracing subscriber already receives the spans.
+    #[cfg(feature = "otlp")]
     #[error("spans cannot be exported: a global tracing subscriber is already set")]
     Subscriber(#[from] tracing::subscriber::SetGlobalDefaultError),
     /// The thread that exports metrics cannot be started.

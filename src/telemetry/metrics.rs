@@ -11,12 +11,12 @@ use opentelemetry::metrics::MeterProvider;
 use opentelemetry_otlp::{MetricExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
-use reqwest::blocking::Client;
 
-use super::client::client;
+use super::client::{ExportClient, client};
 use super::env::ExportTarget;
 use super::error::TelemetryError;
-use super::loss::{CountingExporter, Loss, LossCounter, Signal};
+use super::loss::{Loss, Signal};
+use super::loss_counter::{CountingExporter, LossCounter};
 
 /// Maximum number of steps that wait for the collector. Further steps are lost.
 const WAITING_STEPS: usize = 64;
@@ -81,7 +81,7 @@ impl ClosingMetrics {
 
 /// Creates the provider. With delta temporality a gauge is exported only in the steps that have it.
 fn provider(
-    client: Client,
+    client: ExportClient,
     losses: LossCounter,
     resource: Resource,
 ) -> Result<SdkMeterProvider, TelemetryError> {

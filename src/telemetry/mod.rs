@@ -18,164 +18,33 @@
 //! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; the default service name is `rollpacker` |
 //! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_BSP_*` | as the SDK reads them |
 //!
+//! Without the feature `otlp` nothing can be exported, and variables that request an export are an error.
+//!
 //! An empty variable counts as unset. A signal without an endpoint is not exported: unlike the SDK, this program never sends data to a
 //! default address. `OTEL_METRIC_EXPORT_INTERVAL` is ignored, because metrics are exported once per step.
 
+#[cfg(feature = "otlp")]
 mod client;
 mod env;
 mod error;
+#[cfg(feature = "otlp")]
+mod export;
 mod loss;
+#[cfg(feature = "otlp")]
+mod loss_counter;
+#[cfg(feature = "otlp")]
 mod metrics;
-
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::SdkTracerProvider;
-use rollpacker_dataflow::clock::{Clock, WallClock};
-use rollpacker_dataflow::telemetry::TARGET;
-use rollpacker_rewards::use_ring;
-use rollpacker_stages::secret;
-use tracing_subscriber::Layer;
-use tracing_subscriber::filter::{FilterFn, LevelFilter};
-use tracing_subscriber::layer::SubscriberExt;
+#[cfg(not(feature = "otlp"))]
+mod no_export;
 
 pub use self::error::TelemetryError;
-
-use self::client::client;
-use self::env::{ExportTarget, name_service, target};
-use self::loss::{CountingExporter, LossCounter};
-use self::metrics::Metrics;
-
+#[cfg(feature = "otlp")]
+pub use self::export::Telemetry;
 pub use self::loss::{Loss, Signal};
+#[cfg(not(feature = "otlp"))]
+pub use self::no_export::Telemetry;
 
-/// Maximum time that the end of a run waits for the collector.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
-
-/// Exports traces and metrics over OTLP as long as it exists, and flushes them on drop.
-///
-/// Drop it after the run: spans that end later are lost.
-#[derive(Debug)]
-pub struct Telemetry {
-    traces: Option<Traces>,
-    metrics: Option<Metrics>,
-}
-
-impl Telemetry {
-    /// Starts the exports that the `OTEL_*` variables request, as the module documentation describes. Returns `None` if they request none.
-    ///
-    /// Installs the global `tracing` subscriber if traces are exported.
-    ///
-    /// # Errors
-    /// If a variable has an unsupported value, a global subscriber is already set, or a thread cannot be started.
-    pub fn from_env() -> Result<Option<Self>, TelemetryError> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        keep_secrets(&variable);
-        let traces = target(Signal::Traces, &variable)?;
-        let metrics = target(Signal::Metrics, &variable)?;
-        if traces.is_none() && metrics.is_none() {
-            return Ok(None);
-        }
-        use_ring();
-        let resource = name_service(Resource::builder(), &variable).build();
-        let metrics = metrics.map(|to| Metrics::start(to, resource.clone())).transpose()?;
-        let traces = traces.map(|to| Traces::start(to, resource)).transpose()?;
-        Ok(Some(Self { traces, metrics }))
-    }
-
-    /// Exports the metrics of a step, each as a gauge `rollpacker.<name>` without attributes. A `/` in the name becomes `.`.
-    ///
-    /// Other characters that are not allowed in instrument names become `_`. Values that are not finite are left out. Returns at once. If
-    /// the collector is too many steps behind, the step is lost and counted.
-    pub fn record(&self, metrics: &BTreeMap<String, f64>) {
-        if let Some(exported) = &self.metrics {
-            exported.record(metrics);
-        }
-    }
-
-    /// Exports the remaining data and ends the export. Waits for the collector for at most 5 seconds.
-    ///
-    /// # Errors
-    /// [`TelemetryError::Lost`] if data was lost. This is a warning: the run itself is not affected.
-    pub fn shutdown(mut self) -> Result<(), TelemetryError> {
-        self.end()
-    }
-
-    /// Ends the export. Does nothing if it has already ended.
-    fn end(&mut self) -> Result<(), TelemetryError> {
-        let watch = WallClock::start();
-        let (traces, metrics) = (self.traces.take(), self.metrics.take());
-        let metrics = metrics.map(Metrics::close); // both signals drain at once
-        let lost_traces = traces.and_then(|traces| traces.end(SHUTDOWN_LIMIT));
-        let left = SHUTDOWN_LIMIT.saturating_sub(Duration::from_nanos(watch.now().0));
-        let lost_metrics = metrics.and_then(|metrics| metrics.end(left));
-        let losses: Vec<_> = lost_traces.into_iter().chain(lost_metrics).collect();
-        if losses.is_empty() { Ok(()) } else { Err(TelemetryError::Lost(losses)) }
-    }
-}
-
-impl Drop for Telemetry {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            tracing::warn!(%error);
-        }
-    }
-}
-
-/// Registers the values of the configured export headers as secrets, because collectors repeat them in error messages.
-fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
-    for name in ["", "TRACES_", "METRICS_"] {
-        let headers = variable(&format!("OTEL_EXPORTER_OTLP_{name}HEADERS")).unwrap_or_default();
-        for (_, value) in headers.split(',').filter_map(|header| header.split_once('=')) {
-            secret::keep(value.trim());
-            // For `Bearer <key>`, servers may also repeat the key alone.
-            value.trim().split_once(' ').into_iter().for_each(|(_, key)| secret::keep(key));
-        }
-    }
-}
-
-/// The exporter of the spans of steps and stages.
-#[derive(Debug)]
-struct Traces {
-    provider: SdkTracerProvider,
-    losses: LossCounter,
-}
-
-impl Traces {
-    fn start(to: ExportTarget, resource: Resource) -> Result<Self, TelemetryError> {
-        let exporter = SpanExporter::builder()
-            .with_http()
-            .with_http_client(client(Signal::Traces, &to.endpoint, to.timeout)?)
-            .build()
-            .map_err(|source| TelemetryError::Exporter { signal: Signal::Traces, source })?;
-        let losses = LossCounter::new(Signal::Traces, &to.endpoint);
-        let provider = SdkTracerProvider::builder()
-            .with_batch_exporter(CountingExporter::new(exporter, losses.clone()))
-            .with_resource(resource)
-            .build();
-        subscribe(&provider)?;
-        Ok(Self { provider, losses })
-    }
-
-    fn end(self, limit: Duration) -> Option<Loss> {
-        self.losses.at_the_end(self.provider.shutdown_with_timeout(limit))
-    }
-}
-
-/// Installs a subscriber that exports only the spans of the telemetry target. Source locations and thread names are left out.
-fn subscribe(provider: &SdkTracerProvider) -> Result<(), TelemetryError> {
-    let ours = FilterFn::new(|metadata| metadata.is_span() && metadata.target() == TARGET)
-        .with_max_level_hint(LevelFilter::INFO);
-    let layer = tracing_opentelemetry::layer()
-        .with_tracer(provider.tracer("rollpacker"))
-        .with_location(false)
-        .with_threads(false)
-        .with_level(false)
-        .with_target(false)
-        .with_tracked_inactivity(false)
-        .with_filter(ours);
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))?;
-    Ok(())
+/// Returns the value of an environment variable, or `None` if it is unset or empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -119,7 +119,9 @@ fn open_engine(args: &ProfileArgs, app: &App) -> anyhow::Result<ProfileSubject> 
 
 #[cfg(not(feature = "torch"))]
 fn open_engine(_args: &ProfileArgs, _app: &App) -> anyhow::Result<ProfileSubject> {
-    anyhow::bail!("this build has no torch engine: expected `--simulated` with a job")
+    anyhow::bail!(
+        "expected `--simulated` with a job: the engines of recipes need the feature `torch`, which this program was built without"
+    )
 }
 
 fn text(measured: &Profiled, args: &ProfileArgs) -> String {

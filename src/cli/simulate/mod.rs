@@ -25,7 +25,6 @@ use crate::simulate::axis::Axis;
 use crate::simulate::configuration::ConfigurationRuns;
 use crate::simulate::outcome::GanttStep;
 use crate::simulate::raw::{RawJob, Source};
-use crate::simulate::report::HtmlReport;
 use crate::simulate::study::Study;
 use crate::simulate::sweep::Sweep;
 use crate::simulate::trace::TraceSummary;
@@ -163,6 +162,11 @@ fn json(jobs: &[JobResult]) -> serde_json::Result<String> {
 impl SimulateArgs {
     /// Checks the options. Files can be written for a single job only.
     fn check(&self) -> anyhow::Result<()> {
+        #[cfg(not(feature = "report"))]
+        ensure!(
+            self.report.is_none(),
+            "--report needs the feature `report`, which this program was built without"
+        );
         let written = self.report.is_some() || self.output.is_some();
         ensure!(
             self.config.len() == 1 || !written,
@@ -260,12 +264,17 @@ impl SimulateArgs {
         runs
     }
 
+    #[cfg_attr(
+        not(feature = "report"),
+        expect(unused_variables, reason = "the title is the report's")
+    )]
     fn write(&self, title: &str, study: &Study) -> anyhow::Result<()> {
         if let Some(path) = &self.output {
             parquet::write(path, &study.runs)?;
         }
+        #[cfg(feature = "report")]
         if let Some(path) = &self.report {
-            HtmlReport { title, study }.write(path)?;
+            crate::simulate::report::HtmlReport { title, study }.write(path)?;
         }
         Ok(())
     }

@@ -3,17 +3,23 @@
 //! Supports decoder-only transformers of the Qwen2, Qwen3 and Llama families. Features that would change the results and are not
 //! implemented (sliding windows, quantized weights, other RoPE scalings, ...) are rejected with an error that names them.
 //!
+//! The feature `tokenizer` (default) has tokenizers, chat templates and the encoding of prompts.
+//!
 //! Architecture invariant: no neural network and no libtorch in this crate.
 
+#[cfg(feature = "tokenizer")]
 pub mod chat;
 pub mod config;
 mod error;
 pub mod json;
 pub mod layout;
+#[cfg(feature = "tokenizer")]
 pub mod prompt;
 pub mod rope;
 pub mod tensor_file;
+#[cfg(feature = "tokenizer")]
 mod token_bound;
+#[cfg(feature = "tokenizer")]
 pub mod tokenizer;
 
 /// The tokenizer files of a model folder.
@@ -34,9 +40,12 @@ pub const FOLDER_FILES: [&str; 7] = {
     ]
 };
 
+#[cfg(feature = "tokenizer")]
 pub use chat::{ChatTemplate, Message};
 pub use config::{Family, ModelConfig};
 pub use error::ModelError;
+#[cfg(feature = "tokenizer")]
 pub use prompt::{Encoded, PromptEncoder};
 pub use rope::Rope;
+#[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;

@@ -1,7 +1,7 @@
 //! Parsing of scores that servers and programs return.
 
 use rollpacker_stages::secret::quote;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{RewardError, Score};
 
@@ -33,6 +33,7 @@ pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, Reward
 }
 
 /// Parses the answers for `count` samples: an array of answers, or an object whose arrays have one entry for each sample.
+#[cfg(feature = "http")]
 pub(super) fn scores(
     answer: &Value,
     count: usize,
@@ -56,7 +57,12 @@ pub(super) fn scores(
 }
 
 /// Extracts the answer for the sample at `row` from an object whose entries are lists.
-fn row_of(entries: &Map<String, Value>, row: usize, count: usize) -> Map<String, Value> {
+#[cfg(feature = "http")]
+fn row_of(
+    entries: &serde_json::Map<String, Value>,
+    row: usize,
+    count: usize,
+) -> serde_json::Map<String, Value> {
     let of = |value: &Value| match value {
         Value::Array(values) if values.len() == count => values[row].clone(),
         Value::Object(nested) => row_of(nested, row, count).into(),

@@ -11,7 +11,7 @@ use rollpacker_stages::secret::{REDACTED, Secrets};
 use serde_json::Value;
 
 use super::RewardError;
-use super::tls::use_ring;
+use super::tls::tls;
 
 /// A server that accepts and returns JSON. Connections are reused for later calls; the connection of a dropped call is closed.
 ///
@@ -38,7 +38,6 @@ impl Endpoint {
     /// # Errors
     /// If the URL is invalid or the key is missing.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, CatalogError> {
-        use_ring();
         let url = parse(url)?;
         let mut secrets = Secrets::default();
         secrets.add_url(&url);
@@ -54,10 +53,12 @@ impl Endpoint {
             .connect_timeout(LONGEST_CONNECT)
             .timeout(LONGEST_CALL)
             .default_headers(headers.transpose()?.unwrap_or_default());
-        if url.scheme() == "http" {
+        client = if url.scheme() == "http" {
             // Plain HTTP needs no certificates, so a machine without any must not cause an error.
-            client = client.tls_certs_only([]);
-        }
+            client.tls_built_in_root_certs(false)
+        } else {
+            client.use_preconfigured_tls(tls().map_err(CatalogError::start)?)
+        };
         let client = client.build();
         let client = client.map_err(|error| CatalogError::Start(chain(&error.without_url())))?;
         secrets.add(&basic(&client, &url));

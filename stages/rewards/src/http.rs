@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::reward::{BatchReward, Batched, Call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::endpoint::Endpoint;
 use super::field::{Field, Fields, fields, object};
-use super::{BatchReward, Batched, Call};
 use super::{Context, Reward, RewardError, Sample, Score, answer};
 
 /// A reward that a server computes. Samples are posted as JSON, and scores are returned as JSON.

@@ -1,44 +1,56 @@
 //! The built-in rewards, and the registry that makes rewards by the names that recipes use.
 //!
-//! The traits and value types are in [`rollpacker_stages::reward`]. A reward can be a rule, a server ([`HttpReward`]), a program
-//! ([`ProcessReward`]), tests that code must pass ([`Code`]) or a language model ([`judge`]). [`Guard`] adds limits, retries and a cache to
+//! The traits and value types are in [`rollpacker_stages::reward`]. A reward can be a rule, a server (`HttpReward`), a program
+//! ([`ProcessReward`]), tests that code must pass (`Code`) or a language model ([`judge`]). [`Guard`] adds limits, retries and a cache to
 //! any of them.
+//!
+//! Both features are on by default. `http` has the rewards that servers compute and brings an HTTP client with TLS; `code` has the reward
+//! `code` and its sandbox. Without a feature its rewards keep their names, and making one is an error that names the feature.
 //!
 //! Architecture invariant: no libtorch and no timely streams in this crate.
 
 mod answer;
+#[cfg(feature = "code")]
 mod code;
+#[cfg(feature = "http")]
 mod endpoint;
 mod field;
 mod guard;
+#[cfg(feature = "http")]
 mod http;
 pub mod judge;
 mod process;
 mod registry;
 mod rule;
-#[cfg(test)]
+#[cfg(all(test, feature = "http"))]
 mod test_server;
+#[cfg(feature = "http")]
 mod tls;
 mod weighted_group_sum;
 mod weighted_sum;
 
 use rollpacker_stages::reward::{
-    BatchReward, Batched, Call, Context, ErrorKind, Execution, GroupReward, Limits, Reward,
-    RewardError, Sample, Score, SharedGroupReward, SharedReward,
+    Context, ErrorKind, GroupReward, Reward, RewardError, Sample, Score, SharedGroupReward,
+    SharedReward,
 };
 
+#[cfg(feature = "code")]
 pub use code::{Code, CodeConfig, CodeScore};
+#[cfg(feature = "http")]
 pub use endpoint::Endpoint;
 pub use field::{Field, Fields};
 pub use guard::{Backoff, Cached, Guard, Retry, Timeout};
+#[cfg(feature = "http")]
 pub use http::{HttpForm, HttpOptions, HttpReward};
 pub use process::{ProcessOptions, ProcessReward};
 pub use registry::{Made, Registry};
+pub use rollpacker_math as math;
 pub use rule::{
     AnswerIn, Exact, F1, Format, FormatStyle, Length, Logic, LogicScoring, Math, MultipleChoice,
     Pattern, PatternOptions, Repetition, RepetitionOptions, SoftOverlong, SoftOverlongOptions,
-    Unit, math,
+    Unit, verl,
 };
-pub use tls::use_ring;
+#[cfg(feature = "http")]
+pub use tls::tls;
 pub use weighted_group_sum::WeightedGroupSum;
 pub use weighted_sum::WeightedSum;

@@ -8,12 +8,15 @@ use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, NoOptions, Optio
 use rollpacker_stages::reward::SharedGroupReward;
 use rollpacker_stages::reward::chat::ChatEngine;
 
+#[cfg(feature = "code")]
+use super::Code;
+#[cfg(feature = "http")]
 use super::http::HttpReward;
 use super::judge::{Chats, Judge};
-use super::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::process::ProcessReward;
+use super::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::{
-    Code, Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
+    Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
     Reward, SharedReward, SoftOverlong,
 };
 
@@ -65,7 +68,6 @@ impl Registry {
         let chats = Chats::default();
         let registry = Self { chats: chats.clone(), ..Self::default() };
         registry
-            .with("code", |config| Code::start(config).map_err(CatalogError::start))
             .with("exact", |exact: Exact| Ok(exact))
             .with("f1", |f1: F1| Ok(f1))
             .with("format", |format: Format| Ok(format))
@@ -84,8 +86,29 @@ impl Registry {
             .with("search_r1_em", |_: NoOptions| Ok(SearchR1 { substring: false }))
             .with("search_r1_subem", |_: NoOptions| Ok(SearchR1 { substring: true }))
             .with("judge", move |options| Judge::made_with(&chats, options))
-            .with("http", HttpReward::new)
             .with("process", ProcessReward::new)
+            .with_code()
+            .with_http()
+    }
+
+    #[cfg(feature = "code")]
+    fn with_code(self) -> Self {
+        self.with("code", |config| Code::start(config).map_err(CatalogError::start))
+    }
+
+    #[cfg(not(feature = "code"))]
+    fn with_code(self) -> Self {
+        self.with("code", |_: Options| absent::<SharedReward>("the reward `code`", "code"))
+    }
+
+    #[cfg(feature = "http")]
+    fn with_http(self) -> Self {
+        self.with("http", HttpReward::new)
+    }
+
+    #[cfg(not(feature = "http"))]
+    fn with_http(self) -> Self {
+        self.with("http", |_: Options| absent::<SharedReward>("the reward `http`", "http"))
     }
 
     /// Adds a reward that `make` constructs from its options. Replaces a reward of the same name.
@@ -144,6 +167,14 @@ impl Registry {
     }
 }
 
+/// Returns the error of something that the program was built without.
+#[cfg(not(all(feature = "code", feature = "http")))]
+pub(crate) fn absent<T>(name: &str, feature: &str) -> Result<T, CatalogError> {
+    let reason =
+        format!("{name} needs the feature `{feature}`, which this program was built without");
+    Err(CatalogError::Start(reason))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,5 +194,25 @@ mod tests {
         assert!(unknown.contains(" math, "), "{unknown}");
         assert!(error("math", r#"{"last_number": 3}"#).starts_with("`last_number`: invalid type"));
         assert!(error("math", r#"{"lst": true}"#).contains("unknown field `lst`"));
+    }
+
+    #[cfg(not(feature = "code"))]
+    #[test]
+    fn a_reward_of_an_absent_feature_names_it() {
+        let expected =
+            "the reward `code` needs the feature `code`, which this program was built without";
+        assert_eq!(error("code", r#"{"sandbox": {}}"#), expected);
+    }
+
+    #[cfg(not(feature = "http"))]
+    #[test]
+    fn a_server_without_the_feature_names_it() {
+        let without = "needs the feature `http`, which this program was built without";
+        assert_eq!(
+            error("http", r#"{"url": "http://localhost"}"#),
+            format!("the reward `http` {without}")
+        );
+        let judge = error("judge", r#"{"base_url": "http://localhost", "model": "m"}"#);
+        assert_eq!(judge, format!("`engine = \"server\"` {without}"));
     }
 }

@@ -1,9 +1,20 @@
-//! The TLS library of connections to servers.
+//! TLS of connections to servers.
 
-/// Selects ring as the TLS library of all HTTP clients of this process, unless another one is selected already.
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls_platform_verifier::BuilderVerifierExt;
+
+/// Returns the TLS settings of a client: ring as the crypto provider, and the certificates of the system, or those of `SSL_CERT_FILE` and
+/// `SSL_CERT_DIR`.
 ///
-/// Must be called before the first client is created: reqwest is built without a TLS library here, and panics if none is selected.
-pub fn use_ring() {
-    // Fails if a library is selected already, which is fine.
-    drop(rustls::crypto::ring::default_provider().install_default());
+/// The provider is that of this client only. The default provider of the process belongs to the program that uses this crate.
+///
+/// # Errors
+/// If the machine has no certificates.
+pub fn tls() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_platform_verifier()?.with_no_client_auth())
 }

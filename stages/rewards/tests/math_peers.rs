@@ -5,8 +5,8 @@
 
 use std::path::PathBuf;
 
-use rollpacker_rewards::math::Math;
-use rollpacker_rewards::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
+use rollpacker_math::Verifier;
+use rollpacker_rewards::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use serde_json::Value;
 
 /// Returns the rows of a fixture; none if `ROLLPACKER_SHARED` is not set.
@@ -20,7 +20,7 @@ fn rows(name: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON object per line")).collect()
 }
 
-fn math(row: &Value) -> Math {
+fn math(row: &Value) -> Verifier {
     let mut options = serde_json::Map::new();
     let mut default = false;
     for key in
@@ -39,7 +39,7 @@ fn text<'a>(row: &'a Value, key: &str) -> &'a str {
 }
 
 /// Returns the rows for which a reward's verdict differs from the suite's.
-fn differing(rows: &[Value], reward: impl Fn(&Value) -> Math) -> Vec<&Value> {
+fn differing(rows: &[Value], reward: impl Fn(&Value) -> Verifier) -> Vec<&Value> {
     let differs = |row: &&Value| {
         let correct = reward(row).is_correct(text(row, "pred"), text(row, "gold"));
         Some(correct) != row["expected"].as_bool()
@@ -52,7 +52,7 @@ fn math_answers_as_math_verify_expects() {
     let rows = rows("math_verify_even.jsonl");
     // Some rows need their own options: LaTeX only, or fewer decimal places.
     let own = ("options of the row", differing(&rows, math), 50);
-    let default = ("default options", differing(&rows, |_| Math::default()), 25);
+    let default = ("default options", differing(&rows, |_| Verifier::default()), 25);
     for (name, differing, one_in) in [own, default] {
         for row in &differing {
             let end = |key| text(row, key).chars().rev().take(100).collect::<Vec<_>>();

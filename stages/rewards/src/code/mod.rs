@@ -9,9 +9,10 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_sandbox::{
     Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict,
 };
+use rollpacker_stages::reward::{Execution, Limits};
 use serde::{Deserialize, Serialize};
 
-use super::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
+use super::{Context, Reward, RewardError, Sample, Score};
 use complete::{Completed, complete};
 use extract::{Fences, Program, Wanted};
 

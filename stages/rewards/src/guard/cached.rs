@@ -1,10 +1,11 @@
 //! A cache of scores.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use lru::LruCache;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score, SharedReward};
 use sha2::{Digest, Sha256};
 
@@ -25,9 +26,7 @@ type Answer = Shared<BoxFuture<'static, Result<Score, RewardError>>>;
 /// The cached scores by key, of which the least recently used one is evicted first, and the calls in flight.
 struct Memory {
     capacity: usize,
-    uses: u64,
-    scores: HashMap<Key, (u64, Score)>,
-    by_use: BTreeMap<u64, Key>,
+    scores: LruCache<Key, Score>,
     asked: HashMap<Key, Asked>,
 }
 
@@ -41,13 +40,8 @@ impl Cached {
     /// Caches up to `capacity` scores.
     #[must_use]
     pub fn new(reward: impl Reward, capacity: usize) -> Self {
-        let memory = Memory {
-            capacity,
-            uses: 0,
-            scores: HashMap::new(),
-            by_use: BTreeMap::new(),
-            asked: HashMap::new(),
-        };
+        // A bounded cache would allocate its whole capacity at once.
+        let memory = Memory { capacity, scores: LruCache::unbounded(), asked: HashMap::new() };
         Self { reward: SharedReward::new(reward), memory: Arc::new(Mutex::new(memory)) }
     }
 
@@ -75,7 +69,7 @@ impl Reward for Cached {
         let key = key(sample);
         let (answer, _waits) = {
             let mut memory = lock(&self.memory);
-            if let Some(score) = memory.recall(&key) {
+            if let Some(score) = memory.scores.get(&key).cloned() {
                 context.metric("cached", 1.0);
                 return Ok(score);
             }
@@ -113,25 +107,10 @@ impl Drop for Waits<'_> {
 }
 
 impl Memory {
-    fn recall(&mut self, key: &Key) -> Option<Score> {
-        self.uses += 1;
-        let (used, score) = self.scores.get_mut(key)?;
-        self.by_use.remove(used);
-        *used = self.uses;
-        self.by_use.insert(self.uses, *key);
-        Some(score.clone())
-    }
-
     fn keep(&mut self, key: Key, score: Score) {
-        self.uses += 1;
-        if let Some((used, _)) = self.scores.insert(key, (self.uses, score)) {
-            self.by_use.remove(&used);
-        }
-        self.by_use.insert(self.uses, key);
-        if self.scores.len() > self.capacity
-            && let Some((_, oldest)) = self.by_use.pop_first()
-        {
-            self.scores.remove(&oldest);
+        self.scores.put(key, score);
+        if self.scores.len() > self.capacity {
+            self.scores.pop_lru();
         }
     }
 }

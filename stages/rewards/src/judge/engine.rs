@@ -2,11 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollpacker_stages::catalog::{CatalogError, Options, read};
-use rollpacker_stages::fields::fields;
+use rollpacker_stages::catalog::{CatalogError, Options};
 use rollpacker_stages::reward::chat::{ChatEngine, SharedChat};
-
-use super::{ChatServer, ChatServerOptions};
 
 /// The option that names the engine.
 const ENGINE: &str = "engine";
@@ -39,10 +36,10 @@ impl Chats {
             (Some("server"), in_process) => {
                 let others = in_process.map(|engine| engine.options()).unwrap_or_default();
                 refuse_those_of("torch", others, &options)?;
-                ChatServer::new(read(options)?).map(SharedChat::new)
+                server(options)
             }
             (Some("torch"), Some(in_process)) => {
-                refuse_those_of("server", fields::<ChatServerOptions>(), &options)?;
+                refuse_those_of("server", server_options(), &options)?;
                 in_process.open(options, longest_answer)
             }
             (Some("torch"), None) => {
@@ -56,6 +53,26 @@ impl Chats {
             }
         }
     }
+}
+
+/// Returns the model behind a server.
+#[cfg(feature = "http")]
+fn server(options: Options) -> Result<SharedChat, CatalogError> {
+    let options = rollpacker_stages::catalog::read(options)?;
+    super::ChatServer::new(options).map(SharedChat::new)
+}
+
+#[cfg(not(feature = "http"))]
+fn server(_: Options) -> Result<SharedChat, CatalogError> {
+    crate::registry::absent("`engine = \"server\"`", "http")
+}
+
+/// Returns the names of the options of a server.
+fn server_options() -> &'static [&'static str] {
+    #[cfg(feature = "http")]
+    return rollpacker_stages::fields::fields::<super::ChatServerOptions>();
+    #[cfg(not(feature = "http"))]
+    &[]
 }
 
 /// Rejects options that belong to the other engine.

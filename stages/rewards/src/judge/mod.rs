@@ -1,6 +1,7 @@
 //! Rewards by a language model (LLM as a judge).
 
 mod engine;
+#[cfg(feature = "http")]
 mod server;
 mod template;
 mod verdict;
@@ -10,6 +11,7 @@ use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
 pub(super) use engine::Chats;
+#[cfg(feature = "http")]
 pub use server::{ChatServer, ChatServerOptions};
 pub use template::{DEFAULT_PROMPT, DEFAULT_SYSTEM, Template};
 pub use verdict::{Scale, Unreadable, Verdict, VerdictForm};
@@ -123,7 +125,7 @@ impl Judge {
         Ok(Self { chat: SharedChat::new(chat), template, judgement })
     }
 
-    /// Creates a judge from the options in a recipe: those of [`Judgement`], `engine`, and those of the engine ([`ChatServerOptions`] or
+    /// Creates a judge from the options in a recipe: those of [`Judgement`], `engine`, and those of the engine (`ChatServerOptions` or
     /// those of a [`ChatEngine`](rollpacker_stages::reward::chat::ChatEngine)).
     ///
     /// # Errors
@@ -205,5 +207,5 @@ impl Reward for Judge {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "http"))]
 mod tests;

@@ -1,17 +1,17 @@
 //! Rule-based rewards, which only depend on the response and the ground truth.
 
 mod answer_in;
-mod choice;
 mod exact;
 mod f1;
 mod format;
 mod length;
 mod logic;
-pub mod math;
+mod math;
 mod multiple_choice;
 mod normal_form;
 mod pattern;
 mod repetition;
+pub mod verl;
 
 pub use answer_in::AnswerIn;
 pub use exact::Exact;

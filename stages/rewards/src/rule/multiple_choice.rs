@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use rollpacker_math::boxed;
+use rollpacker_math::choice::{letter, unwrapped};
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde_json::Value;
 
 use super::answer_in::AnswerIn;
-use super::choice::{letter, unwrapped};
-use super::math::boxes;
 use super::normal_form::SQUAD;
 
 /// 1 if a response chooses the right letter, otherwise 0.
@@ -139,7 +139,7 @@ impl Choices {
             .flat_map(|mark| mark.captures_iter(answer))
             .filter_map(|found| found.get(1).map(|inside| (inside.start(), inside.as_str())))
             .filter(|(at, inside)| *inside != "a" || !is_article(&answer[at + 1..]));
-        let marked = boxes::contents(answer)
+        let marked = boxed(answer)
             .chain(said)
             .filter_map(|(at, inside)| Some((at, self.read_choice(inside)?)))
             .max_by_key(|(position, _)| *position);

@@ -5,7 +5,7 @@
 //! if it cannot be parsed, the next one is tried. The priorities are those of Math-Verify (Kydlíček, 2025,
 //! <https://github.com/huggingface/Math-Verify>).
 
-pub(in crate::rule) mod boxes;
+pub(crate) mod boxes;
 mod environment;
 mod marker;
 mod plain;
@@ -16,7 +16,7 @@ use super::definition::definition;
 use super::expr::{Comparison, Expr, Relation};
 use super::parse::parse;
 use super::relation;
-use crate::rule::choice;
+use crate::choice;
 
 use boxes::Boxes;
 

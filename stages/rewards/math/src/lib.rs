@@ -1,14 +1,43 @@
-//! The reward `math`: extraction of a mathematical answer and comparison with the ground truth.
+//! Verification of mathematical answers: does the final answer of a text equal the ground truth?
+//!
+//! ```
+//! use rollpacker_math::Verifier;
+//!
+//! let verifier = Verifier::default();
+//! let response = r"The probability is $1 - \frac{1}{4}$, that is $\boxed{\frac{3}{4}}$.";
+//! assert!(verifier.is_correct(response, "0.75"));
+//! assert!(verifier.is_correct(response, r"75\%"));
+//! assert!(!verifier.is_correct(response, "0.25"));
+//!
+//! // Values are compared, not notations.
+//! assert!(verifier.is_correct(r"so $x \in \boxed{(-\infty, -2] \cup [2, \infty)}$", r"$x^2 \geq 4$"));
+//! assert!(verifier.is_correct("Answer: (x+1)^2", "x^2 + 2x + 1"));
+//! ```
+//!
+//! [`Verifier`] has the options, which can be read with serde. There is no model, no Python and no network, and the same input always has
+//! the same result. This crate depends on no other crate of its workspace.
+//!
+//! # Answers
+//!
+//! The answer of a text is the one that it marks: `\boxed{...}`, `#### ...`, `<answer>...</answer>`, `Answer: ...`, "the final answer is".
+//! Without a mark it is the last formula or number. LaTeX and plain text are read: numbers with separators and units, fractions,
+//! percentages, roots, powers, logarithms, trigonometric functions, sets, intervals, tuples, matrices, equations, inequalities, expressions
+//! with variables, and the letters of multiple-choice questions ([`choice`]).
+//!
+//! # Method
 //!
 //! An answer is extracted (`extract`), parsed from LaTeX or plain text (`parse`) into a tree (`expr`), and compared with the truth
 //! (`equal`). The comparison is exact if both have a normal form (`normal`: quotients of polynomials over the rationals, π, e, i and square
 //! roots). Otherwise they are evaluated at several points that a seed determines (`evaluate`; tolerance 1e-9). The number of steps, the
 //! nesting depth and the sizes are bounded, so that any input takes at most a few hundred milliseconds.
 //!
-//! The modes of verl that compare strings are in [`verl`].
+//! Priorities of answers and names of options are those of Math-Verify (Kydlíček, 2025,
+//! <https://github.com/huggingface/Math-Verify>).
 
+pub mod choice;
 mod definition;
 mod equal;
+mod error;
 mod evaluate;
 mod expr;
 mod extract;
@@ -23,28 +52,25 @@ mod set;
 mod tests;
 mod token;
 mod units;
-pub mod verl;
 mod work;
 
-use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::{Deserialize, Serialize};
 
 use self::expr::Expr;
 
-pub use extract::Target;
-pub(super) use extract::boxes;
+pub use self::error::OptionsError;
+pub use self::extract::Target;
+pub use self::extract::boxes::contents as boxed;
 
-/// 1 if the final answer of a response equals the ground truth, otherwise 0.
+/// Compares the final answer of a text with the ground truth.
 ///
 /// The answer is the one that the response marks, where the last marker wins: `\boxed{...}`, `#### ...`, `<answer>...</answer>`,
 /// `Answer: ...`, `A:...`, "the final answer is". Without a marker, it is the last formula or number. Answers are compared by value:
 /// numbers, fractions, percentages, sets, intervals, tuples, matrices, equations, inequalities and expressions with variables. Units are
 /// ignored.
-///
-/// A dataset row can override these options in the object `math` of its `extra_info`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Math {
+pub struct Verifier {
     /// `true` (default) if the last formula or number of a response without a marker counts as its answer.
     pub last_number: bool,
     /// The accepted notations of answers; all by default.
@@ -65,7 +91,7 @@ pub struct Math {
     pub markers: bool,
 }
 
-impl Default for Math {
+impl Default for Verifier {
     fn default() -> Self {
         Self {
             last_number: true,
@@ -79,18 +105,7 @@ impl Default for Math {
     }
 }
 
-impl Reward for Math {
-    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        let truth = sample.truth()?;
-        let score = match sample.extra()?.remove("math") {
-            None => self.is_correct(&sample.response, truth),
-            Some(options) => self.with(options)?.is_correct(&sample.response, truth),
-        };
-        Ok(score.into())
-    }
-}
-
-impl Math {
+impl Verifier {
     /// Returns `true` if the answer of a response equals the truth.
     ///
     /// The truth is either an answer by itself or a text that contains one, like a response.
@@ -135,21 +150,30 @@ impl Math {
         }
     }
 
-    /// Returns the options with the overrides of a dataset row.
-    fn with(&self, options: serde_json::Value) -> Result<Self, RewardError> {
-        let fault = |error: serde_json::Error| {
-            RewardError::fatal(format_args!("field `extra_info.math`: {error}"))
-        };
-        let mut all = serde_json::to_value(self).map_err(fault)?;
-        let own: Self = serde_json::from_value(options.clone()).map_err(fault)?;
-        let own = serde_json::to_value(own).map_err(fault)?;
+    /// Returns these options with those of a JSON object in their place. The object may also use the names of Math-Verify.
+    ///
+    /// ```
+    /// use rollpacker_math::Verifier;
+    ///
+    /// let options = serde_json::json!({ "precision": 2 });
+    /// let rounded = Verifier::default().with(&options)?;
+    /// assert!(rounded.is_correct("Answer: 3.14159", "3.14"));
+    /// # Ok::<(), rollpacker_math::OptionsError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is no option of a name, or a value has the wrong type.
+    pub fn with(&self, options: &serde_json::Value) -> Result<Self, OptionsError> {
+        let mut all = serde_json::to_value(self).map_err(OptionsError)?;
+        let own = Self::deserialize(options).map_err(OptionsError)?;
+        let own = serde_json::to_value(own).map_err(OptionsError)?;
         if let (Some(all), Some(options)) = (all.as_object_mut(), options.as_object()) {
             for key in options.keys() {
                 let key = renamed(key);
                 all.insert(key.to_owned(), own[key].clone());
             }
         }
-        serde_json::from_value(all).map_err(fault)
+        serde_json::from_value(all).map_err(OptionsError)
     }
 }
 

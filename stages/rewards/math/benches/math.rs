@@ -1,15 +1,14 @@
-//! The `math` reward on several kinds of answers: verdicts per second on one core.
+//! Verification of several kinds of answers: verdicts per second on one core.
 //!
 //! ```text
-//! cargo bench -p rollpacker-rewards --bench math
+//! cargo bench -p rollpacker-math --bench math
 //! ```
 
 #![allow(missing_docs, reason = "a program")]
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use rollpacker_rewards::math::Math;
-use rollpacker_rewards::math::verl::MathDapo;
+use rollpacker_math::Verifier;
 
 fn main() {
     divan::main();
@@ -36,20 +35,16 @@ fn response(answer: &str, characters: usize) -> String {
 fn verdicts(bencher: Bencher<'_, '_>, kind: &str) {
     let (_, truth, answer) = KINDS.into_iter().find(|(name, _, _)| *name == kind).expect("a kind");
     let response = response(answer, 2000);
-    assert!(Math::default().is_correct(&response, truth));
+    assert!(Verifier::default().is_correct(&response, truth));
     bencher
         .counter(ItemsCount::new(1_usize))
-        .bench(|| Math::default().is_correct(&response, truth));
+        .bench(|| Verifier::default().is_correct(&response, truth));
 }
 
 #[divan::bench(args = [1_000, 10_000, 100_000])]
 fn by_length_of_the_response(bencher: Bencher<'_, '_>, characters: usize) {
     let response = response("42", characters);
-    bencher.counter(ItemsCount::new(1_usize)).bench(|| Math::default().is_correct(&response, "42"));
-}
-
-#[divan::bench]
-fn dapo(bencher: Bencher<'_, '_>) {
-    let response = response("42", 2000);
-    bencher.counter(ItemsCount::new(1_usize)).bench(|| MathDapo::default().grade(&response, "42"));
+    bencher
+        .counter(ItemsCount::new(1_usize))
+        .bench(|| Verifier::default().is_correct(&response, "42"));
 }

@@ -1,4 +1,4 @@
-use super::super::Math;
+use super::super::Verifier;
 use super::{check, is_correct};
 
 #[test]
@@ -21,7 +21,7 @@ fn marked_answers_count_and_the_last_marker_wins() {
         true,
     );
     assert!(!is_correct("#### 4 then A:3", "4"));
-    let marked = Math { last_number: false, ..Math::default() };
+    let marked = Verifier { last_number: false, ..Verifier::default() };
     assert!(!marked.is_correct("so there are 3 apples and 5.", "5"));
     assert!(marked.is_correct("A:5", "5"));
 }
@@ -131,17 +131,17 @@ fn relations() {
         ],
         true,
     );
-    let either = Math { relation_for_set: true, ..Math::default() };
+    let either = Verifier { relation_for_set: true, ..Verifier::default() };
     assert!(either.is_correct("$x > 2$", "$(2, \\infty)$"));
     assert!(!is_correct("$x > 2$", "$(2, \\infty)$"));
 }
 
 #[test]
 fn options() {
-    let rough = Math { precision: 2, ..Math::default() };
+    let rough = Verifier { precision: 2, ..Verifier::default() };
     assert!(rough.is_correct("$(0.67, 1)$", "$(\\frac{2}{3}, 1)$"));
     assert!(!is_correct("$(0.67, 1)$", "$(\\frac{2}{3}, 1)$"));
-    let lax = Math { strict: false, ..Math::default() };
+    let lax = Verifier { strict: false, ..Verifier::default() };
     assert!(lax.is_correct("$y^2 + 1$", "$x^2 + 1$"));
     assert!(lax.is_correct("$\\{1, 2\\}$", "$(1, 2)$"));
 }

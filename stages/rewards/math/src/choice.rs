@@ -1,4 +1,4 @@
-//! The letter of a choice within any markup: `B`, `(b)`, `\text{(B)}`, `$\mathbf{B}.$`, `**B)**`.
+//! Letters of multiple-choice questions, within any markup: `B`, `(b)`, `\text{(B)}`, `$\mathbf{B}.$`, `**B)**`.
 
 use std::sync::LazyLock;
 
@@ -46,7 +46,8 @@ fn valid(pattern: &str) -> Regex {
 
 /// Returns the letter that a text consists of or begins with as a label, in upper case: `B`, `(b)`, `\text{(B)}`, `B) Paris`,
 /// `\textbf{(B)} 5`.
-pub(super) fn letter(text: &str) -> Option<char> {
+#[must_use]
+pub fn letter(text: &str) -> Option<char> {
     let text = text.replace("\\left", "").replace("\\right", "").replace("\\ ", " ");
     let bare = unwrapped(&text);
     let label = |text: &str| LABEL.captures(text)?[1].chars().next();
@@ -57,7 +58,7 @@ pub(super) fn letter(text: &str) -> Option<char> {
 }
 
 /// Returns the upper-case letter that labels a choice in LaTeX, and the choice: `B` and `5` for `\textbf{(B)}\ 5`.
-pub(super) fn labelled(text: &str) -> Option<(char, &str)> {
+pub(crate) fn labelled(text: &str) -> Option<(char, &str)> {
     let group = LABELLED.captures(text)?;
     let letter = group[1].chars().next()?.to_ascii_uppercase();
     let choice = &text[group[0].len()..];
@@ -65,7 +66,8 @@ pub(super) fn labelled(text: &str) -> Option<(char, &str)> {
 }
 
 /// Returns the text without markup that encloses all of it.
-pub(super) fn unwrapped(text: &str) -> &str {
+#[must_use]
+pub fn unwrapped(text: &str) -> &str {
     let mut text = trimmed(text);
     for _ in 0..MAX_WRAPPERS {
         let inside = WRAPPERS.iter().find_map(|wrapper| wrapper.captures(text)?.get(1));

@@ -4,11 +4,11 @@ mod different;
 mod hostile;
 mod same;
 
-use super::Math;
+use super::Verifier;
 
 /// Returns `true` if a response is right under the default options.
 fn is_correct(response: &str, truth: &str) -> bool {
-    Math::default().is_correct(response, truth)
+    Verifier::default().is_correct(response, truth)
 }
 
 /// Asserts the same result for every pair, and reports all that differ.

@@ -94,8 +94,15 @@ pub(crate) fn begin(text: &str) -> Option<usize> {
 /// The maximum number of boxes that [`contents`] returns. The bound limits the work, since each box may extend to the end of the text.
 const MAX_BOXES: usize = 100;
 
-/// Returns the contents of the last boxes with their offsets, from the last to the first. Boxes without a closing brace are left out.
-pub(in crate::rule) fn contents(text: &str) -> impl Iterator<Item = (usize, &str)> {
+/// Returns the contents of the last boxes of a text with their byte offsets, from the last to the first.
+///
+/// A box is `\boxed{...}` or `\fbox{...}`. At most 100 are returned, and those without a closing brace are left out.
+///
+/// ```
+/// let boxes: Vec<_> = rollpacker_math::boxed(r"\boxed{\frac12} or \boxed{3}").collect();
+/// assert_eq!(boxes, [(26, "3"), (7, r"\frac12")]);
+/// ```
+pub fn contents(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (begin, open) = last_command(rest)?;

@@ -1,4 +1,4 @@
-use super::super::Math;
+use super::super::Verifier;
 use super::is_correct;
 
 /// Checks that a comparison neither panics nor takes long, regardless of its result.
@@ -120,6 +120,6 @@ fn odd_characters() {
 
 #[test]
 fn absurd_options() {
-    let math = Math { precision: u32::MAX, ..Math::default() };
+    let math = Verifier { precision: u32::MAX, ..Verifier::default() };
     assert!(math.is_correct("0.5", "1/2"));
 }

@@ -1,0 +1,41 @@
+//! The telemetry of a program without the feature `otlp`: there is none.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use super::env::target;
+use super::error::TelemetryError;
+use super::loss::Signal;
+use super::variable;
+
+/// Exports traces and metrics over OTLP. Does not exist in a program without the feature `otlp`.
+#[derive(Debug)]
+pub struct Telemetry(Infallible);
+
+impl Telemetry {
+    /// Returns `None` if the `OTEL_*` variables request no export.
+    ///
+    /// # Errors
+    /// [`TelemetryError::Absent`] if they request one, or [`TelemetryError::Variable`] if a variable has an unsupported value.
+    pub fn from_env() -> Result<Option<Self>, TelemetryError> {
+        for signal in [Signal::Traces, Signal::Metrics] {
+            if target(signal, &variable)?.is_some() {
+                return Err(TelemetryError::Absent { signal });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Exports the metrics of a step.
+    pub fn record(&self, _: &BTreeMap<String, f64>) {
+        match self.0 {}
+    }
+
+    /// Exports the remaining data and ends the export.
+    ///
+    /// # Errors
+    /// [`TelemetryError::Lost`] if data was lost.
+    pub fn shutdown(self) -> Result<(), TelemetryError> {
+        match self.0 {}
+    }
+}
