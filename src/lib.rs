@@ -1,4 +1,32 @@
-#![doc = include_str!("../README.md")]
+//! Reinforcement learning of language models on verifiable rewards, as a streaming dataflow graph.
+//!
+//! One RL step is one timestamp of a graph of operators on [timely](https://docs.rs/timely) streams of Arrow batches. The same operators
+//! and schedules run live and in virtual time. The README of the repository describes the command line, recipes and metrics. These pages
+//! are for programs that extend them:
+//!
+//! | purpose | entry point |
+//! |---|---|
+//! | the command line, with rewards, schedules, engines and algorithms of one's own | [`App`] |
+//! | a training run by a recipe, with stages of one's own | `session::Session`, with the feature `torch` |
+//! | a training run of stages that are passed by value | [`pipeline::Pipeline`] |
+//! | the graph of a step, assembled from operators | [`operators`] |
+//! | scoring the rows of a file | [`score`] |
+//! | simulating runs on a described cluster | [`simulate`] |
+//!
+//! [`prelude`] has the names that such programs usually need. The traits to implement are [`Reward`](prelude::Reward),
+//! [`Schedule`](prelude::Schedule), [`RolloutEngine`](prelude::RolloutEngine), [`Trainer`](prelude::Trainer),
+//! [`Advantage`](prelude::Advantage) and [`PlacementPolicy`](prelude::PlacementPolicy). [`stages::testkit`] and
+//! [`operators::schedule::testkit`] check an implementation against its contract.
+//!
+//! # Features
+//! - `torch` (default): the model, the rollout engine and the trainer on libtorch. Everything else builds without libtorch.
+//! - `cuda`: streams models that are larger than the memory of a CUDA device to it while it computes.
+
+/// Compiles and runs the Rust blocks of the README as tests. It is not the page of this crate, because its links are relative to the
+/// repository.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(feature = "torch")]
 pub mod algorithms;

@@ -41,7 +41,7 @@ use crate::gradient::Gradients;
 /// use rollpacker_operators::*;
 /// use rollpacker_stages::reward::Limits;
 ///
-/// // Two workers with a replica of the trainer each share a round of two prompts with two responses each.
+/// // Two workers, each with a replica of the trainer, share a round of two prompts with two responses each.
 /// let replicas = Cluster::with_threads(2).run(&RunFacts::new(), "", |worker| {
 ///     let (trainer, gradients) = trainer();
 ///     worker.run(None, |scope, faults| {

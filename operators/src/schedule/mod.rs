@@ -309,7 +309,7 @@ pub struct Queue {
 /// # use rollpacker_dataflow::step::{PromptId, Step};
 /// # use rollpacker_operators::schedule::testkit::{World, check_schedule};
 /// # use rollpacker_operators::schedule::{Decision, Event, Queue, Reason, RoundKind, Schedule};
-/// /// Rounds of one prompt with one response.
+/// /// Rounds of one prompt with one response, for engines that abort no response by themselves.
 /// #[derive(Default)]
 /// struct OneByOne {
 ///     prompts: VecDeque<PromptId>,
