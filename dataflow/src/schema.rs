@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
 
 /// Column names, one constant each.
 pub mod column {
@@ -426,5 +426,19 @@ fn required(name: &str, data_type: DataType) -> Field {
 }
 
 fn tokens(name: &str, item: DataType) -> Field {
-    Field::new(name, DataType::new_list(item, false), false)
+    Field::new(name, DataType::List(list_item(item)), false)
+}
+
+/// The fields that [`list_item`] returns for numbers.
+static LIST_ITEMS: LazyLock<[FieldRef; 4]> = LazyLock::new(|| {
+    [DataType::Int32, DataType::UInt32, DataType::UInt64, DataType::Float32]
+        .map(|item| Arc::new(Field::new_list_field(item, false)))
+});
+
+/// Returns the field of the items of a list column. Items are never null. The lists of all streams share it, so that no batch allocates it
+/// and comparing its type is comparing addresses.
+#[must_use]
+pub fn list_item(item: DataType) -> FieldRef {
+    let shared = LIST_ITEMS.iter().find(|field| *field.data_type() == item).cloned();
+    shared.unwrap_or_else(|| Arc::new(Field::new_list_field(item, false)))
 }

@@ -175,7 +175,10 @@ impl StageSpans {
     fn close_below(&self, frontier: Step) {
         self.closed_below.set(frontier);
         let mut open = self.open.borrow_mut();
-        *open = open.split_off(&frontier);
+        // Most calls end no span; `split_off` would allocate a map in each.
+        while let Some(first) = open.first_entry().filter(|first| *first.key() < frontier) {
+            drop(first.remove());
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::datatypes::Float64Type;
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Float64Type, Int32Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;
@@ -72,7 +73,13 @@ pub struct StepReport {
     /// The placements of the step, which an observer with access to the [log](crate::placement::PlacementLog) of the policy adds.
     pub placement: Option<StepPlacement>,
     progress: StepProgress,
+    /// The number of batches at the end of `responses` that are to be merged.
+    unmerged: usize,
 }
+
+/// The number of small batches of responses without tokens that are merged into one. An engine that only counts tokens returns most responses
+/// one by one, and a batch has more than a hundred allocations, however few its rows are.
+const MERGED: usize = 64;
 
 /// Progress of a step that is not complete, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -313,7 +320,7 @@ impl StepReport {
                 let lengths = Lengths::of(std::slice::from_ref(&batch));
                 self.progress.finished += lengths.finished.len();
                 self.progress.tokens += lengths.total();
-                self.responses.push(batch);
+                self.push_responses(batch);
             }
             1 => {
                 self.progress.trained += batch.num_rows();
@@ -324,6 +331,22 @@ impl StepReport {
                 self.decisions.push(batch);
             }
             _ => self.metrics.extend(named(&batch)),
+        }
+    }
+
+    /// Adds responses after all others, and merges small batches of responses without tokens.
+    fn push_responses(&mut self, batch: Batch) {
+        let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
+        let is_small = batch.num_rows() < MERGED
+            && (0..batch.num_rows()).all(|row| tokens.get(row).is_empty());
+        self.unmerged = if is_small { self.unmerged + 1 } else { 0 };
+        self.responses.push(batch);
+        if self.unmerged == MERGED {
+            self.unmerged = 0;
+            let small = self.responses.split_off(self.responses.len() - MERGED);
+            let rows = concat_batches(&schema::RESPONSES, small.iter().filter_map(Batch::rows));
+            let rows = rows.expect("invariant: batches of one stream have one schema");
+            self.responses.push(Batch::new(rows));
         }
     }
 }

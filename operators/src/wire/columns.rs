@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ListArray, PrimitiveArray, StringBuilder};
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{ArrowPrimitiveType, Field};
+use arrow::datatypes::ArrowPrimitiveType;
+use rollpacker_dataflow::schema::list_item;
 
 /// Returns a list column without nulls, with one list for each item of `lists`.
 pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
@@ -16,13 +17,8 @@ pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
         list.len()
     });
     let offsets = OffsetBuffer::from_lengths(lengths);
-    let values = PrimitiveArray::<T>::from_iter_values(values);
-    Arc::new(ListArray::new(
-        Arc::new(Field::new_list_field(T::DATA_TYPE, false)),
-        offsets,
-        Arc::new(values),
-        None,
-    ))
+    let values = PrimitiveArray::<T>::new(values.into(), None);
+    Arc::new(ListArray::new(list_item(T::DATA_TYPE), offsets, Arc::new(values), None))
 }
 
 /// Returns a text column with nulls. The builder is sized explicitly because collecting into a `StringArray` reserves a kilobyte for any
