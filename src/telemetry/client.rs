@@ -6,7 +6,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response, ResponseBodyTooLarge};
 use reqwest::blocking::{Client, ClientBuilder};
-use rollpacker_rewards::tls;
 
 use super::error::TelemetryError;
 use super::loss::Signal;
@@ -51,7 +50,8 @@ pub(super) fn client(
         endpoint.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
     let refuse = |reason| TelemetryError::Client { signal, reason };
     let builder = if is_encrypted {
-        builder.use_preconfigured_tls(tls().map_err(|error| refuse(chain(&error)))?)
+        builder
+            .use_preconfigured_tls(rollpacker_tls::client().map_err(|error| refuse(chain(&error)))?)
     } else {
         builder.tls_built_in_root_certs(false)
     };

@@ -11,7 +11,6 @@ use rollpacker_stages::secret::{REDACTED, Secrets};
 use serde_json::Value;
 
 use super::RewardError;
-use super::tls::tls;
 
 /// A server that accepts and returns JSON. Connections are reused for later calls; the connection of a dropped call is closed.
 ///
@@ -57,7 +56,7 @@ impl Endpoint {
             // Plain HTTP needs no certificates, so a machine without any must not cause an error.
             client.tls_built_in_root_certs(false)
         } else {
-            client.use_preconfigured_tls(tls().map_err(CatalogError::start)?)
+            client.use_preconfigured_tls(rollpacker_tls::client().map_err(CatalogError::start)?)
         };
         let client = client.build();
         let client = client.map_err(|error| CatalogError::Start(chain(&error.without_url())))?;

@@ -24,8 +24,6 @@ mod registry;
 mod rule;
 #[cfg(all(test, feature = "http"))]
 mod test_server;
-#[cfg(feature = "http")]
-mod tls;
 mod weighted_group_sum;
 mod weighted_sum;
 
@@ -50,7 +48,5 @@ pub use rule::{
     Pattern, PatternOptions, Repetition, RepetitionOptions, SoftOverlong, SoftOverlongOptions,
     Unit, verl,
 };
-#[cfg(feature = "http")]
-pub use tls::tls;
 pub use weighted_group_sum::WeightedGroupSum;
 pub use weighted_sum::WeightedSum;

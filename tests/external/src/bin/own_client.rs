@@ -1,14 +1,14 @@
 //! HTTP clients of a program that also depends on `rollpacker`, before and after `rollpacker` makes its own.
 
-use rollpacker::stages::rewards::{Endpoint, tls};
+use rollpacker::stages::rewards::Endpoint;
 use rustls::crypto::CryptoProvider;
 
 fn main() {
     // Panics if a dependency builds reqwest without a crypto provider.
     let _before = reqwest::Client::new();
     Endpoint::new("http://127.0.0.1:9", None).expect("a client of a server without TLS");
-    if let Err(error) = tls() {
-        println!("this machine has no certificates: {error}");
+    if let Err(error) = Endpoint::new("https://127.0.0.1:9", None) {
+        println!("no client with TLS on this machine: {error}");
     }
     // Fails if a dependency sets what belongs to the program.
     assert!(
