@@ -45,6 +45,8 @@ fn speed_ups_and_steps_are_near_those_of_the_paper() {
     let cells = cells(&["Table 2", "Fig. 10"]);
     let (table, steps): (Vec<_>, Vec<_>) =
         cells.into_iter().partition(|cell| cell.item == "Table 2");
+    let steps: Vec<_> =
+        steps.into_iter().filter(|cell| !cell.cell.contains("standard deviation")).collect();
     assert_eq!((table.len(), steps.len()), (12, 12));
     check(&table, 0.15);
     check(&steps, 0.15);

@@ -18,14 +18,13 @@ impl RawJob {
         raw.rollout.dispatch = None;
         raw.rollout.hand_out = HandOut::Together;
         (raw.tasks.judge_placement, raw.tasks.judge_sharing) = (None, JudgeSharing::Mps);
-        raw.tasks.sandbox_workers = None;
         (raw.tasks.timeout, raw.tasks.audit_share, raw.tasks.reference_time) = (None, None, None);
         raw
     }
 
     /// Returns `true` if the baseline keeps this override: it describes the job, not the schedule.
     pub(super) fn is_kept_by_baseline(setting: &str) -> bool {
-        const LEFT: [&str; 12] = [
+        const LEFT: [&str; 11] = [
             "schedule.",
             "pipeline.",
             "stream.",
@@ -37,7 +36,6 @@ impl RawJob {
             "tasks.timeout=",
             "tasks.audit_share=",
             "tasks.reference_time=",
-            "tasks.sandbox_workers=",
         ];
         !LEFT.iter().any(|left| setting.starts_with(left))
     }

@@ -173,8 +173,8 @@ section! {
         judge: f64 = 1.0,
         /// The number of programs that the sandbox runs at once. Default: 8 per GPU.
         sandbox_slots: Option<usize> = None,
-        /// The slot that a program waits for. Default: `in_turn` if rewards follow the rollout, `first_free` if they are streamed.
-        sandbox_workers: Option<SandboxWorkers> = None,
+        /// The slot that a program waits for: the `first_free` one, or the next one `in_turn` even if it is busy. Default: `first_free`.
+        sandbox_workers: SandboxWorkers = SandboxWorkers::FirstFree,
         /// The GPUs of the judge: `dedicated` ones, or those of the rollout (`colocated`). Default: as the authors of the schedule do.
         judge_placement: Option<Judge> = None,
         /// Sharing of the rollout's GPUs with a colocated judge: `mps` or `time_slicing`. Default: `mps`.
@@ -322,7 +322,7 @@ choice! {
 choice! {
     /// The slot of the sandbox that a program waits for.
     SandboxWorkers {
-        /// The next slot in turn, busy or not (veRL).
+        /// The next slot in turn, busy or not.
         InTurn,
         /// The first free slot.
         FirstFree,

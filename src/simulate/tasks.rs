@@ -31,10 +31,8 @@ pub(super) fn router(
         seed,
         slots: tasks.sandbox_slots.unwrap_or(SLOTS_PER_GPU * job.raw.cluster.gpus as usize),
         workers: match tasks.sandbox_workers {
-            Some(SandboxWorkers::InTurn) => Workers::InTurn,
-            Some(SandboxWorkers::FirstFree) => Workers::FirstFree,
-            None if after_rollout => Workers::InTurn,
-            None => Workers::FirstFree,
+            SandboxWorkers::InTurn => Workers::InTurn,
+            SandboxWorkers::FirstFree => Workers::FirstFree,
         },
         reference_time: tasks.reference_time.unwrap_or(true),
         judge: match job.judge {

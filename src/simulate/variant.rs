@@ -35,17 +35,11 @@ pub fn all() -> impl Iterator<Item = &'static Variant> {
 const ALL: &[Variant] = &[
     // veRL.
     Variant::new("sync", "sync", &[]),
-    // `sync` with better stages: requests handed out one by one, parallelism by predicted time for rollout and trainer, and sandbox workers
-    // that take the next free task.
+    // `sync` with better stages: requests handed out one by one, and parallelism by predicted time for rollout and trainer.
     Variant::new(
         "sync tuned",
         "sync",
-        &[
-            "rollout.hand_out=streamed",
-            "planner.rule=predictive",
-            "training.layout=planned",
-            "tasks.sandbox_workers=first_free",
-        ],
+        &["rollout.hand_out=streamed", "planner.rule=predictive", "training.layout=planned"],
     ),
     // RLHFuse as RollPacker strengthens it (section 6.1): with the stream trainer.
     Variant::new("fused", "fused", &["pipeline.placement=stream"]),

@@ -11,6 +11,9 @@ use super::runs::{JobId, ROUNDS, RunSelection, StageSeconds};
 const STEP_S: [[f64; 4]; 3] =
     [[233.4, 130.9, 110.6, 133.1], [382.8, 291.4, 138.6, 306.3], [874.6, 766.4, 242.3, 736.8]];
 
+/// Fig. 10, standard deviation over the 40 steps of veRL, by job.
+const SPREAD_S: [f64; 3] = [55.7, 25.4, 21.2];
+
 /// Fig. 11a: mean of the longest trained response of a short round, in tokens.
 const SHORT_LONGEST: f64 = 1442.0;
 /// The longest response of every long round, and of every round of veRL, in tokens.
@@ -71,12 +74,18 @@ fn system(plan: &mut Plan, base: jobs::Base, system: jobs::System) -> JobId {
 }
 
 fn steps(item: &mut Item, plan: &mut Plan) {
-    for (base, [verl_s, rlhfuse_s, short_s, long_s]) in EVALUATION.into_iter().zip(STEP_S) {
+    let paper = STEP_S.into_iter().zip(SPREAD_S);
+    for (base, ([verl_s, rlhfuse_s, short_s, long_s], spread_s)) in
+        EVALUATION.into_iter().zip(paper)
+    {
         let verl = system(plan, base, VERL);
         let rlhfuse = system(plan, base, RLHFUSE);
         let rollpacker = system(plan, base, jobs::ROLLPACKER);
         let cell = |name: &str| format!("{} {name}, s", base.label);
         item.relative(cell("veRL"), verl_s, Fitted, move |runs| runs.of(verl).step_s());
+        item.relative(cell("veRL: standard deviation"), spread_s, HeldOut, move |runs| {
+            runs.of(verl).step_deviation_s()
+        });
         item.relative(cell("RLHFuse"), rlhfuse_s, HeldOut, move |runs| runs.of(rlhfuse).step_s());
         for ((name, round), paper) in ROUNDS.into_iter().zip([short_s, long_s]) {
             item.relative(cell(name), paper, Fitted, move |runs| {

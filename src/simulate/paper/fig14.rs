@@ -59,7 +59,11 @@ fn judge(item: &mut Item, plan: &mut Plan) {
 
 fn sandbox(item: &mut Item, plan: &mut Plan) {
     for (timeout, paper) in TIMEOUTS {
-        let settings = [format!("tasks.timeout={timeout}"), "data.train_batch_size=44".to_owned()];
+        let settings = [
+            format!("tasks.timeout={timeout}"),
+            "data.train_batch_size=44".to_owned(),
+            "sim.steps=20".to_owned(),
+        ];
         let system = [REWARD_SCHEDULER, CODE].concat().into_iter().map(str::to_owned);
         let job = plan.job(QWEN_7B, system.chain(settings));
         for ((name, round), paper) in ROUNDS.into_iter().zip(paper) {

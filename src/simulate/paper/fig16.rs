@@ -15,6 +15,9 @@ const ROLLPACKER_RATE: [f64; 3] = [6.07, 9.20, 13.14];
 /// Prompts per step and GPU.
 const PROMPTS: u32 = 4;
 
+/// The number of steps of the figure.
+const STEPS: &str = "sim.steps=20";
+
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![Item::new(
         plan,
@@ -53,10 +56,13 @@ fn rates(item: &mut Item, name: &str, jobs: [JobId; 3], paper: [f64; 3]) {
     }
 }
 
-/// Returns the job with `gpus` GPUs. With the GPUs of the 14B job itself it has the same settings, so that both are run only once.
+/// Returns the job with `gpus` GPUs.
 fn job(plan: &mut Plan, system: System, gpus: u32) -> JobId {
-    let scale =
-        [format!("cluster.gpus={gpus}"), format!("data.train_batch_size={}", gpus * PROMPTS)];
+    let scale = [
+        format!("cluster.gpus={gpus}"),
+        format!("data.train_batch_size={}", gpus * PROMPTS),
+        STEPS.to_owned(),
+    ];
     plan.job(QWEN_14B, system.iter().map(|&setting| setting.to_owned()).chain(scale))
 }
 

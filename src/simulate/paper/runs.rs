@@ -59,6 +59,15 @@ impl<'a> RunSelection<'a> {
         self.mean(|step| step.seconds)
     }
 
+    /// Returns the standard deviation of the seconds of a step over the steps of a run, averaged over the runs.
+    pub(super) fn step_deviation_s(self) -> f64 {
+        mean(self.seeds().map(|run| {
+            let mean_s = run.step_s();
+            let squares = run.steps().map(|step| (step.seconds - mean_s).powi(2)).sum::<f64>();
+            (squares / run.steps().count() as f64).sqrt()
+        }))
+    }
+
     /// Returns the mean of `of` over the steps.
     pub(super) fn mean(self, of: impl Fn(&StepOutcome) -> f64) -> f64 {
         mean(self.steps().map(of))

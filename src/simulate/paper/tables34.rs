@@ -19,13 +19,16 @@ const ADAPTIVE: f64 = 115.2;
 /// Seconds if the groups that are ready at that share are fetched then, and the rest at the end.
 const FETCHES: [(&str, f64); 4] = [("0.2", 128.6), ("0.3", 129.5), ("0.4", 133.8), ("0.5", 132.0)];
 
+/// Five long rounds, each the fifth of its period.
+const STEPS: &str = "sim.steps=25";
+
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![
         Item::new(
             plan,
             ROLLPACKER,
             "Table 3",
-            "section 6.6: 7B/8k, math, step time of long rounds; fixed trigger at a share of the prompts",
+            "section 6.6: 7B/8k, math, step time, mean of five long rounds; fixed trigger at a share of the prompts",
             |item, plan| {
                 let without = without(plan);
                 item.relative("without streaming, s", WITHOUT, HeldOut, move |runs| {
@@ -35,7 +38,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
                     let job = triggered(plan, share, "streamed");
                     over(item, format!("trigger {share} over without"), paper, job, without);
                 }
-                let adaptive = plan.job(QWEN_7B, MATH.iter().copied());
+                let adaptive = plan.job(QWEN_7B, MATH.iter().copied().chain([STEPS]));
                 over(item, "adaptive over without".to_owned(), ADAPTIVE, adaptive, without);
                 let mut jobs: Vec<_> = TRIGGERS
                     .map(|(share, paper)| (paper, triggered(plan, share, "streamed")))
@@ -63,7 +66,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
 }
 
 fn without(plan: &mut Plan) -> JobId {
-    plan.job(QWEN_7B, [REWARD_SCHEDULER, MATH].concat())
+    plan.job(QWEN_7B, [REWARD_SCHEDULER, MATH, &[STEPS]].concat())
 }
 
 fn triggered(plan: &mut Plan, share: &str, gradient: &str) -> JobId {
@@ -71,6 +74,7 @@ fn triggered(plan: &mut Plan, share: &str, gradient: &str) -> JobId {
         "stream.trigger=fixed".to_owned(),
         format!("stream.from={share}"),
         format!("pipeline.gradient={gradient}"),
+        STEPS.to_owned(),
     ];
     plan.job(QWEN_7B, MATH.iter().map(|&setting| setting.to_owned()).chain(trigger))
 }

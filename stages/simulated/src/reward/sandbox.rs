@@ -7,12 +7,14 @@ use super::{Course, SimulatedRewardsConfig, What};
 use crate::cluster::{Calibration, calibration};
 use crate::rollout::lengths::{correlated, normal_cdf};
 use rollpacker_stages::reward::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
+use rollpacker_stages::rollout::FinishReason;
 
 /// The index of the only test case.
 const CASE: usize = 0;
 
 /// A sandbox with the execution times of RollPacker's Fig. 8a and a number of slots, first come first served. A response has one test case.
-/// A run that reaches its time limit is wrong.
+/// A run that reaches its time limit is wrong. A response that was cut at the maximum length contains no whole program: it is wrong, and
+/// nothing runs.
 pub(super) struct SimulatedSandbox {
     slots: Slots,
     /// The weight of the task, as opposed to the response, in the duration of a run; both are standard normal.
@@ -70,6 +72,10 @@ impl SimulatedSandbox {
 impl Reward for SimulatedSandbox {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
+        if sample.finish_reason == FinishReason::Length {
+            self.course.end(0.0).await;
+            return Ok(false.into());
+        }
         let execution = self.execute(sample, &context.limits);
         let now = self.course.clock.now();
         let done = self.slots.give(now, execution.took);

@@ -116,6 +116,20 @@ fn a_sandbox_takes_the_measured_times_and_gives_up_at_its_limit() {
 }
 
 #[test]
+fn a_response_that_was_cut_has_no_program_to_run() {
+    let cut = |sample: Sample| Sample { finish_reason: FinishReason::Length, ..sample };
+    let scores = score_within(
+        &SimulatedRewardsConfig { slots: 1, ..config() },
+        all("code", 50).into_iter().map(cut).collect(),
+        &Limits::default(),
+    );
+    for (end, score) in scores {
+        assert!((end - 1.0).abs() < 1e-6, "{end}: the latency alone");
+        assert!(score.executions.is_empty() && score.value == 0.0);
+    }
+}
+
+#[test]
 fn a_reference_time_limits_what_nothing_is_known_of() {
     let told = SimulatedRewardsConfig { reference_time: true, ..plenty() };
     let scores = score_within(&told, all("code", 1000), &Limits::default());
