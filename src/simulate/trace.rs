@@ -1,5 +1,6 @@
 //! Traces of recorded lengths, as used by a job.
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_model::tokenizer::Tokenizer;
 use rollpacker_simulated::rollout::lengths::{ENOUGH, Likeness};
@@ -129,9 +130,7 @@ pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
         lengths.file.as_ref().ok_or_else(|| out_of_bounds("lengths.file", expected, "nothing"))?;
     let tokenizer = lengths.tokenizer.as_deref().map(Tokenizer::from_folder).transpose()?;
     let count = tokenizer.map(|tokenizer| {
-        move |text: &str| {
-            tokenizer.encode(text).map(|ids| ids.len()).map_err(|error| error.to_string())
-        }
+        move |text: &str| -> Result<usize, BoxError> { Ok(tokenizer.encode(text)?.len()) }
     });
     let options = TraceOptions {
         length_column: lengths.length_column.clone(),
