@@ -22,49 +22,6 @@ const RUN: &str = "train";
 const RECIPE: &str = "recipe";
 const DATA: &str = "data";
 
-/// Keys that may change when a run is resumed. They affect the duration, the location or the reports of a run, not what it computes.
-const RESUMABLE_KEYS: [&str; 36] = [
-    "actor.threads",
-    "data.train_files",
-    "data.val_files",
-    "data.val_max_samples",
-    "pipeline.gradient",
-    "pipeline.max_groups",
-    "pipeline.reward",
-    "placement.every",
-    "placement.from",
-    "placement.headroom",
-    "placement.keep",
-    "placement.kind",
-    "placement.rounds",
-    "placement.to",
-    "placement.training_instances",
-    "placement.trigger",
-    "reward.num_workers",
-    "rollout.instances",
-    "rollout.kv_cache_tokens",
-    "rollout.max_num_seqs",
-    "rollout.profile",
-    "rollout.threads_per_instance",
-    "trainer.default_local_dir",
-    "trainer.device",
-    "trainer.max_ckpt_to_keep",
-    "trainer.max_wall_time",
-    "trainer.on_stall",
-    "trainer.save_freq",
-    "trainer.snapshot_on_error",
-    "trainer.stall_timeout",
-    "trainer.test_freq",
-    "trainer.total_epochs",
-    "trainer.total_training_steps",
-    "trainer.val_before_train",
-    "trainer.workers",
-    "trainer.write_rollouts",
-];
-
-/// Sections that do not affect training runs.
-const UNUSED: [&str; 1] = ["sft."];
-
 /// The snapshot to resume from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeFrom {
@@ -288,7 +245,7 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
         .raw
         .settings()
         .into_iter()
-        .filter(|(key, _)| !is_free(key))
+        .filter(|(key, _)| !RawRecipe::is_resumable(key))
         .map(|(key, value)| (key, Value::from(value)))
         .collect();
     let facts = [(RECIPE.to_owned(), Value::Object(keys)), (DATA.to_owned(), data.into())];
@@ -298,10 +255,6 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
         code: env!("CARGO_PKG_VERSION").to_owned(),
         facts: facts.into_iter().collect(),
     }
-}
-
-fn is_free(key: &str) -> bool {
-    RESUMABLE_KEYS.contains(&key) || UNUSED.iter().any(|section| key.starts_with(section))
 }
 
 /// Rejects a snapshot of a run with other prompts, or with other values of keys that must not change.
