@@ -1,11 +1,11 @@
 //! Snapshots of a training run: their location, their identity, and the choice of the snapshot to resume from.
 
-use std::fmt;
+mod error;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
 use rollpacker_dataflow::snapshot::{
     Cadence, Generation, Identity, RestoredSnapshot, SearchResult, SnapshotPlan, SnapshotStore,
     StoreOptions,
@@ -16,6 +16,8 @@ use serde_json::Value;
 
 use crate::recipe::{RawRecipe, Recipe};
 use crate::run_folder::RunFolder;
+
+pub use self::error::{ResumeFromError, RunSnapshotsError};
 
 /// The name of the kind of run in its [`Identity`]. A folder holds the snapshots of one kind. The facts contain the rest.
 const RUN: &str = "train";
@@ -32,14 +34,14 @@ pub enum ResumeFrom {
 }
 
 impl FromStr for ResumeFrom {
-    type Err = String;
+    type Err = ResumeFromError;
 
-    fn from_str(written: &str) -> Result<Self, String> {
+    fn from_str(written: &str) -> Result<Self, ResumeFromError> {
         match written {
             "latest" => Ok(Self::Latest),
             steps => match steps.parse() {
                 Ok(steps) if steps > 0 => Ok(Self::Steps(steps)),
-                _ => Err("expected `latest` or a number of steps, at least 1".to_owned()),
+                _ => Err(ResumeFromError),
             },
         }
     }
@@ -77,17 +79,15 @@ impl RunSnapshots {
         data: u64,
         resume: Option<ResumeFrom>,
         overwrite: bool,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, RunSnapshotsError> {
         let folder = folder(&recipe.raw.trainer.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
         let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
         let (begins, ends) =
             (&recipe.raw.model.path, RunFolder::model(&recipe.raw.trainer.default_local_dir));
-        ensure!(
-            (every == 0 && resume.is_none()) || !is_same(begins, &ends),
-            "key `model.path`: expected a folder that the run does not write to, found `{}`, where it writes its model; resuming needs the initial weights, so start from a copy",
-            begins.display()
-        );
+        if (every > 0 || resume.is_some()) && is_same(begins, &ends) {
+            return Err(RunSnapshotsError::ModelIsOutput { path: begins.clone() });
+        }
         if resume.is_none() && !known.is_empty() {
             remove(&folder, overwrite)?;
         }
@@ -131,9 +131,9 @@ impl RunSnapshots {
     ///
     /// # Errors
     /// If the snapshot to resume from cannot be read in this process.
-    pub fn join(recipe: &Recipe, data: u64, note: &str) -> anyhow::Result<Self> {
-        let JoinNote { generation, resumed } = serde_json::from_str(note)
-            .context("cannot read the first process's note about its snapshots")?;
+    pub fn join(recipe: &Recipe, data: u64, note: &str) -> Result<Self, RunSnapshotsError> {
+        let JoinNote { generation, resumed } =
+            serde_json::from_str(note).map_err(RunSnapshotsError::Note)?;
         let Some(generation) = generation else { return Ok(Self::default()) };
         let (folder, identity) =
             (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
@@ -178,20 +178,14 @@ fn joined_snapshot(
     store: &SnapshotStore,
     folder: &Path,
     step: Step,
-) -> anyhow::Result<RestoredSnapshot> {
-    let found = store.at(step)?.restored;
-    found.with_context(|| {
-        let steps = step.next();
-        format!("{}: the first process resumes from the snapshot after step {steps}, which this process cannot find: all processes need one run folder", folder.display())
-    })
+) -> Result<RestoredSnapshot, RunSnapshotsError> {
+    let missing = || RunSnapshotsError::NotShared { folder: folder.to_owned(), steps: step.next() };
+    store.at(step)?.restored.ok_or_else(missing)
 }
 
-fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {
-    let path = folder.display();
+fn remove(folder: &Path, overwrite: bool) -> Result<(), RunSnapshotsError> {
     if !overwrite {
-        bail!(
-            "{path} already has snapshots: resume from them with --resume, or remove them with --overwrite"
-        );
+        return Err(RunSnapshotsError::Exists { folder: folder.to_owned() });
     }
     Ok(SnapshotStore::clear(folder)?)
 }
@@ -203,12 +197,12 @@ fn find(
     from: ResumeFrom,
     known: &[Step],
     notes: &mut Vec<String>,
-) -> anyhow::Result<Option<RestoredSnapshot>> {
-    let path = folder.display();
+) -> Result<Option<RestoredSnapshot>, RunSnapshotsError> {
     if let ResumeFrom::Steps(steps) = from
         && !known.contains(&Step(steps - 1))
     {
-        bail!("{path}: expected a snapshot after step {steps}, found {}", StepList(known));
+        let (folder, known) = (folder.to_owned(), known.to_vec());
+        return Err(RunSnapshotsError::NoStep { folder, steps, known });
     }
     let SearchResult { restored, damage } = match from {
         ResumeFrom::Latest => store.latest()?,
@@ -216,28 +210,16 @@ fn find(
     };
     let told = damage.iter().map(|damage| format!("a snapshot cannot be used: {damage}"));
     if restored.is_none() && !known.is_empty() {
-        let told: Vec<_> = told.collect();
-        bail!("{path}: no snapshot is valid\n{}", told.join("\n"));
+        let (folder, damage) = (folder.to_owned(), told.collect());
+        return Err(RunSnapshotsError::NoneValid { folder, damage });
     }
     notes.extend(told.map(|line| format!("warning: {line}")));
     if restored.is_none() {
+        let path = folder.display();
         notes
             .push(format!("{path}: no snapshot to resume from; the run starts from the beginning"));
     }
     Ok(restored)
-}
-
-/// Steps, counted from 1 as in messages to users.
-struct StepList<'a>(&'a [Step]);
-
-impl fmt::Display for StepList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        let steps: Vec<_> = self.0.iter().rev().map(|step| step.next().to_string()).collect();
-        write!(f, "snapshots after {}", steps.join(", "))
-    }
 }
 
 fn identity(recipe: &Recipe, data: u64) -> Identity {
@@ -258,13 +240,11 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
 }
 
 /// Rejects a snapshot of a run with other prompts, or with other values of keys that must not change.
-fn check(ours: &Identity, restored: &RestoredSnapshot) -> anyhow::Result<()> {
+fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshotsError> {
     let theirs = &restored.manifest().identity;
     let steps = restored.step().next();
     if ours.facts.get(DATA) != theirs.facts.get(DATA) {
-        bail!(
-            "the snapshot after step {steps} was taken with other prompts or in another order: key `data.train_files` or the files have changed"
-        );
+        return Err(RunSnapshotsError::OtherPrompts { steps });
     }
     let of = |identity: &Identity| {
         identity.facts.get(RECIPE).and_then(Value::as_object).cloned().unwrap_or_default()
@@ -286,10 +266,7 @@ fn check(ours: &Identity, restored: &RestoredSnapshot) -> anyhow::Result<()> {
         })
         .collect();
     if !differing.is_empty() {
-        bail!(
-            "the snapshot after step {steps} was taken with another recipe\n{}",
-            differing.join("\n")
-        );
+        return Err(RunSnapshotsError::OtherRecipe { steps, keys: differing });
     }
     Ok(())
 }
