@@ -82,7 +82,7 @@ impl RunSnapshots {
     ) -> Result<Self, RunSnapshotsError> {
         let folder = folder(&recipe.raw.trainer.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
-        let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
+        let every = recipe.save_freq;
         let (begins, ends) =
             (&recipe.raw.model.path, RunFolder::model(&recipe.raw.trainer.default_local_dir));
         if (every > 0 || resume.is_some()) && is_same(begins, &ends) {
@@ -164,7 +164,7 @@ fn plan(
     store: SnapshotStore,
     restored: Option<&RestoredSnapshot>,
 ) -> Option<SnapshotPlan> {
-    let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
+    let every = recipe.save_freq;
     (every > 0).then(|| SnapshotPlan {
         store: Arc::new(store),
         cadence: Cadence::every(every),

@@ -104,7 +104,7 @@ impl Session {
         self.check_rewards()?;
         let leads = handle.as_ref().is_none_or(|handle| handle.index() == 0);
         if leads {
-            self.limit(stop)?;
+            self.limit(stop);
         }
         let resumed = self.resumed()?;
         let trainer = Rc::new(self.opened.start_trainer()?);
@@ -193,13 +193,12 @@ impl Session {
     }
 
     /// Makes `stop` end the run before its wall-time limit.
-    fn limit(&self, stop: &Stop) -> anyhow::Result<()> {
-        if let Some(limit) = self.opened.recipe.max_wall_time()? {
+    fn limit(&self, stop: &Stop) {
+        if let Some(limit) = self.opened.recipe.max_wall_time {
             let time =
                 WallTime::new(self.clock(), limit, self.opened.recipe.raw.algorithm.staleness);
             stop.set_deadline_check(move |step| time.allows(step));
         }
-        Ok(())
     }
 
     fn pipeline(
@@ -228,10 +227,10 @@ impl Session {
         .curriculum(self.curriculum()?)
         .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
         .limit(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?)
-        .scoring(self.opened.recipe.scoring()?)
+        .scoring(self.opened.recipe.scoring)
         .advantage(self.opened.advantage.clone())
         .reward_kl(raw.reward_kl())
-        .delivery(self.opened.recipe.gradient_mode()?)
+        .delivery(self.opened.recipe.gradient)
         .validator(validator)
         .start(begin)
         .snapshots(self.opened.snapshots.plan.clone())

@@ -124,7 +124,7 @@ impl SharedInputs {
             trainer: TrainerStarter::default(),
             advantage,
             objective,
-            watch: recipe.watch()?,
+            watch: recipe.watch(),
             snapshots: RunSnapshots::default(),
             recipe,
             stages,
