@@ -14,6 +14,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rollpacker::dataflow::BoxError;
 use rollpacker::dataflow::bridge::{Executor, produce};
 use rollpacker::dataflow::budget::Budget;
 use rollpacker::operators::policy::policy_batch;
@@ -163,8 +164,8 @@ impl Schedule for Oversampling {
         serde_json::to_vec(&Saved { waiting: self.waiting.clone() }).ok()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
-        let saved: Saved = serde_json::from_slice(saved).map_err(|error| error.to_string())?;
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
+        let saved: Saved = serde_json::from_slice(saved)?;
         self.waiting = saved.waiting;
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
@@ -43,7 +44,7 @@ use rollpacker_stages::rollout::{Policy, RolloutEngine};
 use tokio::runtime::Runtime;
 
 /// Emits prompts until there are no more, or until they are no longer needed.
-pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
+pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), BoxError> + Send>;
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
@@ -195,7 +196,7 @@ impl Pipeline {
         }
         let file = trainer::state_file(&restored).map_err(failed)?;
         let loaded = self.trainer.load_state(file);
-        let mut policies = loaded.map_err(|message| Fault::new("resume", message))?;
+        let mut policies = loaded.map_err(|error| Fault::new("resume", error.to_string()))?;
         let earlier = policies.len().saturating_sub(self.lag() + 1);
         Ok((policies.split_off(earlier), budget))
     }

@@ -360,7 +360,7 @@ fn round(report: &StepReport) -> String {
 /// Returns the time that a failed run may take to end: the stall timeout, but at least 1 s and at most 30 s.
 fn shutdown_grace(recipe: &Recipe) -> Duration {
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(30));
-    let watch = recipe.watch().ok().flatten();
+    let watch = recipe.watch();
     watch.map_or(most, |watch| Duration::from_nanos(watch.after.0).clamp(least, most))
 }
 

@@ -1,11 +1,11 @@
 //! Snapshots of a training run: their location, their identity, and the choice of the snapshot to resume from.
 
-use std::fmt;
+mod error;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
 use rollpacker_dataflow::snapshot::{
     Cadence, Generation, Identity, RestoredSnapshot, SearchResult, SnapshotPlan, SnapshotStore,
     StoreOptions,
@@ -17,53 +17,12 @@ use serde_json::Value;
 use crate::recipe::{RawRecipe, Recipe};
 use crate::run_folder::RunFolder;
 
+pub use self::error::{ResumeFromError, RunSnapshotsError};
+
 /// The kind of run in the [`Identity`] of its snapshots. A folder holds snapshots of one kind.
 const RUN: &str = "train";
 const RECIPE: &str = "recipe";
 const DATA: &str = "data";
-
-/// Keys that may change when a run is resumed. They affect the duration, the location or the reports of a run, not what it computes.
-const RESUMABLE_KEYS: [&str; 36] = [
-    "actor.threads",
-    "data.train_files",
-    "data.val_files",
-    "data.val_max_samples",
-    "pipeline.gradient",
-    "pipeline.max_groups",
-    "pipeline.reward",
-    "placement.every",
-    "placement.from",
-    "placement.headroom",
-    "placement.keep",
-    "placement.kind",
-    "placement.rounds",
-    "placement.to",
-    "placement.training_instances",
-    "placement.trigger",
-    "reward.num_workers",
-    "rollout.instances",
-    "rollout.kv_cache_tokens",
-    "rollout.max_num_seqs",
-    "rollout.profile",
-    "rollout.threads_per_instance",
-    "trainer.default_local_dir",
-    "trainer.device",
-    "trainer.max_ckpt_to_keep",
-    "trainer.max_wall_time",
-    "trainer.on_stall",
-    "trainer.save_freq",
-    "trainer.snapshot_on_error",
-    "trainer.stall_timeout",
-    "trainer.test_freq",
-    "trainer.total_epochs",
-    "trainer.total_training_steps",
-    "trainer.val_before_train",
-    "trainer.workers",
-    "trainer.write_rollouts",
-];
-
-/// Sections that do not affect training runs.
-const UNUSED: [&str; 1] = ["sft."];
 
 /// The snapshot to resume from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,14 +34,14 @@ pub enum ResumeFrom {
 }
 
 impl FromStr for ResumeFrom {
-    type Err = String;
+    type Err = ResumeFromError;
 
-    fn from_str(written: &str) -> Result<Self, String> {
+    fn from_str(written: &str) -> Result<Self, ResumeFromError> {
         match written {
             "latest" => Ok(Self::Latest),
             steps => match steps.parse() {
                 Ok(steps) if steps > 0 => Ok(Self::Steps(steps)),
-                _ => Err("expected `latest` or a number of steps, at least 1".to_owned()),
+                _ => Err(ResumeFromError),
             },
         }
     }
@@ -120,17 +79,15 @@ impl RunSnapshots {
         data: u64,
         resume: Option<ResumeFrom>,
         overwrite: bool,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, RunSnapshotsError> {
         let folder = folder(&recipe.raw.trainer.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
-        let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
+        let every = recipe.save_freq;
         let (begins, ends) =
             (&recipe.raw.model.path, RunFolder::model(&recipe.raw.trainer.default_local_dir));
-        ensure!(
-            (every == 0 && resume.is_none()) || !is_same(begins, &ends),
-            "key `model.path`: expected a folder that the run does not write to, found `{}`, where it writes its model; resuming needs the initial weights, so start from a copy",
-            begins.display()
-        );
+        if (every > 0 || resume.is_some()) && is_same(begins, &ends) {
+            return Err(RunSnapshotsError::ModelIsOutput { path: begins.clone() });
+        }
         if resume.is_none() && !known.is_empty() {
             remove(&folder, overwrite)?;
         }
@@ -174,9 +131,9 @@ impl RunSnapshots {
     ///
     /// # Errors
     /// If the snapshot to resume from cannot be read in this process.
-    pub fn join(recipe: &Recipe, data: u64, note: &str) -> anyhow::Result<Self> {
-        let JoinNote { generation, resumed } = serde_json::from_str(note)
-            .context("cannot read the first process's note about its snapshots")?;
+    pub fn join(recipe: &Recipe, data: u64, note: &str) -> Result<Self, RunSnapshotsError> {
+        let JoinNote { generation, resumed } =
+            serde_json::from_str(note).map_err(RunSnapshotsError::Note)?;
         let Some(generation) = generation else { return Ok(Self::default()) };
         let (folder, identity) =
             (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
@@ -207,7 +164,7 @@ fn plan(
     store: SnapshotStore,
     restored: Option<&RestoredSnapshot>,
 ) -> Option<SnapshotPlan> {
-    let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
+    let every = recipe.save_freq;
     (every > 0).then(|| SnapshotPlan {
         store: Arc::new(store),
         cadence: Cadence::every(every),
@@ -221,20 +178,14 @@ fn joined_snapshot(
     store: &SnapshotStore,
     folder: &Path,
     step: Step,
-) -> anyhow::Result<RestoredSnapshot> {
-    let found = store.at(step)?.restored;
-    found.with_context(|| {
-        let steps = step.next();
-        format!("{}: the first process resumes from the snapshot after step {steps}, which this process cannot find: all processes need one run folder", folder.display())
-    })
+) -> Result<RestoredSnapshot, RunSnapshotsError> {
+    let missing = || RunSnapshotsError::NotShared { folder: folder.to_owned(), steps: step.next() };
+    store.at(step)?.restored.ok_or_else(missing)
 }
 
-fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {
-    let path = folder.display();
+fn remove(folder: &Path, overwrite: bool) -> Result<(), RunSnapshotsError> {
     if !overwrite {
-        bail!(
-            "{path} already has snapshots: resume from them with --resume, or remove them with --overwrite"
-        );
+        return Err(RunSnapshotsError::Exists { folder: folder.to_owned() });
     }
     Ok(SnapshotStore::clear(folder)?)
 }
@@ -246,12 +197,12 @@ fn find(
     from: ResumeFrom,
     known: &[Step],
     notes: &mut Vec<String>,
-) -> anyhow::Result<Option<RestoredSnapshot>> {
-    let path = folder.display();
+) -> Result<Option<RestoredSnapshot>, RunSnapshotsError> {
     if let ResumeFrom::Steps(steps) = from
         && !known.contains(&Step(steps - 1))
     {
-        bail!("{path}: expected a snapshot after step {steps}, found {}", StepList(known));
+        let (folder, known) = (folder.to_owned(), known.to_vec());
+        return Err(RunSnapshotsError::NoStep { folder, steps, known });
     }
     let SearchResult { restored, damage } = match from {
         ResumeFrom::Latest => store.latest()?,
@@ -259,28 +210,16 @@ fn find(
     };
     let told = damage.iter().map(|damage| format!("a snapshot cannot be used: {damage}"));
     if restored.is_none() && !known.is_empty() {
-        let told: Vec<_> = told.collect();
-        bail!("{path}: no snapshot is valid\n{}", told.join("\n"));
+        let (folder, damage) = (folder.to_owned(), told.collect());
+        return Err(RunSnapshotsError::NoneValid { folder, damage });
     }
     notes.extend(told.map(|line| format!("warning: {line}")));
     if restored.is_none() {
+        let path = folder.display();
         notes
             .push(format!("{path}: no snapshot to resume from; the run starts from the beginning"));
     }
     Ok(restored)
-}
-
-/// Steps, counted from 1 as in messages to users.
-struct StepList<'a>(&'a [Step]);
-
-impl fmt::Display for StepList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        let steps: Vec<_> = self.0.iter().rev().map(|step| step.next().to_string()).collect();
-        write!(f, "snapshots after {}", steps.join(", "))
-    }
 }
 
 fn identity(recipe: &Recipe, data: u64) -> Identity {
@@ -288,7 +227,7 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
         .raw
         .settings()
         .into_iter()
-        .filter(|(key, _)| !is_free(key))
+        .filter(|(key, _)| !RawRecipe::is_resumable(key))
         .map(|(key, value)| (key, Value::from(value)))
         .collect();
     let facts = [(RECIPE.to_owned(), Value::Object(keys)), (DATA.to_owned(), data.into())];
@@ -300,18 +239,12 @@ fn identity(recipe: &Recipe, data: u64) -> Identity {
     }
 }
 
-fn is_free(key: &str) -> bool {
-    RESUMABLE_KEYS.contains(&key) || UNUSED.iter().any(|section| key.starts_with(section))
-}
-
 /// Rejects a snapshot of a run with other prompts, or with other values of keys that must not change.
-fn check(ours: &Identity, restored: &RestoredSnapshot) -> anyhow::Result<()> {
+fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshotsError> {
     let theirs = &restored.manifest().identity;
     let steps = restored.step().next();
     if ours.facts.get(DATA) != theirs.facts.get(DATA) {
-        bail!(
-            "the snapshot after step {steps} was taken with other prompts or in another order: key `data.train_files` or the files have changed"
-        );
+        return Err(RunSnapshotsError::OtherPrompts { steps });
     }
     let of = |identity: &Identity| {
         identity.facts.get(RECIPE).and_then(Value::as_object).cloned().unwrap_or_default()
@@ -333,10 +266,7 @@ fn check(ours: &Identity, restored: &RestoredSnapshot) -> anyhow::Result<()> {
         })
         .collect();
     if !differing.is_empty() {
-        bail!(
-            "the snapshot after step {steps} was taken with another recipe\n{}",
-            differing.join("\n")
-        );
+        return Err(RunSnapshotsError::OtherRecipe { steps, keys: differing });
     }
     Ok(())
 }

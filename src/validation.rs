@@ -1,6 +1,6 @@
 //! Validation of a policy by sampling and by greedy decoding, as metrics.
 
-use anyhow::anyhow;
+use anyhow::{Context, Error};
 use rollpacker_operators::validate::{ValidationResult, ValidatorThread};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
@@ -8,7 +8,7 @@ use rollpacker_stages::train::Metrics;
 /// Validates a policy and blocks until the metrics are available.
 pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
     let reply = validator.call(|| {}, move |validate| validate(&policy));
-    reply.wait_outcome().map_err(|reason| anyhow!("validation: {reason}"))
+    reply.wait_outcome().map_err(Error::msg).context("validation")
 }
 
 /// Returns the metrics of a sampled and a greedy validation.

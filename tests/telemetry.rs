@@ -30,6 +30,7 @@ use rollpacker_dataflow::fault::{Fault, faults_batch, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::{feedback, runtime, schema, telemetry};
+use rollpacker_stages::metrics::Metric;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -485,6 +486,29 @@ fn metrics_are_gauges_exported_once_a_step() {
     let expected = [vec![length(10.5)], vec![length(11.5), accuracy], vec![length(12.5)]]
         .map(BTreeMap::from_iter);
     assert_eq!(gauges(&posts), expected);
+}
+
+/// The unit and the description of a metric come from the table of metrics; a metric without a row has neither.
+#[test]
+fn gauges_have_the_unit_and_the_description_of_their_metric() {
+    let variables = [("OTEL_SERVICE_NAME", "trainer"), ("OTEL_TRACES_EXPORTER", "none")];
+    let posts = Collector::of_child("run", &variables);
+    let resources = metrics_requests(&posts).into_iter().flat_map(|post| post.resource_metrics);
+    let scopes = resources.flat_map(|resource| resource.scope_metrics);
+    let found: BTreeSet<_> = scopes
+        .flat_map(|scope| scope.metrics)
+        .map(|metric| (metric.name, metric.unit, metric.description))
+        .collect();
+    let length = Metric::find("response_length/mean").expect("it has a row");
+    let expected = [
+        ("rollpacker.response_length.mean", length.unit, length.description),
+        ("rollpacker.val.accuracy", "", ""),
+    ];
+    let owned = |(name, unit, text): (&str, &str, &str)| {
+        (name.to_owned(), unit.to_owned(), text.to_owned())
+    };
+    assert_eq!(length.unit, "{token}");
+    assert_eq!(found, expected.map(owned).into());
 }
 
 #[test]

@@ -28,3 +28,6 @@ pub mod watchdog;
 
 pub use differential_dataflow;
 pub use timely;
+
+/// An error of any type, for functions that users provide. `?` converts any error to it, and `into` converts text.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollpacker::dataflow::BoxError;
 use rollpacker::dataflow::bridge::Emitter;
 use rollpacker::operators::prompts::{PromptRow, prompt_batch};
 use rollpacker::prelude::*;
@@ -147,7 +148,7 @@ impl Trainer for Learner {
 }
 
 /// Emits `count` prompts without content.
-pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), String> + Send {
+pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), BoxError> + Send {
     move |emitter| {
         let row = |id| PromptRow {
             prompt: PromptId(id),

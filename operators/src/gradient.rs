@@ -11,12 +11,13 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::WaitGuard;
+use rollpacker_stages::train::TrainError;
 
 use crate::group::Groups;
 use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
 use crate::overlap::GroupDelivery;
 use crate::streams::StepStreams;
-use crate::trainer::TrainerThread;
+use crate::trainer::{TrainerCallError, TrainerThread};
 
 /// Groups whose gradients are accumulated, and the trainer that accumulated them.
 pub struct Gradients<'scope> {
@@ -64,7 +65,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
 /// The accumulation that the trainer is working on.
 struct RunningAccumulation {
     held: HeldGroups,
-    reply: Reply<Result<(), String>>,
+    reply: Reply<Result<(), TrainError>>,
     _awaited: WaitGuard,
 }
 
@@ -109,8 +110,9 @@ fn accumulate<'scope>(
             if let Some((held, outcome)) = take_reply(&mut running) {
                 match outcome {
                     Ok(()) => accumulated.give(&held.output, held.batch),
-                    Err(message) => {
-                        errors.give(&held.errors, faults_batch(&[Fault::new("gradient", message)]));
+                    Err(error) => {
+                        let fault = Fault::new("gradient", error.to_string());
+                        errors.give(&held.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete, and no later group may be trained on.
                         failed = Some(held);
                     }
@@ -134,7 +136,7 @@ fn accumulate<'scope>(
 
 fn take_reply(
     running: &mut Option<RunningAccumulation>,
-) -> Option<(HeldGroups, Result<(), String>)> {
+) -> Option<(HeldGroups, Result<(), TrainerCallError>)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?.held, outcome))
 }

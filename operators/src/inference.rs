@@ -17,11 +17,11 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::WaitGuard;
-use rollpacker_stages::train::Inferred;
+use rollpacker_stages::train::{Inferred, TrainError};
 
 use crate::group::Groups;
 use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
-use crate::trainer::TrainerThread;
+use crate::trainer::{TrainerCallError, TrainerThread};
 use crate::wire::columns::lists;
 
 /// The name of the operator in metrics and faults.
@@ -55,7 +55,7 @@ pub trait InferenceExt {
 /// The inference that the trainer is working on.
 struct RunningInference {
     held: HeldGroups,
-    reply: Reply<Result<Vec<Inferred>, String>>,
+    reply: Reply<Result<Vec<Inferred>, TrainError>>,
     _awaited: WaitGuard,
 }
 
@@ -100,8 +100,8 @@ impl InferenceExt for Groups<'_> {
                         Ok(said) => {
                             inferred.give(&held.output, with_inferred(&held.batch, &said));
                         }
-                        Err(message) => {
-                            let fault = Fault::new(NAME, message);
+                        Err(error) => {
+                            let fault = Fault::new(NAME, error.to_string());
                             errors.give(&held.errors, faults_batch(&[fault]));
                             // Keep the capabilities: the step must not complete.
                             failed = Some(held);
@@ -125,7 +125,7 @@ impl InferenceExt for Groups<'_> {
 
 fn take_reply(
     running: &mut Option<RunningInference>,
-) -> Option<(HeldGroups, Result<Vec<Inferred>, String>)> {
+) -> Option<(HeldGroups, Result<Vec<Inferred>, TrainerCallError>)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?.held, outcome))
 }

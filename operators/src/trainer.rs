@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Float32Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{Owner, OwnerThread, Reply};
+use rollpacker_dataflow::bridge::{CallError, Owner, OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::snapshot::RestoredSnapshot;
@@ -28,9 +28,12 @@ pub fn state_file(restored: &RestoredSnapshot) -> Result<PathBuf, ResumeError> {
     record.map(|record| restored.path(record)).ok_or_else(|| ResumeError::Refused {
         step: restored.step(),
         part: PART,
-        reason: "the snapshot contains no trainer state".to_owned(),
+        reason: "the snapshot contains no trainer state".into(),
     })
 }
+
+/// The reason why a call of a trainer has no result: the error of the trainer, or a panic of its thread.
+pub type TrainerCallError = CallError<TrainError>;
 
 /// A trainer and its owner: a thread, or the caller itself in virtual time. The gradient and update operators share it; their calls are
 /// executed in order.
@@ -110,7 +113,7 @@ impl TrainerThread {
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
-    pub fn publish_initial(&self) -> Result<Policy, String> {
+    pub fn publish_initial(&self) -> Result<Policy, TrainerCallError> {
         self.publish(PolicyVersion(0))
     }
 
@@ -118,7 +121,7 @@ impl TrainerThread {
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
-    pub fn publish(&self, version: PolicyVersion) -> Result<Policy, String> {
+    pub fn publish(&self, version: PolicyVersion) -> Result<Policy, TrainerCallError> {
         self.call_blocking(move |timed| timed.publish(version))
     }
 
@@ -126,7 +129,7 @@ impl TrainerThread {
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
-    pub fn policy(&self) -> Result<Policy, String> {
+    pub fn policy(&self) -> Result<Policy, TrainerCallError> {
         self.call_blocking(|timed| {
             timed.published.clone().map_or_else(|| timed.publish(PolicyVersion(0)), Ok)
         })
@@ -137,10 +140,8 @@ impl TrainerThread {
         &self,
         file: PathBuf,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<(), String>> {
-        self.owner.call(wake, move |timed| {
-            timed.trainer.save_state(&file).map_err(|error| error.to_string())
-        })
+    ) -> Reply<Result<(), TrainError>> {
+        self.owner.call(wake, move |timed| timed.trainer.save_state(&file))
     }
 
     /// Restores a [state](Trainer::load_state) before the first step. Blocks until done. The step whose update comes next is that of the
@@ -148,7 +149,7 @@ impl TrainerThread {
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
-    pub fn load_state(&self, file: PathBuf) -> Result<Vec<Policy>, String> {
+    pub fn load_state(&self, file: PathBuf) -> Result<Vec<Policy>, TrainerCallError> {
         let policies = self.call_blocking(move |timed| timed.load_state(&file))?;
         if let Some(policy) = policies.last() {
             self.next.set(Step(policy.version.0));
@@ -160,7 +161,7 @@ impl TrainerThread {
     ///
     /// # Errors
     /// If the trainer fails, or its thread panicked.
-    pub fn save(&self, folder: PathBuf) -> Result<(), String> {
+    pub fn save(&self, folder: PathBuf) -> Result<(), TrainerCallError> {
         self.call_blocking(move |timed| timed.trainer.save(&folder))
     }
 
@@ -169,9 +170,8 @@ impl TrainerThread {
         step: Step,
         groups: Batch,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<Vec<Inferred>, String>> {
-        self.owner
-            .call(wake, move |timed| timed.infer(step, &groups).map_err(|error| error.to_string()))
+    ) -> Reply<Result<Vec<Inferred>, TrainError>> {
+        self.owner.call(wake, move |timed| timed.infer(step, &groups))
     }
 
     pub(crate) fn accumulate(
@@ -179,20 +179,16 @@ impl TrainerThread {
         step: Step,
         groups: Batch,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<(), String>> {
-        self.owner.call(wake, move |timed| {
-            timed.accumulate(step, &groups).map_err(|error| error.to_string())
-        })
+    ) -> Reply<Result<(), TrainError>> {
+        self.owner.call(wake, move |timed| timed.accumulate(step, &groups))
     }
 
     pub(crate) fn update(
         &self,
         step: Step,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<(Policy, Metrics), String>> {
-        let reply = self
-            .owner
-            .call(wake, move |timed| timed.update(step).map_err(|error| error.to_string()));
+    ) -> Reply<Result<(Policy, Metrics), TrainError>> {
+        let reply = self.owner.call(wake, move |timed| timed.update(step));
         // A separate call, so that the caller need not wait for it. An error is returned by the next call.
         drop(self.owner.call(|| {}, TimedTrainer::catch_up));
         reply
@@ -203,9 +199,8 @@ impl TrainerThread {
         &self,
         step: Step,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<Partial, String>> {
-        self.owner
-            .call(wake, move |timed| timed.take_partial(step).map_err(|error| error.to_string()))
+    ) -> Reply<Result<Partial, TrainError>> {
+        self.owner.call(wake, move |timed| timed.take_partial(step))
     }
 
     /// Sets the sum of the replicas' gradients, before the update.
@@ -214,19 +209,15 @@ impl TrainerThread {
         step: Step,
         sum: Partial,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<(), String>> {
-        self.owner.call(wake, move |timed| {
-            timed.trainer.put_sum(step, sum).map_err(|error| error.to_string())
-        })
+    ) -> Reply<Result<(), TrainError>> {
+        self.owner.call(wake, move |timed| timed.trainer.put_sum(step, sum))
     }
 
     fn call_blocking<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut TimedTrainer) -> Result<R, TrainError> + Send + 'static,
-    ) -> Result<R, String> {
-        let reply =
-            self.owner.call(|| {}, move |timed| work(timed).map_err(|error| error.to_string()));
-        reply.wait_outcome()
+    ) -> Result<R, TrainerCallError> {
+        self.owner.call(|| {}, work).wait_outcome()
     }
 }
 

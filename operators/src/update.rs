@@ -14,12 +14,12 @@ use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, Input
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::Metrics;
+use rollpacker_stages::train::{Metrics, TrainError};
 
 use crate::gradient::Gradients;
 use crate::policy::{metrics_batch, policy_batch};
 use crate::streams::StepStreams;
-use crate::trainer::{self, TrainerThread};
+use crate::trainer::{self, TrainerCallError, TrainerThread};
 
 /// The policies that steps produce, and the metrics of their training.
 pub struct Updates<'scope> {
@@ -83,12 +83,12 @@ struct Capabilities {
 }
 
 /// The result of an update.
-type UpdateResult = Result<(Policy, Metrics), String>;
+type UpdateResult = Result<(Policy, Metrics), TrainerCallError>;
 
 /// The update that the trainer is working on.
 struct RunningUpdate {
     capabilities: Capabilities,
-    reply: Reply<UpdateResult>,
+    reply: Reply<Result<(Policy, Metrics), TrainError>>,
     _awaited: WaitGuard,
 }
 
@@ -132,11 +132,9 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                             metrics.give(&done.capabilities.metrics, metrics_batch(&measured));
                             policies.give(&done.capabilities.policies, policy_batch(&policy));
                         }
-                        Err(message) => {
-                            errors.give(
-                                &done.capabilities.errors,
-                                faults_batch(&[Fault::new("update", message)]),
-                            );
+                        Err(error) => {
+                            let fault = Fault::new("update", error.to_string());
+                            errors.give(&done.capabilities.errors, faults_batch(&[fault]));
                             // Keep the capabilities: the step must not complete.
                             failed = Some(done);
                         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use rollpacker_dataflow::batch::BatchStream;
-use rollpacker_dataflow::bridge::{OwnerThread, Reply};
+use rollpacker_dataflow::bridge::{CallError, OwnerThread, Reply};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
@@ -18,7 +18,9 @@ use rollpacker_dataflow::watchdog::{ProgressCounter, WaitGuard};
 use rollpacker_stages::reward::{
     Context, Limits, MOST_TOLERATED, OnError, RewardError, Router, Sample, Score,
 };
-use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::rollout::{
+    Completion, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
+};
 use rollpacker_stages::train::Metrics;
 use tokio::runtime::Handle;
 
@@ -40,6 +42,27 @@ pub struct ValidationResult {
     pub longest: usize,
     /// The number of responses without a score. Depending on the route, they count as 0 or are excluded.
     pub reward_errors: usize,
+}
+
+/// The reason why a policy cannot be validated.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ValidationError {
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] RolloutError),
+    /// A reward failed.
+    #[error("{prompt}: {}", describe(error, data_source))]
+    Reward {
+        /// The prompt, by its position in the validation data.
+        prompt: PromptId,
+        /// The data source that selected the reward.
+        data_source: String,
+        /// The error of the reward.
+        error: RewardError,
+    },
+    /// This worker does not validate.
+    #[error("another worker validates")]
+    OtherWorker,
 }
 
 /// A validator that measures policies on a fixed set of prompts, with an engine of its own.
@@ -95,7 +118,7 @@ impl Validator {
     /// # Errors
     /// If the engine fails; if a reward whose errors end the run fails; or if a reward whose errors are tolerated scores no response of a
     /// data source and fails [`MOST_TOLERATED`] times or more.
-    pub fn validate(&mut self, policy: &Policy) -> Result<ValidationResult, String> {
+    pub fn validate(&mut self, policy: &Policy) -> Result<ValidationResult, ValidationError> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
             completions.iter().map(|completion| self.sample(completion)).collect();
@@ -103,8 +126,8 @@ impl Validator {
         let scores = self.runtime.block_on(join_all(scores));
         let mut outcome = ValidationResult::default();
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
-        // The number of tolerated errors per data source, and the message of the first.
-        let mut tolerated: BTreeMap<&str, (u32, String)> = BTreeMap::new();
+        // The number of tolerated errors per data source, and the first of them.
+        let mut tolerated: BTreeMap<&str, (u32, ValidationError)> = BTreeMap::new();
         for (sample, score) in samples.iter().zip(scores) {
             outcome.mean_length += sample.response_ids.len() as f64 / samples.len() as f64;
             outcome.longest = outcome.longest.max(sample.response_ids.len());
@@ -114,13 +137,13 @@ impl Validator {
                 Ok(score) => score.total(),
                 Err(_) if on_error == OnError::Zero => 0.0,
                 Err(error) => {
-                    let what = describe(&error, &sample.data_source);
-                    let message = format!("{}: {what}", sample.id.prompt);
+                    let (prompt, data_source) = (sample.id.prompt, sample.data_source.clone());
+                    let error = ValidationError::Reward { prompt, data_source, error };
                     if on_error == OnError::Fail {
-                        return Err(message);
+                        return Err(error);
                     }
                     if on_error == OnError::Tolerate {
-                        tolerated.entry(&sample.data_source).or_insert((0, message)).0 += 1;
+                        tolerated.entry(&sample.data_source).or_insert((0, error)).0 += 1;
                     }
                     continue;
                 }
@@ -129,11 +152,11 @@ impl Validator {
             (*sum, *count) = (*sum + value, *count + 1.0);
         }
         // A source with many errors and no score has a broken reward.
-        let is_broken = |(source, (errors, _)): &(&str, (u32, String))| {
+        let is_broken = |(source, (errors, _)): &(&str, (u32, ValidationError))| {
             *errors >= MOST_TOLERATED && !sources.contains_key(source)
         };
-        if let Some((_, (_, message))) = tolerated.into_iter().find(is_broken) {
-            return Err(message);
+        if let Some((_, (_, error))) = tolerated.into_iter().find(is_broken) {
+            return Err(error);
         }
         let all = sources.values().fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
         outcome.score = if all.1 > 0.0 { all.0 / all.1 } else { 0.0 };
@@ -151,7 +174,7 @@ impl Validator {
         score
     }
 
-    fn generate(&mut self, policy: &Policy) -> Result<Vec<Completion>, String> {
+    fn generate(&mut self, policy: &Policy) -> Result<Vec<Completion>, RolloutError> {
         let waiting = std::thread::current();
         self.engine.wake_by(Arc::new(move || waiting.unpark()));
         self.engine.load(policy);
@@ -172,7 +195,7 @@ impl Validator {
                     self.pulse.record();
                     completions.push(completion);
                 }
-                Some(RolloutEvent::Failed(error)) => return Err(error.to_string()),
+                Some(RolloutEvent::Failed(error)) => return Err(error),
                 None => std::thread::park(),
             }
         }
@@ -200,8 +223,11 @@ impl Validator {
     }
 }
 
-/// A thread that validates policies and returns metrics; see [`Validator`].
-pub type ValidatorThread = OwnerThread<Box<dyn FnMut(&Policy) -> Result<Metrics, String>>>;
+/// A function that validates a policy and returns metrics.
+pub type ValidatePolicy = Box<dyn FnMut(&Policy) -> Result<Metrics, ValidationError>>;
+
+/// A thread that validates policies; see [`Validator`].
+pub type ValidatorThread = OwnerThread<ValidatePolicy>;
 
 /// Validates policies.
 ///
@@ -251,12 +277,12 @@ struct Capabilities {
 struct PendingPolicy {
     capabilities: Capabilities,
     policy: Policy,
-    validation: Option<(Reply<Result<Metrics, String>>, WaitGuard)>,
+    validation: Option<(Reply<Result<Metrics, ValidationError>>, WaitGuard)>,
 }
 
 impl PendingPolicy {
     /// Returns the result of the validation once it is available. A policy without validation has empty metrics at once.
-    fn outcome(&self) -> Option<Result<Metrics, String>> {
+    fn outcome(&self) -> Option<Result<Metrics, CallError<ValidationError>>> {
         let said = self.validation.as_ref().map(|(reply, _)| reply.poll_outcome());
         said.unwrap_or_else(|| Some(Ok(Metrics::new())))
     }
@@ -317,8 +343,8 @@ fn gate<'scope>(
                         policies.give(&capabilities.policies, policy_batch(policy));
                         passing.pop_front();
                     }
-                    Err(message) => {
-                        let fault = Fault::new("validate", message);
+                    Err(error) => {
+                        let fault = Fault::new("validate", error.to_string());
                         errors.give(&capabilities.errors, faults_batch(&[fault]));
                         failed = true;
                     }

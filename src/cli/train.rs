@@ -22,7 +22,7 @@ use crate::recipe::{Recipe, RecipeError};
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
-use crate::snapshots::{self, ResumeFrom, RunSnapshots};
+use crate::snapshots::{self, ResumeFrom, ResumeFromError, RunSnapshots};
 use crate::telemetry::Telemetry;
 use crate::terminal;
 
@@ -71,7 +71,7 @@ impl TrainArgs {
             Some(written) => written,
             None => return Ok(None),
         };
-        let wrong = |reason| anyhow!("--resume `{written}`: {reason}");
+        let wrong = |error: ResumeFromError| anyhow!("--resume `{written}`: {error}");
         written.parse().map(Some).map_err(wrong)
     }
 }
@@ -112,7 +112,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     // With several processes, process 0 opens the snapshots and the others join them.
     let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
         Ok(snapshots) => snapshots,
-        Err(error) => return Ok(bad_input(&error)),
+        Err(error) => return Ok(bad_input(&error.into())),
     };
     match cluster {
         None => match train(&recipe, session, snapshots, None, &stop) {

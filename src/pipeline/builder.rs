@@ -263,8 +263,7 @@ impl PipelineBuilder {
 }
 
 fn initial(trainer: &TrainerThread) -> Result<RunStart, Fault> {
-    let failed =
-        |reason| Fault::new("pipeline", format!("publishing the initial weights: {reason}"));
+    let failed = |error| Fault::new("pipeline", format!("publishing the initial weights: {error}"));
     trainer.publish_initial().map(RunStart::Initial).map_err(failed)
 }
 

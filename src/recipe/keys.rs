@@ -17,6 +17,12 @@ pub(crate) trait Sections: serde::de::DeserializeOwned {
     }
 }
 
+/// A section that declares which of its keys may change when a run is resumed.
+pub(crate) trait ResumableKeys {
+    /// The names of these keys in the section.
+    const RESUMABLE: &'static [&'static str];
+}
+
 /// Returns an error for the first key that `T`, or the section that contains it, does not have.
 pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
     for (key, value) in table {

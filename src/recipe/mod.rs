@@ -1,7 +1,7 @@
 //! Recipes: TOML files that describe a run, with overrides on the command line.
 //!
 //! Reading has two phases. [`RawRecipe`] holds the settings as written, with defaults. [`Recipe`] holds the validated settings. Later code
-//! never parses text again.
+//! never parses text again, except the names of catalog entries with their options and the name of the device.
 
 pub(crate) mod algorithm;
 pub mod aliases;
@@ -51,8 +51,18 @@ pub struct Recipe {
     pub critic: CriticConfig,
     /// The division of the engine instances between rollout and training.
     pub placement: PlacementKind,
+    /// The time at which responses are scored: according to `pipeline.reward`, or to the default of the schedule.
+    pub scoring: Scoring,
+    /// The time at which groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
+    pub gradient: GroupDelivery,
     /// Number of steps between two validations; 0 disables validation during training.
     pub test_freq: u64,
+    /// Number of steps between two snapshots; 0 disables snapshots.
+    pub save_freq: u64,
+    /// Time without progress after which the watchdog reports a stall; 0 disables the watchdog.
+    pub stall_timeout: Nanos,
+    /// The maximum wall time of the run, if there is one.
+    pub max_wall_time: Option<Nanos>,
 }
 
 impl RawRecipe {
@@ -82,6 +92,10 @@ impl RawRecipe {
         let placement = self.placement_kind()?;
         let mut trainer = self.trainer_config(self.uses_engine_logprobs()?)?;
         trainer.threads = self.trainer_threads(placement);
+        let schedule = self.build_schedule()?;
+        let scoring = self.pipeline.scoring(&self.schedule)?;
+        schedule::check_scoring(&*schedule, scoring)?;
+        let max_wall_time = self.trainer.max_wall_time.as_ref();
         let recipe = Recipe {
             train_data: self.dataset(
                 &self.data.train_files,
@@ -93,14 +107,17 @@ impl RawRecipe {
             trainer,
             critic: self.critic_config(),
             placement,
+            scoring,
+            gradient: self.pipeline.fetch(&self.schedule)?,
             test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
+            save_freq: u64::try_from(self.trainer.save_freq).unwrap_or(0),
+            stall_timeout: self.trainer.stall_timeout.nanos("trainer.stall_timeout")?,
+            max_wall_time: max_wall_time
+                .map(|limit| limit.nanos("trainer.max_wall_time"))
+                .transpose()?,
             raw: self,
         };
-        schedule::check_scoring(&*recipe.schedule()?, recipe.scoring()?)?;
-        recipe.gradient_mode()?;
         recipe.check_streams()?;
-        recipe.watch()?;
-        recipe.max_wall_time()?;
         Ok(recipe)
     }
 
@@ -193,44 +210,12 @@ impl Recipe {
         self.raw.build_schedule()
     }
 
-    /// Returns the configuration of the watchdog, or `None` if `trainer.stall_timeout` is 0.
-    ///
-    /// # Errors
-    /// If `trainer.stall_timeout` is not a valid duration.
-    pub fn watch(&self) -> Result<Option<WatchdogSettings>, RecipeError> {
-        let trainer = &self.raw.trainer;
-        let after = trainer.stall_timeout.nanos("trainer.stall_timeout")?;
-        let watch = WatchdogSettings {
-            after,
-            on_stall: trainer.on_stall,
-            pulse: ProgressCounter::default(),
-        };
-        Ok((after > Nanos(0)).then_some(watch))
-    }
-
-    /// Returns the maximum wall time of the run, if the recipe sets one.
-    ///
-    /// # Errors
-    /// If `trainer.max_wall_time` is not a valid duration.
-    pub fn max_wall_time(&self) -> Result<Option<Nanos>, RecipeError> {
-        let limit = self.raw.trainer.max_wall_time.as_ref();
-        limit.map(|limit| limit.nanos("trainer.max_wall_time")).transpose()
-    }
-
-    /// Returns the time at which responses are scored: according to `pipeline.reward`, or to the default of the schedule.
-    ///
-    /// # Errors
-    /// If the recipe names an unknown schedule.
-    pub fn scoring(&self) -> Result<Scoring, RecipeError> {
-        self.raw.pipeline.scoring(&self.raw.schedule)
-    }
-
-    /// Returns the time at which groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
-    ///
-    /// # Errors
-    /// If `pipeline.gradient` has an unknown value, or `pipeline.max_groups` is set although groups are not streamed.
-    pub fn gradient_mode(&self) -> Result<GroupDelivery, RecipeError> {
-        self.raw.pipeline.fetch(&self.raw.schedule)
+    /// Returns the configuration of the watchdog, or `None` if it is disabled. Each call returns a progress counter of its own.
+    #[must_use]
+    pub fn watch(&self) -> Option<WatchdogSettings> {
+        let (after, on_stall) = (self.stall_timeout, self.raw.trainer.on_stall);
+        let pulse = ProgressCounter::default();
+        (after > Nanos(0)).then_some(WatchdogSettings { after, on_stall, pulse })
     }
 
     /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each.

@@ -203,7 +203,7 @@ impl Recipe {
 
     /// Rejects a stream trainer without groups to train on while the rollout runs: lent instances would be idle.
     pub(super) fn check_streams(&self) -> Result<(), RecipeError> {
-        let (scoring, delivery) = (self.scoring()?, self.gradient_mode()?);
+        let (scoring, delivery) = (self.scoring, self.gradient);
         let key = match self.placement {
             PlacementKind::StreamTrainer(_) if scoring == Scoring::AfterRollout => {
                 "pipeline.reward"

@@ -15,6 +15,19 @@ fn check_error(text: &str, overrides: &[&str], expected: Expect) {
 }
 
 #[test]
+fn keys_declare_whether_a_run_may_be_resumed_with_another_value() {
+    for key in
+        ["trainer.workers", "rollout.instances", "placement.kind", "pipeline.reward", "sft.lr"]
+    {
+        assert!(RawRecipe::is_resumable(key), "{key}");
+    }
+    for key in ["actor.lr", "rollout.n", "trainer.seed", "reward.timeout.seconds", "schedule.name"]
+    {
+        assert!(!RawRecipe::is_resumable(key), "{key}");
+    }
+}
+
+#[test]
 fn overrides_win_over_the_file_and_the_file_over_defaults() {
     let recipe =
         read("[rollout]\nn = 4\ntop_p = 0.9", &["rollout.n=6", "data.train_files=a.parquet"])

@@ -171,10 +171,11 @@ impl Session {
     ) -> Result<Self, RecipeError> {
         let raw =
             RawRecipe { schedule: ScheduleSection::of(schedule), ..self.opened.recipe.raw.clone() };
-        let Recipe { raw, trainer, .. } = raw.resolve()?;
+        let Recipe { raw, trainer, scoring, gradient, .. } = raw.resolve()?;
         // A schedule that pauses responses trains on tokens of older policies.
         self.opened.recipe.trainer.old_logprobs = trainer.old_logprobs;
-        self.opened.recipe.raw = raw;
+        let recipe = &mut self.opened.recipe;
+        (recipe.raw, recipe.scoring, recipe.gradient) = (raw, scoring, gradient);
         Ok(self)
     }
 

@@ -7,7 +7,8 @@ use crate::engines::StartedEngine;
 use crate::lifetime::{EndReason, WallTime};
 use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
 use crate::validation::validate;
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, Error, ensure};
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_dataflow::snapshot::RestoredSnapshot;
@@ -103,7 +104,7 @@ impl Session {
         self.check_rewards()?;
         let leads = handle.as_ref().is_none_or(|handle| handle.index() == 0);
         if leads {
-            self.limit(stop)?;
+            self.limit(stop);
         }
         let resumed = self.resumed()?;
         let trainer = Rc::new(self.opened.start_trainer()?);
@@ -115,7 +116,8 @@ impl Session {
             None => {
                 let initial = trainer
                     .publish_initial()
-                    .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
+                    .map_err(Error::msg)
+                    .context("publishing the initial weights")?;
                 let tried = validator.as_ref().filter(|_| leads);
                 finished.warm_start = self.warm_start(tried, &initial)?;
                 if let Some(metrics) = &finished.warm_start {
@@ -153,7 +155,7 @@ impl Session {
         finished.left_out = self.left_out.count();
         let curriculum = self.opened.recipe.raw.data.curriculum;
         finished.skipped = curriculum.map(|_| SkippedCounts::from(&self.skipped));
-        let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
+        let updates = trainer.policy().map_err(Error::msg)?.version;
         finished.ended =
             EndReason::of(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
         ensure!(
@@ -163,9 +165,8 @@ impl Session {
         );
         // A run that will be resumed is validated at its end. A process that was stopped early may have little time left.
         if let Some(validator) = validator.filter(|_| finished.ended == EndReason::Finished) {
-            let policy = trainer
-                .policy()
-                .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
+            let policy =
+                trainer.policy().map_err(Error::msg).context("validating the last policy")?;
             finished.last = Some(validate(&validator, policy)?);
         }
         self.opened.save(&trainer, folder)?;
@@ -192,13 +193,12 @@ impl Session {
     }
 
     /// Makes `stop` end the run before its wall-time limit.
-    fn limit(&self, stop: &Stop) -> anyhow::Result<()> {
-        if let Some(limit) = self.opened.recipe.max_wall_time()? {
+    fn limit(&self, stop: &Stop) {
+        if let Some(limit) = self.opened.recipe.max_wall_time {
             let time =
                 WallTime::new(self.clock(), limit, self.opened.recipe.raw.algorithm.staleness);
             stop.set_deadline_check(move |step| time.allows(step));
         }
-        Ok(())
     }
 
     fn pipeline(
@@ -227,10 +227,10 @@ impl Session {
         .curriculum(self.curriculum()?)
         .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
         .limit(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?)
-        .scoring(self.opened.recipe.scoring()?)
+        .scoring(self.opened.recipe.scoring)
         .advantage(self.opened.advantage.clone())
         .reward_kl(raw.reward_kl())
-        .delivery(self.opened.recipe.gradient_mode()?)
+        .delivery(self.opened.recipe.gradient)
         .validator(validator)
         .start(begin)
         .snapshots(self.opened.snapshots.plan.clone())
@@ -258,7 +258,7 @@ impl Session {
         let reader = self.opened.reader(self.opened.train_data.clone(), self.left_out.clone());
         let epochs = self.opened.recipe.raw.trainer.total_epochs;
         PromptSource::Thread(Box::new(move |emitter| {
-            reader.emit(epochs, last, emitter).map_err(|error| error.to_string())
+            reader.emit(epochs, last, emitter).map_err(BoxError::from)
         }))
     }
 }

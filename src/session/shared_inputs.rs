@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, Error, ensure};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
@@ -124,7 +124,7 @@ impl SharedInputs {
             trainer: TrainerStarter::default(),
             advantage,
             objective,
-            watch: recipe.watch()?,
+            watch: recipe.watch(),
             snapshots: RunSnapshots::default(),
             recipe,
             stages,
@@ -193,7 +193,7 @@ impl SharedInputs {
 
     /// Writes the model with its tokenizer and chat template, as a folder that another run can start from.
     pub(super) fn save(&self, trainer: &TrainerThread, folder: &Path) -> anyhow::Result<()> {
-        trainer.save(folder.to_owned()).map_err(|reason| anyhow!(reason))?;
+        trainer.save(folder.to_owned()).map_err(Error::msg)?;
         for name in TOKENIZER_FILES {
             let (from, to) = (self.recipe.raw.model.path.join(name), folder.join(name));
             if from.exists() {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use rollpacker_dataflow::bridge::OwnerThread;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_operators::prompts::PromptRow;
-use rollpacker_operators::validate::{Validator, ValidatorThread};
+use rollpacker_operators::validate::{ValidatePolicy, ValidationError, Validator, ValidatorThread};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::Metrics;
@@ -79,7 +79,7 @@ impl SharedInputs {
                 last = Some((policy.version, all.clone()));
                 Ok(all)
             };
-            anyhow::Ok(Box::new(validate) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+            anyhow::Ok(Box::new(validate) as ValidatePolicy)
         })?;
         Ok(Some((Rc::new(thread), ValidationPrompts { prompts: count, left_out: overlong })))
     }
@@ -88,7 +88,7 @@ impl SharedInputs {
 /// Returns the placeholder of a worker that does not validate.
 fn placeholder() -> anyhow::Result<ValidatorThread> {
     OwnerThread::spawn("validation", || {
-        let refuse = |_: &Policy| Err("another worker validates".to_owned());
-        anyhow::Ok(Box::new(refuse) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+        let refuse = |_: &Policy| Err(ValidationError::OtherWorker);
+        anyhow::Ok(Box::new(refuse) as ValidatePolicy)
     })
 }

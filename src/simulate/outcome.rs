@@ -162,6 +162,8 @@ fn round(decisions: &[Batch]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rollpacker_stages::metrics::Metric;
+
     use super::*;
     use crate::simulate::job::Job;
     use crate::simulate::run::run;
@@ -196,6 +198,17 @@ mod tests {
         let [first, .., last] = &outcome.steps[..] else { panic!("six steps") };
         assert_eq!((first.step, last.step), (5, 10));
         assert!((last.metrics["bias/policy_mean"] / mean - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn each_metric_is_in_the_table() {
+        for settings in [&["schedule.name=tail_batching"][..], &["pipeline.placement=stream"]] {
+            for step in outcome(settings).steps {
+                for name in step.metrics.keys() {
+                    assert!(Metric::find(name).is_some(), "no row for the metric {name}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::overlap::Scoring;
@@ -216,7 +217,7 @@ impl PlacementPolicy for CountedPlacement {
         self.policy.save()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         self.policy.restore(saved)
     }
 }

@@ -1,5 +1,6 @@
 //! Traces of recorded lengths, as used by a job.
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_simulated::rollout::lengths::{ENOUGH, Likeness};
 use serde::Serialize;
@@ -140,14 +141,13 @@ pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
 #[cfg(feature = "tokenizer")]
 fn token_counter(
     folder: &std::path::Path,
-) -> anyhow::Result<impl Fn(&str) -> Result<usize, String> + use<>> {
+) -> anyhow::Result<impl Fn(&str) -> Result<usize, BoxError> + use<>> {
     let tokenizer = rollpacker_model::Tokenizer::from_folder(folder)?;
-    let count = move |text: &str| tokenizer.encode(text).map(|ids| ids.len());
-    Ok(move |text: &str| count(text).map_err(|error| error.to_string()))
+    Ok(move |text: &str| Ok(tokenizer.encode(text)?.len()))
 }
 
 #[cfg(not(feature = "tokenizer"))]
-fn token_counter(_: &std::path::Path) -> anyhow::Result<fn(&str) -> Result<usize, String>> {
+fn token_counter(_: &std::path::Path) -> anyhow::Result<fn(&str) -> Result<usize, BoxError>> {
     anyhow::bail!(
         "key `lengths.tokenizer` needs the feature `tokenizer`, which this program was built without"
     )

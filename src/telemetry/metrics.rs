@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use opentelemetry::metrics::MeterProvider;
+use opentelemetry::metrics::{Gauge, Meter, MeterProvider};
 use opentelemetry_otlp::{MetricExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
+use rollpacker_stages::metrics::Metric;
 
 use super::client::{ExportClient, client};
 use super::env::ExportTarget;
@@ -102,14 +103,21 @@ fn export(provider: &SdkMeterProvider, steps: Receiver<StepMetrics>) {
     let mut gauges = BTreeMap::new();
     for step in steps {
         for (name, value) in step {
-            gauges
-                .entry(name)
-                .or_insert_with_key(|name| meter.f64_gauge(instrument(name)).build())
-                .record(value, &[]);
+            gauges.entry(name).or_insert_with_key(|name| gauge(&meter, name)).record(value, &[]);
         }
         // The exporter counts a failure itself.
         let _noted = provider.force_flush();
     }
+}
+
+/// Creates the gauge of a metric, with unit and description if the metric is in the table.
+fn gauge(meter: &Meter, metric: &str) -> Gauge<f64> {
+    let gauge = meter.f64_gauge(instrument(metric));
+    let gauge = match Metric::find(metric) {
+        Some(row) => gauge.with_unit(row.unit).with_description(row.description),
+        None => gauge,
+    };
+    gauge.build()
 }
 
 /// Returns the name of a metric's gauge: letters, digits, `_`, `-` and `.`, at most 255. The SDK silently drops gauges with other names.

@@ -8,6 +8,7 @@
 pub mod catalog;
 pub mod draw;
 pub mod fields;
+pub mod metrics;
 pub mod reward;
 pub mod rollout;
 pub mod secret;

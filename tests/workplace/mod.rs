@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rollpacker::datasets::{WriteOptions, generate};
+use rollpacker::stages::metrics::Metric;
 use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
 use rollpacker::stages::torch::model::Decoder;
 use serde_json::Value;
@@ -82,10 +83,11 @@ impl Workplace {
         ProcessEnd::of(self.command(args).spawn().expect("the program starts"))
     }
 
-    /// Runs a command that must succeed, and returns its output.
+    /// Runs a command that must succeed, and returns its output. All metrics that it wrote must be in the table of metrics.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let end = self.run(args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
+        self.assert_metrics_are_in_the_table();
         end.out
     }
 
@@ -109,7 +111,21 @@ impl Workplace {
     pub(crate) fn trained(&self, args: &[&str]) -> ProcessEnd {
         let end = self.ended(args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
+        self.assert_metrics_are_in_the_table();
         end
+    }
+
+    /// Asserts that each metric of the run folders in this folder has a row in the table of metrics.
+    fn assert_metrics_are_in_the_table(&self) {
+        let folders = fs::read_dir(self.folder.path()).expect("the folder is there").flatten();
+        let files =
+            folders.filter_map(|at| fs::read_to_string(at.path().join("metrics.jsonl")).ok());
+        for line in files.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
+            let line: Value = serde_json::from_str(&line).expect("JSON");
+            for name in line["data"].as_object().expect("metrics by name").keys() {
+                assert!(Metric::find(name).is_some(), "no row for the metric {name}");
+            }
+        }
     }
 
     /// Sets the folder of a command, and captures its output.

@@ -13,6 +13,6 @@ mod producer;
 mod tasks;
 
 pub use owner::{Owner, OwnerThread, Reply, VirtualOwner};
-pub use panicked::Panicked;
+pub use panicked::{CallError, Panicked};
 pub use producer::{Emitter, produce, produce_inline};
 pub use tasks::{Executor, Tasks};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 
-use super::panicked::{Panicked, WakeOnDrop};
+use super::panicked::{CallError, Panicked, WakeOnDrop};
 use crate::clock::{Alarm, Clock, Nanos, VirtualClock};
 
 type OwnerCommand<T> = Box<dyn FnOnce(&mut T) + Send>;
@@ -196,22 +196,22 @@ impl<R> Reply<R> {
     }
 }
 
-impl<R> Reply<Result<R, String>> {
-    /// Returns the result if it is ready; a panic of the thread becomes an error of the same type.
+impl<R, E> Reply<Result<R, E>> {
+    /// Returns the result if it is ready; a panic of the thread is an error, too.
     #[must_use]
-    pub fn poll_outcome(&self) -> Option<Result<R, String>> {
+    pub fn poll_outcome(&self) -> Option<Result<R, CallError<E>>> {
         self.poll().map(outcome)
     }
 
     /// Waits for the result.
     ///
     /// # Errors
-    /// The error that the work returned, or a message that the thread panicked.
-    pub fn wait_outcome(self) -> Result<R, String> {
+    /// The error that the work returned, or that the thread panicked.
+    pub fn wait_outcome(self) -> Result<R, CallError<E>> {
         outcome(self.wait())
     }
 }
 
-fn outcome<R>(answer: Result<Result<R, String>, Panicked>) -> Result<R, String> {
-    answer.unwrap_or_else(|lost| Err(lost.to_string()))
+fn outcome<R, E>(answer: Result<Result<R, E>, Panicked>) -> Result<R, CallError<E>> {
+    answer?.map_err(CallError::Failed)
 }

@@ -5,6 +5,17 @@
 #[error("the thread or task that ran the request panicked")]
 pub struct Panicked;
 
+/// The reason why a request has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError<E> {
+    /// The work returned an error.
+    #[error(transparent)]
+    Failed(E),
+    /// The work did not return.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+}
+
 /// A guard that calls a function when it is dropped, also while a thread unwinds.
 pub(super) struct WakeOnDrop<F: FnOnce()>(pub(super) Option<F>);
 

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::error::SnapshotError;
 use super::layout::TEMPORARY;
 use super::store::SnapshotStore;
+use crate::BoxError;
 use crate::step::Step;
 
 /// The contribution of one operator on one worker to a snapshot: one file with metadata.
@@ -32,7 +33,7 @@ pub(crate) enum PartContent {
 type WriteOnce = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// A function that waits until another writer has written a file.
-type Wait = Box<dyn FnOnce() -> Result<(), String> + Send>;
+type Wait = Box<dyn FnOnce() -> Result<(), BoxError> + Send>;
 
 impl Part {
     /// Creates a part without a file, for a worker that has no state of its own. For example, if all workers hold the same state, only the
@@ -120,15 +121,17 @@ impl Draft<'_> {
     ///
     /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The closure that it returns
     /// runs on the writer thread and waits until the file is complete. An error of the closure becomes the error of the part.
-    pub fn external<W>(&self, extension: &str, begin: impl FnOnce(&Path) -> W) -> Part
+    pub fn external<W, E>(&self, extension: &str, begin: impl FnOnce(&Path) -> W) -> Part
     where
-        W: FnOnce() -> Result<(), String> + Send + 'static,
+        W: FnOnce() -> Result<(), E> + Send + 'static,
+        E: Into<BoxError>,
     {
         let folder = self.store.part_folder(self.step);
         Part::of(match self.store.prepare(&folder) {
             Ok(()) => {
                 let draft = temporary(&folder, self.operator, self.worker, extension);
-                let wait = Box::new(begin(&draft));
+                let wait = begin(&draft);
+                let wait: Wait = Box::new(move || wait().map_err(Into::into));
                 PartContent::External { extension: extension.to_owned(), draft, wait }
             }
             Err(error) => PartContent::Failed(error),

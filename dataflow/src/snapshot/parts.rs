@@ -9,6 +9,7 @@ use timely::dataflow::operators::Capability;
 use timely::progress::frontier::MutableAntichain;
 
 use super::descriptor::Descriptor;
+use super::error::SnapshotError;
 use super::manifest::PartRecord;
 use super::part::{Draft, Part};
 use super::plan::{OnError, SnapshotPlan};
@@ -96,7 +97,7 @@ struct PendingPart {
     capability: Capability<Step>,
     reached: Option<Step>,
     /// `None` if the state is unchanged and the previous result is used again.
-    reply: Option<Reply<Result<Option<PartRecord>, String>>>,
+    reply: Option<Reply<Result<Option<PartRecord>, SnapshotError>>>,
 }
 
 impl Parts {
@@ -230,17 +231,14 @@ impl Parts {
         let (operator, worker) = (self.name, self.worker);
         let part = state(&Draft { store: &self.writer.plan.store, step, operator, worker });
         let wake = self.wake.clone();
-        let reply = self.writer.call(
-            move || wake(),
-            move |store| {
-                store.write(step, operator, worker, part).map_err(|error| error.to_string())
-            },
-        );
+        let reply = self
+            .writer
+            .call(move || wake(), move |store| store.write(step, operator, worker, part));
         self.writer.begin(step);
         self.pend(Some(reply));
     }
 
-    fn pend(&mut self, reply: Option<Reply<Result<Option<PartRecord>, String>>>) {
+    fn pend(&mut self, reply: Option<Reply<Result<Option<PartRecord>, SnapshotError>>>) {
         if let Some(capability) = self.capability.clone() {
             self.waiting.begin(*capability.time(), "the disk to take its part of a snapshot");
             self.pending.push_back(PendingPart { capability, reached: self.reached, reply });
@@ -255,7 +253,7 @@ impl Parts {
                 None => self.written.clone(),
                 Some(reply) => match reply.poll_outcome() {
                     None => return,
-                    Some(outcome) => outcome,
+                    Some(outcome) => outcome.map_err(|error| error.to_string()),
                 },
             };
             self.written = outcome.clone();

@@ -29,9 +29,10 @@ impl SnapshotStore {
             PartContent::Failed(error) => return self.unless_fenced(Err(error)),
             PartContent::Written { extension, write } => (extension, Some(write)),
             PartContent::External { extension, draft, wait } => {
-                let written = wait().map_err(|message| {
-                    let operator = operator.to_owned();
-                    SnapshotError::Unwritten { operator, worker, message }
+                let written = wait().map_err(|error| SnapshotError::Unwritten {
+                    operator: operator.to_owned(),
+                    worker,
+                    message: error.to_string(),
                 });
                 self.unless_fenced(written.inspect_err(|_| drop(self.files.remove(&draft))))?;
                 (extension, None)

@@ -65,7 +65,8 @@ pub struct TraceSource {
 }
 
 /// A function that counts the tokens of a text, or returns the reason why it cannot.
-pub type CountTokens<'a> = dyn Fn(&str) -> Result<usize, String> + 'a;
+pub type CountTokens<'a> =
+    dyn Fn(&str) -> Result<usize, Box<dyn std::error::Error + Send + Sync>> + 'a;
 
 /// Options for reading a trace.
 #[derive(Default)]
@@ -273,9 +274,10 @@ impl TraceReader<'_> {
                 .map_err(|_| bad("at most 4294967295 tokens", entries.to_string())),
             (LengthSource::List, cell) => Err(bad("a list of token ids", cell.shown())),
             (LengthSource::Text, TraceCell::Text(text)) => {
-                let count = self.options.count_tokens.map_or(Err(String::new()), |of| of(&text));
-                let tokens =
-                    count.map_err(|reason| bad("text that the tokenizer can encode", reason))?;
+                let count = self.options.count_tokens.map_or(Err("".into()), |of| of(&text));
+                let tokens = count.map_err(|error| {
+                    bad("text that the tokenizer can encode", error.to_string())
+                })?;
                 u32::try_from(tokens)
                     .map_err(|_| bad("at most 4294967295 tokens", tokens.to_string()))
             }

@@ -270,7 +270,7 @@ pub fn reject_unused_state(restored: &RestoredSnapshot) -> Result<(), ResumeErro
     }
     let reason =
         "the run had a curriculum and is resumed without one: set data.curriculum as before";
-    Err(ResumeError::Refused { step: restored.step(), part: PART, reason: reason.to_owned() })
+    Err(ResumeError::Refused { step: restored.step(), part: PART, reason: reason.into() })
 }
 
 impl SavedState for CurriculumState {

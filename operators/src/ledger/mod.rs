@@ -43,24 +43,9 @@
 //! `bias/gradient_ratio_high`. Both are left out if the policy's product is less than three times its standard error. `docs/bias.md` has
 //! the figures.
 //!
-//! # Columns
-//! | name | meaning |
-//! |---|---|
-//! | `bias/policy_mean`, `bias/policy_mean_low` | mean length of the policy in tokens, and its lower bound; equal without surplus responses |
-//! | `bias/mean_ratio`, `bias/mean_ratio_high` | trained mean over each of these, over the run so far |
-//! | `bias/step_mean_ratio` | mean trained length of the step over `bias/policy_mean` |
-//! | `bias/p90_ratio`, `bias/p99_ratio` | quantiles, trained over policy; absent while aborts hide the policy's quantile |
-//! | `bias/share_above_{n}/trained`, `/policy` | share of responses longer than `n`: a quarter, half and three quarters of the cap; at the cap, share of responses that reach it |
-//! | `bias/inclusion/{lo}_{hi}` | trained share over policy share of lengths in `[lo, hi)` |
-//! | `bias/ess` | effective sample size over trained responses, `(sum w)^2 / (n sum w^2)` |
-//! | `bias/length_advantage`, `bias/length_advantage_trained` | covariance of score and length within a prompt, in score times tokens: for the policy, and for the trained groups |
-//! | `bias/gradient_ratio`, `bias/gradient_ratio_high` | the latter over the former, and over its estimate if pairs that were cut by their own group had ended there |
-//! | `bias/weighted_...` | the ratios and inclusions with responses counted by weight; reported once a weight differs from 1 |
-//! | `ledger/rows`, `ledger/launches_per_row` | dataset rows launched, and responses launched per row |
-//! | `ledger/between_row_share` | share of the variance of whole lengths that lies between rows: the part that a history of rows can predict |
-//! | `ledger/pass_rate` | mean score of trained responses |
-//! | `ledger/waiting_prompts`, `ledger/mean_wait`, `ledger/longest_wait` | deferred prompts, and the number of steps since they were deferred |
-//! | `ledger/anchored_cases`, `ledger/mean_anchor_s` | test cases with a correct execution, and the mean over cases of the longest one in seconds |
+//! # Metrics
+//! The table of [`metrics`](rollpacker_stages::metrics) has the metrics `bias/...` and `ledger/...`. The length advantage is the covariance
+//! of score and length within a prompt.
 
 mod anchor_totals;
 mod anchors;

@@ -1,5 +1,6 @@
 //! Placements that depend only on the rounds. They have no learned state, so a resumed policy starts like a new one.
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::Placement;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ macro_rules! learns_nothing {
             Some(LEARNED_NOTHING.to_vec())
         }
 
-        fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
+        fn restore(&mut self, _saved: &[u8]) -> Result<(), BoxError> {
             Ok(())
         }
     };

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::train::Metrics;
@@ -180,7 +181,7 @@ impl<P: PlacementPolicy> PlacementPolicy for LoggedPlacement<P> {
         self.policy.save()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         self.policy.restore(saved)
     }
 }

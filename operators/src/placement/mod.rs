@@ -34,6 +34,7 @@ pub use scale_down::StreamTrainer;
 
 use std::fmt;
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{FinishReason, Placement};
@@ -230,9 +231,9 @@ pub trait PlacementPolicy {
     ///
     /// # Errors
     /// If `saved` is not a state of this policy.
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         let _ = saved;
-        Err("the placement policy does not implement `restore`".to_owned())
+        Err("the placement policy does not implement `restore`".into())
     }
 }
 
@@ -249,7 +250,7 @@ impl PlacementPolicy for Box<dyn PlacementPolicy> {
         self.as_ref().save()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         self.as_mut().restore(saved)
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::rollout::Placement;
@@ -302,9 +303,9 @@ impl<C: StepCost> PlacementPolicy for StreamTrainer<C> {
         )
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         let learned: LearnedState<PlannerState, BTreeMap<RoundKind, History>> =
-            serde_json::from_slice(saved).map_err(|error| error.to_string())?;
+            serde_json::from_slice(saved)?;
         self.planner.resume(learned.kinds, &self.cost);
         self.history = learned.history;
         self.state.layout = learned.layout.filter(|layout| {

@@ -11,7 +11,7 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
-use rollpacker_stages::train::{Numbers, Partial, PartialError, Total};
+use rollpacker_stages::train::{Numbers, Partial, PartialError, Total, TrainError};
 
 use super::costs::{Costs, NAME};
 use super::wire::{self, Chunk};
@@ -52,7 +52,7 @@ pub(super) fn deliver<'scope>(
     trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
         let mut open: BTreeMap<Step, (Capabilities, StepSums)> = BTreeMap::new();
-        let mut putting: Vec<(Capabilities, Reply<Result<(), String>>)> = Vec::new();
+        let mut putting: Vec<(Capabilities, Reply<Result<(), TrainError>>)> = Vec::new();
         let mut failed = Vec::new();
         move |frontiers| {
             let held = |capability: &InputCapability<Step>| {
@@ -95,8 +95,8 @@ pub(super) fn deliver<'scope>(
                         let measured = costs.metrics(*capabilities.metrics.time());
                         metrics.give(&capabilities.metrics, metrics_batch(&measured));
                     }
-                    Some(Err(message)) => {
-                        let fault = Fault::new(NAME, message);
+                    Some(Err(error)) => {
+                        let fault = Fault::new(NAME, error.to_string());
                         errors.give(&capabilities.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);

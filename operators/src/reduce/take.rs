@@ -12,13 +12,13 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
-use rollpacker_stages::train::Partial;
+use rollpacker_stages::train::{Partial, TrainError};
 
 use super::costs::{Costs, NAME};
 use super::share::GradientProgress;
 use super::wire;
 use crate::in_flight::InFlightResponses;
-use crate::trainer::TrainerThread;
+use crate::trainer::{TrainerCallError, TrainerThread};
 use crate::wire::decision::ADMIT;
 
 /// The output streams of the operator.
@@ -77,8 +77,8 @@ pub(super) fn take<'scope>(
                     taker.costs.change(step, |cost| cost.bytes += sent);
                     taker.keep(step, open);
                 }
-                Some((open, _, Err(message))) => {
-                    let fault = Fault::new(NAME, message);
+                Some((open, _, Err(error))) => {
+                    let fault = Fault::new(NAME, error.to_string());
                     errors.give(&open.capabilities.errors, faults_batch(&[fault]));
                     // Keep the capabilities: the step must not complete.
                     taker.failed = Some(open);
@@ -101,7 +101,7 @@ struct OpenStep {
 /// A request to the trainer for the gradient of a step.
 struct Taking {
     step: Step,
-    reply: Reply<Result<Partial, String>>,
+    reply: Reply<Result<Partial, TrainError>>,
 }
 
 struct TakeState {
@@ -122,7 +122,7 @@ impl TakeState {
         &mut self.open.entry(*capability.time()).or_insert_with(open).share
     }
 
-    fn take_reply(&mut self) -> Option<(OpenStep, Step, Result<Partial, String>)> {
+    fn take_reply(&mut self) -> Option<(OpenStep, Step, Result<Partial, TrainerCallError>)> {
         let outcome = self.taking.as_ref()?.reply.poll_outcome()?;
         let step = self.taking.take()?.step;
         let open = self

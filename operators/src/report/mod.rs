@@ -2,7 +2,6 @@
 
 mod lag;
 mod measure;
-mod nondeterministic_metrics;
 mod order;
 mod saved;
 mod stages;
@@ -31,8 +30,8 @@ use crate::placement::StepPlacement;
 use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
-pub use nondeterministic_metrics::depends_on_time;
 pub use order::by_id;
+pub use rollpacker_stages::metrics::depends_on_time;
 pub use saved::ObserverState;
 pub use stages::{StageInstants, StageTimes};
 

@@ -1,5 +1,6 @@
 //! The error of a run that cannot be resumed.
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::snapshot::SnapshotError;
 use rollpacker_dataflow::step::Step;
 
@@ -29,6 +30,6 @@ pub enum ResumeError {
         /// The name of the part.
         part: &'static str,
         /// The reason for the rejection.
-        reason: String,
+        reason: BoxError,
     },
 }

@@ -1,5 +1,6 @@
 //! The built-in schedules as one type.
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +80,7 @@ impl Schedule for Builtin {
         self.inner().save()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         self.inner_mut().restore(saved)
     }
 }

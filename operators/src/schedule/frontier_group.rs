@@ -13,6 +13,7 @@
 //! responses left to end; ties go to the prompt that was read first. `order = "sample_major"` launches the first response of each prompt,
 //! then the second of each, like a server that is sent the batch `responses` times. This leaves CGP alone.
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +87,7 @@ impl Schedule for FrontierGroup {
         self.0.save()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         self.0.restore(saved)
     }
 }

@@ -58,6 +58,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
@@ -422,9 +423,9 @@ pub trait Schedule {
     ///
     /// # Errors
     /// If `saved` is not a state of this schedule.
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         let _ = saved;
-        Err("the schedule does not implement `restore`".to_owned())
+        Err("the schedule does not implement `restore`".into())
     }
 }
 
@@ -457,7 +458,7 @@ impl Schedule for Box<dyn Schedule> {
         self.as_ref().save()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         self.as_mut().restore(saved)
     }
 }

@@ -4,6 +4,7 @@
 //! admits. Everything inside of a round follows from its [`Plan`]: launches, admissions, aborts, and the deferral of the rest. A type that
 //! also implements `Serialize` and `Deserialize` is a [`Schedule`], whose snapshots are its serialized state.
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::FinishReason;
@@ -228,8 +229,8 @@ impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
         )
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
-        let mut saved: P = serde_json::from_slice(saved).map_err(|error| error.to_string())?;
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
+        let mut saved: P = serde_json::from_slice(saved)?;
         saved.rounds().reopen(self.rounds_ref());
         saved.pool().reopen();
         *self = saved;

@@ -132,7 +132,7 @@ section! {
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize = 4096,
         /// Number of CPU threads that the trainer's tensor operations use, from 1 to 1024; default 1.
-        threads: usize = 1,
+        threads: usize = 1 => resumable,
     }
 }
 

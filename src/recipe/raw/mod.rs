@@ -22,12 +22,17 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
-use super::keys::{Sections, fields};
+use super::keys::{ResumableKeys, Sections, fields};
 use super::schedule;
 
-/// Declares a section: a struct with its keys and their defaults.
+/// Declares a section: a struct with its keys and their defaults. `=> resumable` after a default declares that a run may be resumed with
+/// another value of the key, or of any key of the section: it affects the duration, the location or the reports of a run, not what it
+/// computes.
 macro_rules! section {
-    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
+    (@key resumable $field:ident) => { stringify!($field) };
+    ($(#[$meta:meta])* $name:ident {
+        $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr $(=> $mark:ident)?,)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
@@ -37,6 +42,11 @@ macro_rules! section {
             fn default() -> Self {
                 Self { $($field: $default,)* }
             }
+        }
+
+        impl $crate::recipe::keys::ResumableKeys for $name {
+            const RESUMABLE: &'static [&'static str] =
+                &[$($($crate::recipe::raw::section!(@key $mark $field),)?)*];
         }
     };
 }
@@ -55,9 +65,9 @@ section! {
         /// The schedule: which prompts and responses a round launches and admits.
         schedule: schedule::ScheduleSection = schedule::ScheduleSection::default(),
         /// Overlap of the stages of a step.
-        pipeline: Pipeline = Pipeline::default(),
+        pipeline: Pipeline = Pipeline::default() => resumable,
         /// Division of the engine instances between rollout and training.
-        placement: Placement = Placement::default(),
+        placement: Placement = Placement::default() => resumable,
         /// The rewards that score responses.
         reward: Reward = Reward::default(),
         /// Advantages, and the staleness of policies.
@@ -69,7 +79,7 @@ section! {
         /// The length of training, and the outputs.
         trainer: Trainer = Trainer::default(),
         /// Supervised fine-tuning before training.
-        sft: Sft = Sft::default(),
+        sft: Sft = Sft::default() => resumable,
     }
 }
 
@@ -78,17 +88,17 @@ section! {
     Data {
         /// Parquet or JSONL files or globs of training prompts: a string or a list. (verl: `data.train_files`)
         #[serde(deserialize_with = "one_or_many")]
-        train_files: Vec<String> = Vec::new(),
+        train_files: Vec<String> = Vec::new() => resumable,
         /// Parquet or JSONL files or globs of validation prompts. Default: none, which disables validation. (verl: `data.val_files`)
         #[serde(deserialize_with = "one_or_many")]
-        val_files: Vec<String> = Vec::new(),
+        val_files: Vec<String> = Vec::new() => resumable,
         /// Number of prompts of a step, called P0 in the RollPacker paper. At least 1; default 16. (verl: `data.train_batch_size`; TRL:
         /// `generation_batch_size / num_generations`)
         train_batch_size: usize = 16,
         /// Maximum number of training rows to use; -1, the default, uses all. (verl: `data.train_max_samples`)
         train_max_samples: i64 = -1,
         /// Maximum number of validation rows to use; -1, the default, uses all. (verl: `data.val_max_samples`)
-        val_max_samples: i64 = -1,
+        val_max_samples: i64 = -1 => resumable,
         /// `true`, the default, to reshuffle the prompts in every epoch. (verl: `data.shuffle`)
         shuffle: bool = true,
         /// Seed of the prompt order. Default: `trainer.seed`. (verl: `data.seed`)
@@ -145,20 +155,20 @@ section! {
         /// Minimum response length in tokens: no response ends by itself earlier. At most `data.max_response_length`; default 0.
         min_response_length: u32 = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
-        instances: u32 = 2,
+        instances: u32 = 2 => resumable,
         /// Number of CPU threads that the tensor operations of an instance use. From 1 to 1024; default 1.
-        threads_per_instance: usize = 1,
+        threads_per_instance: usize = 1 => resumable,
         /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
-        max_num_seqs: usize = 256,
+        max_num_seqs: usize = 256 => resumable,
         /// Capacity of an instance's KV cache in tokens. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
-        kv_cache_tokens: usize = 262_144,
+        kv_cache_tokens: usize = 262_144 => resumable,
         /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
         seed: Option<u64> = None,
         /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.
         replay_lengths: Option<PathBuf> = None,
         /// Profile of the engine, as `rollpacker profile` writes it. Each step compares it with the live engine. Cells that drifted are
         /// measured again, and the file is rewritten at the end of the run. Default: none.
-        profile: Option<PathBuf> = None,
+        profile: Option<PathBuf> = None => resumable,
     }
 }
 
@@ -202,6 +212,28 @@ impl Sections for RawRecipe {
 
     fn aliases() -> &'static [Alias] {
         ALIASES
+    }
+}
+
+impl RawRecipe {
+    /// Returns `true` if a run may be resumed with another value of the key with this dotted name. Each key declares it where it is
+    /// defined.
+    #[must_use]
+    pub fn is_resumable(key: &str) -> bool {
+        let Some((section, key)) = key.split_once('.') else {
+            return Self::RESUMABLE.contains(&key);
+        };
+        let keys = match section {
+            "data" => Data::RESUMABLE,
+            "rollout" => Rollout::RESUMABLE,
+            "reward" => Reward::RESUMABLE,
+            "algorithm" => Algorithm::RESUMABLE,
+            "actor" => Actor::RESUMABLE,
+            "critic" => Critic::RESUMABLE,
+            "trainer" => Trainer::RESUMABLE,
+            _ => &[],
+        };
+        Self::RESUMABLE.contains(&section) || keys.contains(&key)
     }
 }
 

@@ -33,46 +33,46 @@ section! {
     Trainer {
         /// Maximum number of steps, at least 1. Default: as many as the epochs have. (verl: `trainer.total_training_steps`; TRL:
         /// `max_steps`)
-        total_training_steps: Option<u64> = None,
+        total_training_steps: Option<u64> = None => resumable,
         /// Maximum number of epochs, at least 1; default 1. (verl: `trainer.total_epochs`; TRL: `num_train_epochs`)
-        total_epochs: u32 = 1,
+        total_epochs: u32 = 1 => resumable,
         /// Number of steps between two validations. With -1, the default, and 0 only the validations before the first and after the last
         /// step run. (verl: `trainer.test_freq`)
-        test_freq: i64 = -1,
+        test_freq: i64 = -1 => resumable,
         /// `true`, the default, to validate before the first step. (verl: `trainer.val_before_train`)
-        val_before_train: bool = true,
+        val_before_train: bool = true => resumable,
         /// Seed of everything that has no seed of its own; default 1.
         seed: u64 = 1,
         /// Device of the models: `auto` (the default), `cpu`, `cuda` or `cuda:N`.
-        device: String = "auto".to_owned(),
+        device: String = "auto".to_owned() => resumable,
         /// Number of workers of each process, from 1 to 256; default 1. Each worker has `rollout.instances` engine instances and a replica
         /// of the trainer. `--workers` has precedence.
-        workers: usize = 1,
+        workers: usize = 1 => resumable,
         /// Run folder; default `runs/default`. `--out` has precedence. (verl: `trainer.default_local_dir`; TRL: `output_dir`)
-        default_local_dir: PathBuf = PathBuf::from("runs/default"),
+        default_local_dir: PathBuf = PathBuf::from("runs/default") => resumable,
         /// Number of initial steps that train only the critic; default 0. (verl: `trainer.critic_warmup`)
         critic_warmup: u64 = 0,
         /// `true`, the default, to write every response to `rollouts/` in the run folder.
-        write_rollouts: bool = true,
+        write_rollouts: bool = true => resumable,
         /// `true` to make a run reproducible bit by bit: races between responses are decided by tokens instead of time, and sums do not
         /// depend on order. Slower. Default: `false`.
         deterministic: bool = false,
         /// Number of steps between two snapshots, from which `--resume` continues. -1, the default, and 0 disable snapshots. A run with
         /// snapshots also takes one at its end. (verl: `trainer.save_freq`; TRL: `save_steps`)
-        save_freq: i64 = -1,
+        save_freq: i64 = -1 => resumable,
         /// Number of valid snapshots to keep, newest first. At least 1; default 2. (verl: `trainer.max_actor_ckpt_to_keep`; TRL:
         /// `save_total_limit`)
-        max_ckpt_to_keep: usize = 2,
+        max_ckpt_to_keep: usize = 2 => resumable,
         /// Reaction to a snapshot that cannot be written: `fail` (the default) ends the run, `warn` continues and tries again.
-        snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail,
+        snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail => resumable,
         /// Maximum wall time of the run, in seconds or as a string such as `1h30m`. A step that may not finish in time is not started.
         /// Default: unlimited.
-        max_wall_time: Option<Period> = None,
+        max_wall_time: Option<Period> = None => resumable,
         /// Time without progress after which the watchdog prints what the run waits for, in seconds or as a string such as `5m`. 0 disables
         /// the watchdog; default 300.
-        stall_timeout: Period = Period::Seconds(300.0),
+        stall_timeout: Period = Period::Seconds(300.0) => resumable,
         /// Reaction of the watchdog to a stall: `warn` (the default), or `fail`, which ends the run.
-        on_stall: OnStall = OnStall::default(),
+        on_stall: OnStall = OnStall::default() => resumable,
     }
 }
 

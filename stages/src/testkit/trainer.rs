@@ -5,6 +5,7 @@ use std::path::Path;
 use rollpacker_dataflow::step::{PolicyVersion, Step};
 
 use super::Nonconformance;
+use crate::metrics::depends_on_time;
 use crate::rollout::Policy;
 use crate::train::{Metrics, Partial, Sequence, TrainError, Trainer};
 
@@ -176,7 +177,7 @@ fn check_same(
     if world.tolerance == 0.0 && world.has_digests && expected.0.digest != found.0.digest {
         return Err(Nonconformance::new(rule, "the weights differ"));
     }
-    for (name, &value) in expected.1.iter().filter(|(name, _)| !measures_time(name)) {
+    for (name, &value) in expected.1.iter().filter(|(name, _)| !depends_on_time(name)) {
         let other = found.1.get(name).copied().unwrap_or(f64::NAN);
         let is_near = (value - other).abs() <= world.tolerance * value.abs().max(1.0);
         if !is_near && value.to_bits() != other.to_bits() {
@@ -185,9 +186,4 @@ fn check_same(
         }
     }
     Ok(())
-}
-
-/// Returns `true` for metrics that measure time or speed.
-fn measures_time(name: &str) -> bool {
-    ["timing_s/", "perf/"].iter().any(|prefix| name.starts_with(prefix))
 }

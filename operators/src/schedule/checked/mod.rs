@@ -8,6 +8,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::PromptId;
 
@@ -104,7 +105,7 @@ impl Schedule for Checked {
         self.schedule.save()
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, saved: &[u8]) -> Result<(), BoxError> {
         self.schedule.restore(saved)
     }
 }

@@ -44,7 +44,7 @@ impl<'a, S: Schedule> Restoring<'a, S> {
         };
         let mut restored = (self.start)();
         if let Err(reason) = restored.restore(&saved) {
-            self.error.get_or_insert(Nonconformance::new(SAVES, reason));
+            self.error.get_or_insert(Nonconformance::new(SAVES, reason.to_string()));
             return;
         }
         // A restored schedule does not know that the prompts have ended: it is told again.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 
 use super::*;
@@ -78,7 +79,7 @@ impl Schedule for Broken {
         (self.breaks == Breaks::Saving).then(Vec::new)
     }
 
-    fn restore(&mut self, _: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, _: &[u8]) -> Result<(), BoxError> {
         Ok(())
     }
 }

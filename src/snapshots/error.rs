@@ -1,0 +1,99 @@
+//! The errors of the snapshots of a run.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use rollpacker_dataflow::snapshot::SnapshotError;
+use rollpacker_dataflow::step::Step;
+
+/// A value of `--resume` that names no snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected `latest` or a number of steps, at least 1")]
+pub struct ResumeFromError;
+
+/// The reason why the snapshots of a run cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunSnapshotsError {
+    /// The folder cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] SnapshotError),
+    /// The run would write its model over its initial model.
+    #[error(
+        "key `model.path`: expected a folder that the run does not write to, found `{}`, where it writes its model; resuming needs the initial weights, so start from a copy",
+        path.display()
+    )]
+    ModelIsOutput {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// There are snapshots, and the run neither resumes nor overwrites them.
+    #[error(
+        "{} already has snapshots: resume from them with --resume, or remove them with --overwrite",
+        folder.display()
+    )]
+    Exists {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// There is no snapshot after the requested step.
+    #[error("{}: expected a snapshot after step {steps}, found {}", folder.display(), StepList(known))]
+    NoStep {
+        /// The folder.
+        folder: PathBuf,
+        /// The requested number of steps.
+        steps: u64,
+        /// The last steps of the snapshots that exist.
+        known: Vec<Step>,
+    },
+    /// All snapshots are damaged.
+    #[error("{}: no snapshot is valid\n{}", folder.display(), damage.join("\n"))]
+    NoneValid {
+        /// The folder.
+        folder: PathBuf,
+        /// The damage of each snapshot.
+        damage: Vec<String>,
+    },
+    /// The snapshot belongs to other prompts.
+    #[error(
+        "the snapshot after step {steps} was taken with other prompts or in another order: key `data.train_files` or the files have changed"
+    )]
+    OtherPrompts {
+        /// The number of steps after which the snapshot was taken.
+        steps: Step,
+    },
+    /// The snapshot belongs to another recipe.
+    #[error("the snapshot after step {steps} was taken with another recipe\n{}", keys.join("\n"))]
+    OtherRecipe {
+        /// The number of steps after which the snapshot was taken.
+        steps: Step,
+        /// The keys that differ, each with both values.
+        keys: Vec<String>,
+    },
+    /// Another process resumes from a snapshot that this process does not see.
+    #[error(
+        "{}: the first process resumes from the snapshot after step {steps}, which this process cannot find: all processes need one run folder",
+        folder.display()
+    )]
+    NotShared {
+        /// The folder.
+        folder: PathBuf,
+        /// The number of steps after which the snapshot was taken.
+        steps: Step,
+    },
+    /// The first process has sent something else than its snapshots.
+    #[error("cannot read the first process's note about its snapshots")]
+    Note(#[source] serde_json::Error),
+}
+
+/// Steps, counted from 1 as in messages to users.
+struct StepList<'a>(&'a [Step]);
+
+impl fmt::Display for StepList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        let steps: Vec<_> = self.0.iter().rev().map(|step| step.next().to_string()).collect();
+        write!(f, "snapshots after {}", steps.join(", "))
+    }
+}

@@ -1,0 +1,111 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// The page that is generated from the table, between two marks.
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
+
+fn rows() -> impl Iterator<Item = &'static Metric> {
+    SECTIONS.iter().flat_map(|section| section.metrics)
+}
+
+#[test]
+fn the_page_of_metrics_is_up_to_date() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
+    let tables = format!("\n{}\n", markdown());
+    let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(PAGE, format!("{before}{tables}{after}")).expect("written");
+        return;
+    }
+    assert!(
+        page[begin + MARKS[0].len()..end] == tables,
+        "docs/metrics.md is out of date: UPDATE_EXPECT=1 cargo test -p rollpacker-stages page"
+    );
+}
+
+#[test]
+fn each_row_is_found_by_its_names() {
+    let mut names = BTreeSet::new();
+    for row in rows() {
+        for name in pattern::examples(row.name) {
+            assert_eq!(Metric::find(&name), Some(row), "{name}");
+            assert!(names.insert(name.clone()), "{name} has two rows");
+        }
+    }
+}
+
+#[test]
+fn placeholders_match_whole_names_only() {
+    let row = |name: &str| Metric::find(name).map(|row| row.name);
+    assert_eq!(row("val-core/openai/gsm8k/acc/mean@1"), Some("val-core/<data_source>/acc/mean@1"));
+    assert_eq!(row("reward/score/é"), Some("reward/score/<data_source>"));
+    assert_eq!(row("reward/errors/fatal"), Some("reward/errors/<kind>"));
+    assert_eq!(row("reward/format"), Some("reward/<name>"));
+    assert_eq!(row("reward/queue_max"), Some("reward/queue_max"));
+    for name in ["critic/score", "critic/score/median", "critic/score/mean/x", "reward/", ""] {
+        assert_eq!(row(name), None, "{name}");
+    }
+}
+
+#[test]
+fn units_are_valid_in_ucum() {
+    for Metric { name, unit, .. } in rows() {
+        for part in unit.split('/') {
+            let is_annotation = part.strip_prefix('{').is_some_and(|rest| rest.ends_with('}'));
+            assert!(["s", "By", "1"].contains(&part) || is_annotation, "{name}: {unit}");
+        }
+    }
+}
+
+#[test]
+fn descriptions_are_sentences_that_fit_into_a_table() {
+    for Metric { name, description, .. } in rows() {
+        assert!(description.ends_with('.') && !description.contains(['|', '\n']), "{name}");
+    }
+}
+
+#[test]
+fn metrics_of_time_are_recognized() {
+    assert!(depends_on_time("timing_s/step") && depends_on_time("rollout/bubble_ratio"));
+    assert!(depends_on_time("operator/schedule/busy_s"));
+    for name in ["perf/total_num_tokens", "critic/score/mean", "schedule/queue_age"] {
+        assert!(!depends_on_time(name), "{name}");
+    }
+}
+
+#[test]
+fn metrics_without_a_row_have_defaults_by_prefix() {
+    for (name, expected) in [
+        ("timing_s/my_stage", (Merge::Max, true)),
+        ("perf/my_throughput", (Merge::Mean, true)),
+        ("actor/my_loss", (Merge::Mean, false)),
+    ] {
+        assert_eq!(Metric::find(name), None);
+        assert_eq!((Merge::of(name), depends_on_time(name)), expected, "{name}");
+    }
+}
+
+#[test]
+fn counts_add_up_times_and_levels_are_the_most_the_rest_are_means() {
+    for (name, expected) in [
+        ("reward/errors/timeout", 6.0),
+        ("reward/dropped_groups", 6.0),
+        ("reduce/bytes", 6.0),
+        ("timing_s/gradient", 3.0),
+        ("reward/queue_max", 3.0),
+        ("rollout/load_s", 3.0),
+        ("reward/judge/tokens", 2.0),
+        ("actor/pg_loss", 2.0),
+    ] {
+        assert_eq!(Merge::of(name).apply(vec![1.0, 3.0, 2.0]), expected, "{name}");
+    }
+    let same = 0.1_f64 + 0.2;
+    assert_eq!(Merge::Mean.apply(vec![same; 3]).to_bits(), same.to_bits());
+    let [one, other] = [vec![1e16, 1.0, -1e16], vec![1e16, -1e16, 1.0]];
+    for merge in [Merge::Sum, Merge::Mean] {
+        assert_eq!(merge.apply(one.clone()).to_bits(), merge.apply(other.clone()).to_bits());
+    }
+}
