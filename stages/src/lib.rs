@@ -11,5 +11,6 @@ pub mod fields;
 pub mod reward;
 pub mod rollout;
 pub mod secret;
+pub mod serving;
 pub mod testkit;
 pub mod train;
