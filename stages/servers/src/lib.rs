@@ -1,0 +1,3 @@
+//! Inference servers as rollout engines.
+
+pub mod vllm;

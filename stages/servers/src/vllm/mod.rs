@@ -1,0 +1,3 @@
+//! vLLM's HTTP protocol.
+
+pub mod protocol;
