@@ -182,6 +182,9 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// if the request has ended.
     fn abort(&self, id: GenerationId);
 
+    /// Aborts one sample of a request that has reported a token of it. No effect if the sample has ended.
+    fn abort_sample(&self, id: GenerationId, sample: u32);
+
     /// Pauses the engine. The result is ready when the pause has begun on all instances, and an error if the engine has stopped.
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>>;
 

@@ -13,6 +13,7 @@ pub mod layout;
 pub mod prompt;
 pub mod rope;
 pub mod tensor_file;
+pub mod text_stream;
 mod token_bound;
 pub mod tokenizer;
 
@@ -39,4 +40,5 @@ pub use config::{Family, ModelConfig};
 pub use error::ModelError;
 pub use prompt::{Encoded, PromptEncoder};
 pub use rope::Rope;
+pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;

@@ -1,3 +1,5 @@
 //! Inference servers as rollout engines.
 
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod vllm;

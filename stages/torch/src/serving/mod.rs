@@ -215,16 +215,18 @@ impl TorchServingConfig {
 }
 
 impl Shared {
-    /// Sends a command to every instance and waits for the replies.
-    async fn on_all(&self, command: impl Fn(Reply) -> Command) -> Result<(), ServingError> {
-        let replies = self.instances.iter().map(|instance| {
+    /// Sends a command to every instance and waits for the replies. All commands are sent before the first reply is awaited.
+    fn on_all<'s, F: Fn(Reply) -> Command>(
+        &'s self,
+        command: F,
+    ) -> impl Future<Output = Result<(), ServingError>> + use<'s, F> {
+        let tell = |instance: &Instance| {
             let (reply, replied) = oneshot::channel();
             instance.tell(command(reply));
             replied
-        });
-        // All commands are sent before the first reply is awaited.
-        let replies: Vec<_> = replies.collect();
-        try_join_all(replies).await.map(drop).map_err(|_ended| self.stopped())
+        };
+        let replies: Vec<_> = self.instances.iter().map(tell).collect();
+        try_join_all(replies).map(|replies| replies.map(drop).map_err(|_ended| self.stopped()))
     }
 
     fn failure(&self) -> Option<String> {
@@ -273,6 +275,11 @@ impl ServingEngine for TorchServing {
 
     fn abort(&self, id: GenerationId) {
         self.shared.instances.iter().for_each(|instance| instance.tell(Command::Abort(id)));
+    }
+
+    fn abort_sample(&self, id: GenerationId, sample: u32) {
+        let instances = self.shared.instances.iter();
+        instances.for_each(|instance| instance.tell(Command::AbortSample(id, sample)));
     }
 
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>> {

@@ -27,6 +27,7 @@ pub(super) type Reply = oneshot::Sender<()>;
 pub(super) enum Command {
     Generate(Generation),
     Abort(GenerationId),
+    AbortSample(GenerationId, u32),
     Pause(Pause, Reply),
     Resume(Reply),
     /// Sample with these weights.
@@ -127,6 +128,7 @@ impl Worker {
         match command {
             Command::Generate(generation) => self.take(generation)?,
             Command::Abort(id) => self.abort(id)?,
+            Command::AbortSample(id, sample) => self.abort_sample(id, sample)?,
             Command::Pause(mode, reply) => self.pause(mode, reply)?,
             Command::Resume(reply) => self.resume(reply)?,
             Command::Load(decoder, reply) => self.load(decoder, reply),
@@ -187,11 +189,13 @@ impl Worker {
             held.into_iter().for_each(|held| self.abort_held(held));
         }
         let samples = self.open.get(&id).map_or(0, |open| open.samples);
-        for sample in 0..samples {
-            let id = SampleId { step: Step(0), prompt: PromptId(id.0), sample };
-            if self.generator.remove(id)?.is_some() {
-                self.end(id, FinishReason::Abort);
-            }
+        (0..samples).try_for_each(|sample| self.abort_sample(id, sample))
+    }
+
+    fn abort_sample(&mut self, id: GenerationId, sample: u32) -> Result<(), GeneratorError> {
+        let id = SampleId { step: Step(0), prompt: PromptId(id.0), sample };
+        if self.generator.remove(id)?.is_some() {
+            self.end(id, FinishReason::Abort);
         }
         self.close_if_drained();
         Ok(())

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Usage;
+use super::{PromptLogprobs, Usage};
 
 /// A request to continue a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,8 +76,9 @@ pub enum Stop {
     Any(Vec<String>),
 }
 
-/// The options of a stream of completions.
+/// The options of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StreamOptions {
     /// Sends a last event with the numbers of tokens and without choices.
     #[serde(default)]
@@ -124,6 +125,9 @@ pub struct CompletionChoice {
     /// The token ids of the prompt, with `return_token_ids`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<Vec<i32>>,
+    /// The log-probabilities of the tokens of the prompt, if requested with `prompt_logprobs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// The log-probabilities of the tokens of a [`CompletionChoice`]; the lists are of equal length.

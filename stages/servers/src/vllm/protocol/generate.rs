@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::StreamOptions;
+
 /// A request to continue a prompt of token ids.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
@@ -25,6 +27,12 @@ pub struct GenerateRequest {
     /// Prompts share the KV cache of a common prefix only if their salts are equal. At most 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
+    /// The options of a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_options: Option<StreamOptions>,
+    /// Options that this struct does not have. A server that cannot honour one must refuse the request.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
 }
 
 /// The options for sampling. Missing options have the defaults that the fields name.
@@ -80,6 +88,9 @@ pub struct GenerateResponse {
     /// The name of the model; not in a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The time of the answer, in seconds since 1970; not in a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<u64>,
     /// The choices, or those with new tokens.
     pub choices: Vec<GenerateChoice>,
     /// The numbers of tokens; in a stream only if requested.
@@ -88,8 +99,11 @@ pub struct GenerateResponse {
     /// For each token of the prompt, the log-probabilities by token id, as text: of the token itself, and of the most likely ones. `None`
     /// for the first token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prompt_logprobs: Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>,
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
+
+/// The log-probabilities of the tokens of a prompt, each by token id as text; `None` for the first token.
+pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
 
 /// A response, or its new tokens in an event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ pub use control::{
 };
 pub use generate::{
     GenerateChoice, GenerateRequest, GenerateResponse, Logprob, Logprobs, PromptLogprob,
-    SamplingParams, Usage, WeightVersionSpan,
+    PromptLogprobs,    SamplingParams, Usage, WeightVersionSpan,
 };
 
 /// The prefix that a server puts before the `request_id` of a [`GenerateRequest`]. [`AbortRequest`] needs ids with this prefix.
@@ -37,10 +37,14 @@ pub mod path {
     pub const GENERATE: &str = "/inference/v1/generate";
     /// POST [`CompletionRequest`](super::CompletionRequest).
     pub const COMPLETIONS: &str = "/v1/completions";
+    /// POST a chat, as OpenAI defines it.
+    pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
     /// GET [`ModelList`](super::ModelList).
     pub const MODELS: &str = "/v1/models";
     /// GET; the answer is 200 without a body if the server is ready, 503 if its engine has died.
     pub const HEALTH: &str = "/health";
+    /// GET; the version of the server, as `{"version": "0.32.0"}`.
+    pub const VERSION: &str = "/version";
     /// GET; metrics in the Prometheus text format.
     pub const METRICS: &str = "/metrics";
     /// POST with a [`PauseQuery`](super::PauseQuery); answers with [`StatusResponse`](super::StatusResponse) after the pause took effect.
