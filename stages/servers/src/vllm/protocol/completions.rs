@@ -76,7 +76,7 @@ pub enum Stop {
     Any(Vec<String>),
 }
 
-/// The options of a stream of completions.
+/// The options of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamOptions {
     /// Sends a last event with the numbers of tokens and without choices.
