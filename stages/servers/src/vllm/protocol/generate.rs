@@ -24,6 +24,9 @@ pub struct GenerateRequest {
     /// `finish_reason` and, for all of its tokens, the `weight_versions`. Then follows [`STREAM_END`](super::STREAM_END).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
+    /// The options of a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_options: Option<StreamOptions>,
     /// Prompts share the KV cache of a common prefix only if their salts are equal. At most 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
