@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_dataflow::exit::exit_now;
@@ -15,7 +15,7 @@ use rollpacker_servers::serve::{ServeOptions, Service};
 use rollpacker_stages::secret;
 use rollpacker_stages::serving::ServingEngine;
 use rollpacker_torch::model::{Decoder, DeviceChoice};
-use rollpacker_torch::serving::{TorchServing, TorchServingConfig};
+use rollpacker_torch::serving::{TorchServing, TorchServingConfig, TorchServingError};
 use serde_json::json;
 use tch::Device;
 use tokio::net::TcpListener;
@@ -113,7 +113,8 @@ impl ServeArgs {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
             template: ChatTemplate::from_folder(folder)?,
         };
-        let engine = Arc::new(TorchServing::start(folder, device, &self.config())?);
+        let engine = TorchServing::start(folder, device, &self.config()).map_err(with_flag)?;
+        let engine = Arc::new(engine);
         let names = match self.served_model_name.as_slice() {
             [] => vec![folder.display().to_string()],
             names => names.to_vec(),
@@ -200,6 +201,17 @@ impl ServeArgs {
         }
         let line = json!({ "url": format!("http://{address}"), "model": self.model });
         terminal::print_line(&line.to_string()).context("cannot print")
+    }
+}
+
+/// Returns an error of the engine's options under the name of the flag.
+fn with_flag(error: TorchServingError) -> anyhow::Error {
+    match error {
+        TorchServingError::Option { option, expected, found } => {
+            let flag = option.replace('_', "-");
+            anyhow!("option `--{flag}`: expected {expected}, found {found}")
+        }
+        error => error.into(),
     }
 }
 

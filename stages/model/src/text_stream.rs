@@ -44,7 +44,8 @@ impl TextStream {
         let before = tokenizer.decode(&self.ids[self.start..self.returned], self.skip_special)?;
         let text = tokenizer.decode(&self.ids[self.start..], self.skip_special)?;
         let is_complete = to_end || !text.ends_with(char::REPLACEMENT_CHARACTER);
-        let Some(new) = text.get(before.len()..).filter(|new| is_complete && !new.is_empty()) else {
+        let Some(new) = text.get(before.len()..).filter(|new| is_complete && !new.is_empty())
+        else {
             return Ok(String::new());
         };
         (self.start, self.returned) = (self.returned, self.ids.len());

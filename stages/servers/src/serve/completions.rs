@@ -99,7 +99,11 @@ impl Service {
             tokens_as_ids,
             wants_prompt_logprobs: prompt_logprobs.is_some(),
             created: self.unix_time(),
-            job: Job { id, prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(), options },
+            job: Job {
+                id,
+                prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
+                options,
+            },
         })
     }
 

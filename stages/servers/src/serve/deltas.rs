@@ -54,7 +54,11 @@ impl Deltas {
             return Err(ApiError::parameter("prompt_logprobs", expected, "a number"));
         }
         if options.only_scores() {
-            return Err(ApiError::parameter("max_tokens", "at least 1 with a stream or stop texts", 0));
+            return Err(ApiError::parameter(
+                "max_tokens",
+                "at least 1 with a stream or stop texts",
+                0,
+            ));
         }
         let samplings = job.samplings(service)?;
         let (events, received) = unbounded_channel();

@@ -30,7 +30,8 @@ pub(super) trait Chunks: Send + 'static {
 
 /// Answers with the events of a job, and [`STREAM_END`] at the end. An error ends the stream as an event of its own.
 pub(super) fn respond<C: Chunks>(deltas: Deltas, mut chunks: C) -> Response {
-    let begin = stream::iter(chunks.begin().into_iter().map(|chunk| event(&chunk)).collect::<Vec<_>>());
+    let begin =
+        stream::iter(chunks.begin().into_iter().map(|chunk| event(&chunk)).collect::<Vec<_>>());
     let rest = stream::unfold(Phase::Running(Box::new((deltas, chunks))), next);
     let events = begin.chain(rest.filter_map(async |event| event));
     sse(events)

@@ -123,9 +123,8 @@ impl Service {
             ends[choice as usize] = end.or(ends[choice as usize].take());
         }
         let choices = parts.into_iter().zip(ends);
-        let choices: Option<Vec<Choice>> = choices
-            .map(|((tokens, text), end)| Some(Choice { tokens, text, end: end? }))
-            .collect();
+        let choices: Option<Vec<Choice>> =
+            choices.map(|((tokens, text), end)| Some(Choice { tokens, text, end: end? })).collect();
         let choices = choices.ok_or_else(|| ApiError::internal("a response did not end"))?;
         let answer = |choices: &[Choice]| Answer { prompt: None, choices: choices.to_vec() };
         Ok(choices.chunks(n).map(answer).collect())

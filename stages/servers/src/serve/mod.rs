@@ -140,7 +140,8 @@ impl Service {
         match wanted.filter(|wanted| !wanted.is_empty()) {
             Some(wanted) if !is_known(wanted) => {
                 let served = self.options.names.join(", ");
-                let message = format!("the model `{wanted}` does not exist: this server has {served}");
+                let message =
+                    format!("the model `{wanted}` does not exist: this server has {served}");
                 Err(ApiError::new(StatusCode::NOT_FOUND, message))
             }
             _ => Ok(()),

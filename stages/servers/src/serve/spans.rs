@@ -39,9 +39,6 @@ mod tests {
         }
         let found: Vec<_> =
             spans.done().into_iter().map(|span| (span.version, span.start, span.end)).collect();
-        assert_eq!(
-            found,
-            [("1".to_owned(), 0, 2), ("2".to_owned(), 2, 3), ("1".to_owned(), 3, 4)]
-        );
+        assert_eq!(found, [("1".to_owned(), 0, 2), ("2".to_owned(), 2, 3), ("1".to_owned(), 3, 4)]);
     }
 }

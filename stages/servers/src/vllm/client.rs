@@ -271,6 +271,7 @@ fn generate_request(call: &Call) -> GenerateRequest {
         stream: Some(true),
         stream_options: Some(StreamOptions { include_usage: true }),
         cache_salt: Some(call.cache_salt.clone()),
+        ..GenerateRequest::default()
     }
 }
 

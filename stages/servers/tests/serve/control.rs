@@ -56,9 +56,11 @@ fn a_client_that_leaves_frees_its_slot() {
 fn pauses_and_weights_reach_the_engine() {
     let server = Server::new();
     assert_eq!(server.get("/is_paused").json(), json!({"is_paused": false}));
-    for (query, mode) in
-        [("", Pause::Abort), ("?mode=wait", Pause::Wait), ("?mode=keep&clear_cache=false", Pause::Keep)]
-    {
+    for (query, mode) in [
+        ("", Pause::Abort),
+        ("?mode=wait", Pause::Wait),
+        ("?mode=keep&clear_cache=false", Pause::Keep),
+    ] {
         let answer = server.post(&format!("/pause{query}"), &Value::Null);
         assert_eq!(answer.json(), json!({"status": "paused"}));
         assert_eq!(server.engine.paused(), Some(mode));
@@ -91,7 +93,10 @@ fn only_health_needs_no_key() {
     let call = |headers: &str| receive(send(server.address, "GET", "/v1/models", headers, ""));
     assert_eq!(call("Authorization: Bearer sk-1234567\r\n").status, 401);
     let models = call("Authorization: Bearer sk-12345678\r\n").json();
-    assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("m"), &json!(32)));
+    assert_eq!(
+        (&models["data"][0]["id"], &models["data"][0]["max_model_len"]),
+        (&json!("m"), &json!(32))
+    );
 }
 
 #[test]

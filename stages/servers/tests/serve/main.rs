@@ -71,10 +71,19 @@ fn tokens_in_tokens_out() {
     });
     let answer = server.post(GENERATE, &body).json();
     assert_eq!(answer["request_id"], "generate-tokens-p7");
-    assert_eq!(answer["usage"], json!({"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}));
+    assert_eq!(
+        answer["usage"],
+        json!({"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9})
+    );
     let [first, second] = [0, 1].map(|choice| &answer["choices"][choice]);
-    assert_eq!((&first["token_ids"], &first["finish_reason"]), (&json!([3, 4, 5]), &json!("length")));
-    assert_eq!((&second["token_ids"], &second["finish_reason"]), (&json!([4, 5, 1]), &json!("stop")));
+    assert_eq!(
+        (&first["token_ids"], &first["finish_reason"]),
+        (&json!([3, 4, 5]), &json!("length"))
+    );
+    assert_eq!(
+        (&second["token_ids"], &second["finish_reason"]),
+        (&json!([4, 5, 1]), &json!("stop"))
+    );
     assert_eq!(second["stop_reason"], Value::Null, "an end-of-sequence token of the model");
     assert_eq!(first["weight_versions"], json!([{"version": "first", "start": 0, "end": 3}]));
     let scored = &first["logprobs"]["content"][1];
@@ -101,7 +110,8 @@ fn a_stream_of_tokens_ends_with_reason_versions_and_usage() {
 #[test]
 fn a_completion_has_text_and_logprobs() {
     let server = Server::new();
-    let body = json!({"model": "m", "prompt": ["ab", [11, 3]], "logprobs": 1, "return_token_ids": true});
+    let body =
+        json!({"model": "m", "prompt": ["ab", [11, 3]], "logprobs": 1, "return_token_ids": true});
     let answer = server.post(COMPLETIONS, &body).json();
     assert_eq!(answer["object"], "text_completion");
     let [text, ids] = [0, 1].map(|choice| &answer["choices"][choice]);
@@ -125,7 +135,8 @@ fn a_prompt_is_scored_without_sampling() {
     let choice = server.post(COMPLETIONS, &body).json()["choices"][0].take();
     assert_eq!(choice["prompt_logprobs"][0], Value::Null);
     assert_eq!(choice["prompt_logprobs"][1]["4"]["logprob"], -0.5);
-    let body = json!({"token_ids": [3, 4], "sampling_params": {"max_tokens": 1, "prompt_logprobs": 1}});
+    let body =
+        json!({"token_ids": [3, 4], "sampling_params": {"max_tokens": 1, "prompt_logprobs": 1}});
     let answer = server.post(GENERATE, &body).json();
     let place = &answer["prompt_logprobs"][1];
     assert_eq!((&place["4"]["rank"], &place["0"]["logprob"]), (&json!(3), &json!(-1.0)));
@@ -187,7 +198,8 @@ fn a_chat_is_answered_by_its_template() {
     assert_eq!(choice["finish_reason"], "length");
     assert_eq!(choice["logprobs"]["content"][1]["token"], "b");
     assert_eq!(choice["logprobs"]["content"][1]["top_logprobs"].as_array().unwrap().len(), 2);
-    let body = json!({"messages": messages, "stream": true, "stream_options": {"include_usage": true}});
+    let body =
+        json!({"messages": messages, "stream": true, "stream_options": {"include_usage": true}});
     let mut events = server.post(CHAT, &body).events();
     assert_eq!(events.pop().unwrap()["usage"]["total_tokens"], 5);
     assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
@@ -206,14 +218,22 @@ fn what_cannot_be_honoured_is_refused_by_name() {
         (GENERATE, tokens(json!({"temprature": 1})), "temprature"),
         (GENERATE, tokens(json!({"logprobs": -1})), "logprobs"),
         (GENERATE, tokens(json!({"max_tokens": 0})), "max_tokens"),
-        (GENERATE, json!({"token_ids": [3], "sampling_params": {}, "features": {"x": 1}}), "features"),
+        (
+            GENERATE,
+            json!({"token_ids": [3], "sampling_params": {}, "features": {"x": 1}}),
+            "features",
+        ),
         (COMPLETIONS, text("suffix", json!("x")), "suffix"),
         (COMPLETIONS, text("best_of", json!(2)), "best_of"),
         (COMPLETIONS, json!({"prompt": [1.5]}), "prompt"),
         (COMPLETIONS, json!({"prompt": "a", "echo": true, "stream": true}), "echo"),
         (CHAT, json!({"messages": [{"role": "user", "content": "a"}], "tools": [{}]}), "tools"),
         (CHAT, json!({"messages": [], "max_tokens": 1}), "messages"),
-        (CHAT, json!({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}), "top_logprobs"),
+        (
+            CHAT,
+            json!({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1}),
+            "top_logprobs",
+        ),
     ] {
         let (status, message, found) = server.post(path, &body).error();
         assert_eq!((status, found), (400, json!(param)), "{message}");

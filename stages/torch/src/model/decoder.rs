@@ -43,11 +43,7 @@ impl Decoder {
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or a tensor is missing, has a wrong shape or does not belong to this model.
-    pub fn load_as(
-        config: ModelConfig,
-        folder: &Path,
-        device: Device,
-    ) -> Result<Self, TorchError> {
+    pub fn load_as(config: ModelConfig, folder: &Path, device: Device) -> Result<Self, TorchError> {
         let checkpoint = Checkpoint::open(folder, &config)?;
         let decoder = Self::allocate(config, device)?;
         let mut scratch = Scratch::default();

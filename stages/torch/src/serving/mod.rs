@@ -156,9 +156,8 @@ impl TorchServing {
             token_limit: self.limits.context,
         };
         let (seed, label) = (config.seed, Arc::clone(&config.label));
-        let worker =
-            Worker::new(decoder, capacity, received, Arc::clone(&counters), seed, label)
-                .map_err(TorchError::from)?;
+        let worker = Worker::new(decoder, capacity, received, Arc::clone(&counters), seed, label)
+            .map_err(TorchError::from)?;
         let threads = config.threads_per_instance;
         let thread = std::thread::Builder::new()
             .name(format!("serve-{number}"))
@@ -185,7 +184,9 @@ fn run(mut worker: Worker) {
 impl TorchServingConfig {
     fn limits(&self, model: &ModelConfig) -> Result<ServingLimits, TorchServingError> {
         let at_least_one = |option, found: usize| match found {
-            0 => Err(TorchServingError::Option { option, expected: "at least 1".to_owned(), found }),
+            0 => {
+                Err(TorchServingError::Option { option, expected: "at least 1".to_owned(), found })
+            }
             _ => Ok(()),
         };
         at_least_one("instances", self.instances)?;

@@ -30,9 +30,6 @@ pub struct GenerateRequest {
     /// Prompts share the KV cache of a common prefix only if their salts are equal. At most 1,024 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<String>,
-    /// The options of a stream.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stream_options: Option<StreamOptions>,
     /// Options that this struct does not have. A server that cannot honour one must refuse the request.
     #[serde(flatten)]
     pub other: Map<String, Value>,

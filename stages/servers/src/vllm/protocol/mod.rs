@@ -19,7 +19,7 @@ pub use control::{
 };
 pub use generate::{
     GenerateChoice, GenerateRequest, GenerateResponse, Logprob, Logprobs, PromptLogprob,
-    PromptLogprobs,    SamplingParams, Usage, WeightVersionSpan,
+    PromptLogprobs, SamplingParams, Usage, WeightVersionSpan,
 };
 
 /// The prefix that a server puts before the `request_id` of a [`GenerateRequest`]. [`AbortRequest`] needs ids with this prefix.
