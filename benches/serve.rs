@@ -95,7 +95,7 @@ fn in_process(folder: &Path, sizes: Sizes) -> Outcome<impl FnMut(u32) -> Outcome
     engine.wake_by(Arc::new(move || {
         let _gone = wake.send(());
     }));
-    Ok(move |run: u32| {
+    Ok(move |run: u32| -> Outcome<f64> {
         let begun = Instant::now();
         for prompt in 0..sizes.running {
             engine.generate(Request {

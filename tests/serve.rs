@@ -1,5 +1,10 @@
 //! Tests of `rollpacker serve` with a model created for the test.
 #![cfg(all(feature = "servers", feature = "torch"))]
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, and prints that it is skipped"
+)]
 
 #[path = "../stages/servers/tests/serve/client.rs"]
 #[allow(dead_code, reason = "the tests of the server use other parts")]

@@ -246,12 +246,13 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
     let _handler_is_gone = stop.wait_for(|stop| *stop).await;
 }
 
-/// Waits until the engine fails, and returns the reason.
+/// Waits until the engine has failed and its calls have had the time to answer with the error. Returns the reason.
 async fn failure(engine: &dyn ServingEngine) -> String {
     let mut check = tokio::time::interval(CHECK);
     loop {
         check.tick().await;
         if let Some(reason) = engine.failure() {
+            check.tick().await;
             return reason;
         }
     }

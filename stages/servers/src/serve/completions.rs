@@ -192,10 +192,7 @@ impl Completion {
 
     /// Returns the choices of the prompt number `at`.
     fn choices(&self, service: &Service, at: usize, answer: Answer) -> Vec<CompletionChoice> {
-        let Answer { prompt, mut choices } = answer;
-        if choices.is_empty() {
-            choices = vec![Choice::unsampled(); self.job.options.n as usize];
-        }
+        let Answer { prompt, choices } = answer;
         let first = at as u32 * self.job.options.n;
         let choices = (first..).zip(choices);
         choices.map(|(index, choice)| self.choice(service, index, at, choice, &prompt)).collect()

@@ -50,7 +50,7 @@ pub(super) struct End {
 
 impl Choice {
     /// Returns the choice of a request that only scores its prompt.
-    pub(super) fn unsampled() -> Self {
+    fn unsampled() -> Self {
         let end = End { reason: FinishReason::Length, stop: None };
         Self { tokens: Vec::new(), text: String::new(), end }
     }
@@ -145,8 +145,14 @@ impl Service {
         for (_running, collected) in submitted {
             let collected = collected.await.map_err(|_dropped| self.stopped())?;
             let Collected { prompt, responses } = collected.map_err(ApiError::internal)?;
-            let choices = responses.into_iter().map(|sampled| self.choice(job, sampled, text));
-            answers.push(Answer { prompt, choices: choices.collect::<Result<_, _>>()? });
+            let choices = match job.options.only_scores() {
+                true => vec![Choice::unsampled(); job.options.n as usize],
+                false => responses
+                    .into_iter()
+                    .map(|sampled| self.choice(job, sampled, text))
+                    .collect::<Result<_, _>>()?,
+            };
+            answers.push(Answer { prompt, choices });
         }
         Ok(answers)
     }

@@ -139,7 +139,22 @@ fn a_prompt_is_scored_without_sampling() {
         json!({"token_ids": [3, 4], "sampling_params": {"max_tokens": 1, "prompt_logprobs": 1}});
     let answer = server.post(GENERATE, &body).json();
     let place = &answer["prompt_logprobs"][1];
+    assert_eq!(answer["choices"][0]["token_ids"], json!([3]));
     assert_eq!((&place["4"]["rank"], &place["0"]["logprob"]), (&json!(3), &json!(-1.0)));
+}
+
+#[test]
+fn a_call_that_only_scores_has_empty_choices() {
+    let server = Server::new();
+    let body = json!({"token_ids": [3, 4], "sampling_params": {"max_tokens": 0, "prompt_logprobs": 0, "n": 2}});
+    let answer = server.post(GENERATE, &body).json();
+    assert_eq!(answer["prompt_logprobs"].as_array().unwrap().len(), 2);
+    let choices = answer["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 2);
+    assert_eq!(
+        (&choices[1]["token_ids"], &choices[1]["finish_reason"]),
+        (&json!([]), &json!("length"))
+    );
 }
 
 #[test]

@@ -4,20 +4,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::rollout::sampling::RandomStream;
-use rollpacker_stages::serving::{
-    Generation, GenerationId, Pause, ServedToken, TokenLogprob, TokenReceiver,
-};
-use tch::{Kind, TchError, Tensor};
+use rollpacker_stages::serving::{Generation, GenerationId, Pause, TokenReceiver};
+use tch::TchError;
 use tokio::sync::oneshot;
 
 use super::counters::Counters;
 use super::logprobs;
 use crate::model::Decoder;
-use crate::rollout::generator::{Capacity, Ended, Generator, GeneratorError, TakenUp};
+use crate::rollout::generator::{Capacity, Generator, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
 /// The channel on which the caller learns that a command has taken effect.
@@ -38,24 +35,24 @@ pub(super) enum Command {
 
 /// The state of an instance, owned by its thread.
 pub(super) struct Worker {
-    generator: Generator<Decoder>,
+    pub(super) generator: Generator<Decoder>,
     commands: Receiver<Command>,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     /// The requests in the generator.
-    open: BTreeMap<GenerationId, OpenGeneration>,
+    pub(super) open: BTreeMap<GenerationId, OpenGeneration>,
     /// The requests that arrived during a pause, in order.
     held: VecDeque<Generation>,
     gate: Gate,
     seed: u64,
-    label: Arc<str>,
+    pub(super) label: Arc<str>,
     /// Number of times that weights were loaded. A cache that other weights computed has another number, so it is not copied.
     loads: u64,
 }
 
 /// A request whose responses are being generated.
-struct OpenGeneration {
-    receiver: Box<dyn TokenReceiver>,
-    logprobs: Option<u32>,
+pub(super) struct OpenGeneration {
+    pub(super) receiver: Box<dyn TokenReceiver>,
+    pub(super) logprobs: Option<u32>,
     samples: u32,
     /// Number of samples that have not ended.
     unfinished: u32,
@@ -244,7 +241,7 @@ impl Worker {
         Ok(())
     }
 
-    fn close_if_drained(&mut self) {
+    pub(super) fn close_if_drained(&mut self) {
         if matches!(self.gate, Gate::Draining(_)) && self.generator.is_idle() {
             self.close();
         }
@@ -263,84 +260,8 @@ impl Worker {
         answer(reply);
     }
 
-    /// Runs one decode iteration, which samples a token for every running response.
-    fn iterate(&mut self) -> Result<(), GeneratorError> {
-        let taken_up = self.generator.take_up(Nanos(0), usize::MAX)?;
-        let logits = self.generator.logits()?;
-        let allowed = self.without_stop_tokens(&logits)?;
-        let sampled = self.generator.sample(allowed.as_ref().unwrap_or(&logits))?;
-        self.count_iteration(taken_up);
-        self.report(&logits, &sampled.tokens)?;
-        for Ended { sequence, reason } in self.generator.take_in(sampled)? {
-            self.end(sequence.id, reason);
-        }
-        self.count_requests();
-        self.close_if_drained();
-        Ok(())
-    }
-
-    /// Returns the logits without the stop tokens of responses that are too short to end, if there are any. The sampler does the same for the
-    /// end-of-sequence tokens of the model.
-    fn without_stop_tokens(&self, logits: &Tensor) -> Result<Option<Tensor>, TchError> {
-        let vocab = logits.size2()?.1;
-        let rows = self.generator.running().enumerate().filter(|(_, one)| !one.may_end());
-        let places: Vec<i64> = rows
-            .flat_map(|(row, sequence)| {
-                let tokens = sequence.ends.stop_token_ids.iter();
-                tokens.map(move |token| row as i64 * vocab + i64::from(*token))
-            })
-            .collect();
-        if places.is_empty() {
-            return Ok(None);
-        }
-        let places = Tensor::f_from_slice(&places)?.f_to_device(logits.device())?;
-        let mask = Tensor::f_zeros([logits.size2()?.0 * vocab], (Kind::Bool, logits.device()))?;
-        let mask = mask.f_index_fill(0, &places, 1)?.f_view_as(logits)?;
-        logits.f_masked_fill(&mask, f64::NEG_INFINITY).map(Some)
-    }
-
-    /// Passes the sampled tokens, one per running response, to their receivers.
-    fn report(&mut self, logits: &Tensor, tokens: &[i64]) -> Result<(), TchError> {
-        let mut scored = self.scores(logits, tokens)?;
-        let Self { generator, open, label, .. } = self;
-        for (row, (sequence, token)) in generator.running().zip(tokens).enumerate() {
-            if let Some(open) = open.get_mut(&generation_of(sequence.id)) {
-                let (id, version) = (*token as i32, Arc::clone(label));
-                let token = ServedToken { id, logprob: scored.remove(&row), version };
-                open.receiver.token(sequence.id.sample, token);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the log-probabilities of the tokens of the rows whose requests want them.
-    fn scores(
-        &self,
-        logits: &Tensor,
-        tokens: &[i64],
-    ) -> Result<BTreeMap<usize, TokenLogprob>, TchError> {
-        let wanted = |sequence: &Sequence| self.open.get(&generation_of(sequence.id))?.logprobs;
-        let rows = self.generator.running().enumerate();
-        let rows: Vec<(usize, u32)> =
-            rows.filter_map(|(row, sequence)| Some((row, wanted(sequence)?))).collect();
-        let Some(top) = rows.iter().map(|(_, top)| *top).max() else { return Ok(BTreeMap::new()) };
-        let scored = if rows.len() == tokens.len() {
-            logprobs::of_rows(logits, tokens, top)?
-        } else {
-            let places: Vec<i64> = rows.iter().map(|(row, _)| *row as i64).collect();
-            let tokens: Vec<i64> = rows.iter().map(|(row, _)| tokens[*row]).collect();
-            let places = Tensor::f_from_slice(&places)?.f_to_device(logits.device())?;
-            logprobs::of_rows(&logits.f_index_select(0, &places)?, &tokens, top)?
-        };
-        let own = scored.into_iter().zip(rows).map(|(mut scored, (row, top))| {
-            scored.top.truncate(top as usize);
-            (row, scored)
-        });
-        Ok(own.collect())
-    }
-
     /// Reports the end of a response, and forgets its request with the last one.
-    fn end(&mut self, id: SampleId, reason: FinishReason) {
+    pub(super) fn end(&mut self, id: SampleId, reason: FinishReason) {
         self.counters.end();
         let generation = generation_of(id);
         let Some(open) = self.open.get_mut(&generation) else { return };
@@ -351,17 +272,7 @@ impl Worker {
         }
     }
 
-    fn count_iteration(&self, taken_up: TakenUp) {
-        let rows = self.generator.running().len() as u64;
-        self.counters.update(|statistics| {
-            statistics.iterations += 1;
-            statistics.sampled_tokens += rows;
-            statistics.prefilled_tokens += taken_up.prefilled as u64;
-            statistics.preemptions += taken_up.preempted as u64;
-        });
-    }
-
-    fn count_requests(&self) {
+    pub(super) fn count_requests(&self) {
         let running = self.generator.running();
         let (count, tokens) = (running.len() as u64, running.map(Sequence::tokens).sum::<usize>());
         let held: u64 = self.held.iter().map(|held| u64::from(held.samples)).sum();
@@ -373,7 +284,7 @@ impl Worker {
     }
 }
 
-fn generation_of(id: SampleId) -> GenerationId {
+pub(super) fn generation_of(id: SampleId) -> GenerationId {
     GenerationId(id.prompt.0)
 }
 
