@@ -83,6 +83,8 @@ pub mod stages {
     pub use rollpacker_rewards as rewards;
     #[cfg(feature = "code")]
     pub use rollpacker_sandbox as sandbox;
+    #[cfg(feature = "servers")]
+    pub use rollpacker_servers as servers;
     pub use rollpacker_simulated as simulated;
     pub use rollpacker_stages::*;
     #[cfg(feature = "torch")]

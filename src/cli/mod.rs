@@ -3,6 +3,8 @@
 mod data;
 mod profile;
 mod score;
+#[cfg(all(feature = "servers", feature = "torch"))]
+mod serve;
 #[cfg(feature = "torch")]
 mod sft;
 mod simulate;
@@ -47,6 +49,9 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Measure the iteration times of the rollout engine over batch sizes, lengths and instance counts.
     Profile(profile::ProfileArgs),
+    /// Serve a model over HTTP with vLLM's protocol, on the built-in torch engine.
+    #[cfg(all(feature = "servers", feature = "torch"))]
+    Serve(serve::ServeArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Inspect, validate, convert and generate prompt datasets.
@@ -120,6 +125,8 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Sft(_) => Ok(WithoutTorch::refuse("sft")),
         Command::Simulate(args) => simulate::run(args, app),
         Command::Profile(args) => profile::run(args, app),
+        #[cfg(all(feature = "servers", feature = "torch"))]
+        Command::Serve(args) => serve::run(&args),
         Command::Score(args) => score::run(args, app),
         Command::Data(args) => data::run(args),
     }

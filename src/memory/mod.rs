@@ -21,6 +21,8 @@ pub use available::{Available, Limit, available};
 #[cfg(all(feature = "torch", feature = "cli"))]
 pub(crate) use fine_tuning::{Batches, fine_tuning, least_bytes_of_tokens};
 pub(crate) use model::judges;
+#[cfg(all(feature = "servers", feature = "torch"))]
+pub(crate) use model::serving;
 pub use part::MemoryPart;
 #[cfg(feature = "cli")]
 pub(crate) use simulation::simulation;

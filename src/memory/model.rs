@@ -54,6 +54,13 @@ pub(crate) fn judges(section: &raw::Reward) -> impl Iterator<Item = MemoryPart> 
     names.into_iter().filter_map(|name| judge(name, section.options.get(name)?))
 }
 
+/// Returns the weights of a served model, which its instances share.
+#[cfg(all(feature = "servers", feature = "torch"))]
+pub(crate) fn serving(folder: &Path, model: &ModelConfig) -> MemoryPart {
+    let settings = [setting("--model", folder.display())];
+    MemoryPart::new("the weights of the model", settings, [weights(model)])
+}
+
 fn judge(name: &str, options: &Table) -> Option<MemoryPart> {
     let text = |key: &str| options.get(key).and_then(Value::as_str);
     let is_resident = text("kind").unwrap_or(name) == "judge"

@@ -12,5 +12,6 @@ pub mod metrics;
 pub mod reward;
 pub mod rollout;
 pub mod secret;
+pub mod serving;
 pub mod testkit;
 pub mod train;

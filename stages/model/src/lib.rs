@@ -18,6 +18,8 @@ pub mod prompt;
 pub mod rope;
 pub mod tensor_file;
 #[cfg(feature = "tokenizer")]
+pub mod text_stream;
+#[cfg(feature = "tokenizer")]
 mod token_bound;
 #[cfg(feature = "tokenizer")]
 pub mod tokenizer;
@@ -47,5 +49,7 @@ pub use error::ModelError;
 #[cfg(feature = "tokenizer")]
 pub use prompt::{Encoded, PromptEncoder};
 pub use rope::Rope;
+#[cfg(feature = "tokenizer")]
+pub use text_stream::TextStream;
 #[cfg(feature = "tokenizer")]
 pub use tokenizer::Tokenizer;

@@ -221,6 +221,14 @@ pub enum RolloutError {
     /// The engine violates its contract.
     #[error("the rollout engine violates its contract: {0}")]
     Violation(Box<EngineViolation>),
+    /// No instance of the engine was available for too long. The run can be resumed when one is.
+    #[error("no inference server was in rotation for {seconds} s; the last fault: {reason}")]
+    Unavailable {
+        /// The limit of the wait, in whole seconds.
+        seconds: u64,
+        /// The last fault of an instance.
+        reason: String,
+    },
     /// An engine instance failed while generating.
     #[error("rollout engine instance {instance} failed: {reason}")]
     Engine {

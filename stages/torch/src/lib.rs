@@ -1,8 +1,9 @@
-//! The stages on libtorch: the model, a rollout engine, a trainer, and a judge in process.
+//! The stages on libtorch: the model, a rollout engine, a trainer, a judge in process, and an engine for servers.
 //!
 //! Architecture invariant: no scheduling decisions.
 
 pub mod judge;
 pub mod model;
 pub mod rollout;
+pub mod serving;
 pub mod train;

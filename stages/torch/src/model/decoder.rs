@@ -35,7 +35,15 @@ impl Decoder {
     /// Returns an error if a file cannot be read, the configuration is rejected, or a tensor is missing, has a wrong shape or does not
     /// belong to this model.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TorchError> {
-        let config = ModelConfig::from_folder(folder)?;
+        Self::load_as(ModelConfig::from_folder(folder)?, folder, device)
+    }
+
+    /// Loads the safetensors files of a folder as the weights of a model of the configuration `config`. Other files of the folder are not
+    /// read.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read, or a tensor is missing, has a wrong shape or does not belong to this model.
+    pub fn load_as(config: ModelConfig, folder: &Path, device: Device) -> Result<Self, TorchError> {
         let checkpoint = Checkpoint::open(folder, &config)?;
         let decoder = Self::allocate(config, device)?;
         let mut scratch = Scratch::default();

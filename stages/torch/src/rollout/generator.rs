@@ -140,6 +140,11 @@ impl<N: Network> Generator<N> {
         self.scheduler.running()
     }
 
+    /// Returns the number of waiting sequences.
+    pub(crate) fn waiting(&self) -> usize {
+        self.scheduler.waiting()
+    }
+
     /// Returns the number of tokens of the waiting sequences.
     pub(crate) fn in_line(&self) -> usize {
         self.scheduler.in_line()
@@ -177,20 +182,38 @@ impl<N: Network> Generator<N> {
 
     /// Samples the next token of every running sequence.
     pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
-        let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
-        let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
-        let draws: Vec<Draw> = self.scheduler.running_mut().map(Sequence::draw).collect();
         if let Some(passes) = self.passes {
+            let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
+            let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
+            let draws = self.draws();
             return self.decode_in(passes, &lengths, &tokens, &draws);
         }
+        let logits = self.logits()?;
+        self.sample(&logits)
+    }
+
+    /// Returns the logits of the next token of every running sequence, `[n, vocab]`, in the order of [`running`](Self::running).
+    pub(crate) fn logits(&mut self) -> Result<Tensor, GeneratorError> {
+        let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
         let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
-        let ids: Vec<i64> = tokens.into_iter().map(i64::from).collect();
+        let ids: Vec<i64> = self.running().map(Sequence::last_token).map(i64::from).collect();
         let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
         let plan = self.cache.plan(&lengths)?;
         let Self { network, cache, .. } = self;
         let hidden = network
             .forward(&ids, &positions, &mut |layer, q, k, v| cache.decode(layer, &plan, q, k, v))?;
-        Ok(self.sampler.sample(&network.logits(&hidden)?, &draws)?)
+        Ok(network.logits(&hidden)?)
+    }
+
+    /// Samples the next token of every running sequence from `logits [n, vocab]`. Must be called once per iteration, because it advances the
+    /// random streams.
+    pub(crate) fn sample(&mut self, logits: &Tensor) -> Result<Sampled, GeneratorError> {
+        let draws = self.draws();
+        Ok(self.sampler.sample(logits, &draws)?)
+    }
+
+    fn draws(&mut self) -> Vec<Draw> {
+        self.scheduler.running_mut().map(Sequence::draw).collect()
     }
 
     /// Decodes as [`decode`](Self::decode) does, in passes. Padding rows repeat the draw of the pass's last row; their tokens are dropped.

@@ -112,6 +112,11 @@ impl Scheduler {
         self.running().chain(&self.waiting).map(Sequence::tick).min().unwrap_or(Tick::MAX)
     }
 
+    /// Returns the number of waiting responses.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Returns the number of tokens of the waiting responses.
     pub(super) fn in_line(&self) -> usize {
         self.waiting.iter().map(Sequence::tokens).sum()

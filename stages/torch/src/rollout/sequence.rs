@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
+use rollpacker_stages::serving::EndTokens;
 
 use super::race::Launch;
 use super::sampling::{RandomStream, Sampling};
@@ -29,6 +30,8 @@ pub(crate) struct Sequence {
     pub(crate) prompt_ids: Arc<[i32]>,
     /// The sampling options of the response's tokens, and their number.
     pub(crate) sampling: Sampling,
+    /// The tokens that end the response; by default those of the model.
+    pub(crate) ends: EndTokens,
     /// Forced length of the response, if lengths are replayed.
     pub(crate) forced_length: Option<u32>,
     /// The circumstances of the request, used in lockstep.
@@ -56,6 +59,7 @@ impl Sequence {
             id,
             prompt_ids,
             sampling,
+            ends: EndTokens::default(),
             forced_length: None,
             launch: Launch::default(),
             cached: 0,
@@ -72,6 +76,11 @@ impl Sequence {
     /// Sets the length at which the response is forced to end, if any.
     pub(crate) fn forced_to(self, forced_length: Option<u32>) -> Self {
         Self { forced_length, ..self }
+    }
+
+    /// Sets the tokens that end the response.
+    pub(crate) fn ending_at(self, ends: EndTokens) -> Self {
+        Self { ends, ..self }
     }
 
     /// Sets the circumstances of the request.
@@ -130,6 +139,11 @@ impl Sequence {
         self.started.get_or_insert(now);
     }
 
+    /// Returns `true` if the next token may end the response.
+    pub(crate) fn may_end(&self) -> bool {
+        self.response_ids.len() >= self.sampling.min_new_tokens as usize
+    }
+
     /// Returns the inputs that determine the next token, and advances the random stream.
     pub(crate) fn draw(&mut self) -> Draw {
         let length = self.response_ids.len() + 1;
@@ -137,7 +151,7 @@ impl Sequence {
         Draw {
             sampling: self.sampling,
             uniform: self.stream.uniform(),
-            may_end: forced.is_none() && length > self.sampling.min_new_tokens as usize,
+            may_end: forced.is_none() && (self.ends.ignore_eos || self.may_end()),
             must_end: forced.is_some_and(|forced| length >= forced),
         }
     }
@@ -154,7 +168,8 @@ impl Sequence {
         self.response_ids.push(token);
         self.logprobs.push(logprob);
         self.token_versions.push(version);
-        if eos.contains(&token) {
+        let is_eos = !self.ends.ignore_eos && eos.contains(&token);
+        if is_eos || self.ends.stop_token_ids.contains(&token) {
             Some(FinishReason::Stop)
         } else {
             (self.response_ids.len() >= self.sampling.max_new_tokens as usize)
@@ -208,6 +223,18 @@ mod tests {
         assert_eq!(ending.push(9, -1.0, PolicyVersion(0), &[9]), Some(FinishReason::Stop));
         let mut cut = sequence(Sampling::unrestricted(1));
         assert_eq!(cut.push(7, -1.0, PolicyVersion(0), &[9]), Some(FinishReason::Length));
+    }
+
+    #[test]
+    fn a_response_ends_at_its_own_tokens_and_may_ignore_those_of_the_model() {
+        let ends = EndTokens { ignore_eos: true, stop_token_ids: Arc::from([5]) };
+        let sampling = Sampling { min_new_tokens: 1, ..Sampling::unrestricted(9) };
+        let mut ending = sequence(sampling).ending_at(ends);
+        assert!(ending.draw().may_end, "tokens that do not end the response are not held back");
+        assert!(!ending.may_end());
+        assert_eq!(ending.push(9, -1.0, PolicyVersion(0), &[9]), None);
+        assert!(ending.may_end());
+        assert_eq!(ending.push(5, -1.0, PolicyVersion(0), &[9]), Some(FinishReason::Stop));
     }
 
     #[test]

@@ -1,0 +1,259 @@
+//! `rollpacker serve`: a model behind vLLM's HTTP protocol.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use clap::Args;
+use rollpacker_dataflow::clock::WallClock;
+use rollpacker_dataflow::exit::exit_now;
+use rollpacker_model::{ChatTemplate, PromptEncoder, Tokenizer};
+use rollpacker_servers::serve::{ServeOptions, Service};
+use rollpacker_stages::secret;
+use rollpacker_stages::serving::ServingEngine;
+use rollpacker_torch::model::{Decoder, DeviceChoice};
+use rollpacker_torch::serving::{TorchServing, TorchServingConfig, TorchServingError};
+use serde_json::json;
+use tch::Device;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::bad_input;
+use crate::memory::{Estimate, serving};
+use crate::terminal;
+
+/// The label of the weights before the first `/update_weight_version`, as in vLLM.
+const FIRST_LABEL: &str = "default";
+/// The time in which calls must end after their requests were aborted.
+const AFTER_ABORT: Duration = Duration::from_secs(5);
+/// The interval at which the engine is checked for a failure.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// Serve a model over HTTP with vLLM's protocol, on the built-in torch engine.
+///
+/// Calls: `/inference/v1/generate`, `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`, `/version`, `/metrics`, `/pause`,
+/// `/resume`, `/is_paused`, `/abort_requests`, `/collective_rpc` for `reload_weights`, `/update_weight_version`, `/weight_info` and
+/// `/reset_prefix_cache`. A parameter that the engine cannot honour is refused by name. When the server listens, it prints its address as one
+/// JSON object. SIGTERM or Ctrl-C stops it: calls may end within `--shutdown-timeout`, then they are aborted and return their tokens.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Model folder in Hugging Face format, with tokenizer.
+    #[arg(long)]
+    model: PathBuf,
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// Names by which requests call the model [default: the folder as written].
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    served_model_name: Vec<String>,
+    /// Number of engine instances, each with its own KV cache, from 1 to 1024. They share the weights.
+    #[arg(long, default_value_t = 1)]
+    instances: usize,
+    /// Number of CPU threads of an instance, from 1 to 1024.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Maximum number of responses that an instance runs at once, from 1 to 65536. (verl: rollout.max_num_seqs)
+    #[arg(long, alias = "slots", default_value_t = 64)]
+    max_num_seqs: usize,
+    /// Maximum number of tokens in the KV cache of an instance, prompts included.
+    #[arg(long, default_value_t = 262_144)]
+    kv_cache_tokens: usize,
+    /// Maximum number of tokens of a prompt and its response [default: those of the model, at most --kv-cache-tokens].
+    #[arg(long)]
+    max_model_len: Option<usize>,
+    /// Device: auto, cpu, cuda or cuda:INDEX.
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Seed of the responses to requests without a seed.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Environment variable with the key that calls must send as `Authorization: Bearer KEY`; `/health` needs none [default: no key].
+    #[arg(long, value_name = "NAME")]
+    api_key_env: Option<String>,
+    /// Seconds in which running calls may end after a signal, from 0 to 86400.
+    #[arg(long, default_value_t = 10)]
+    shutdown_timeout: u64,
+}
+
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    let (engine, service) = match args.open() {
+        Ok(opened) => opened,
+        Err(error) => return Ok(bad_input(&error)),
+    };
+    let stop = stop_on_signal()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("http")
+        .enable_all()
+        .build()
+        .context("cannot start the threads of the server")?;
+    runtime.block_on(args.serve(engine, service, stop))?;
+    // Connections that are still open must not delay the end.
+    runtime.shutdown_background();
+    Ok(ExitCode::SUCCESS)
+}
+
+impl ServeArgs {
+    fn open(&self) -> anyhow::Result<(Arc<TorchServing>, Arc<Service>)> {
+        self.check()?;
+        let api_key = self.api_key_env.as_deref().map(key).transpose()?;
+        let folder = &self.model;
+        let device = self.device.parse::<DeviceChoice>()?.resolve()?;
+        let model = Decoder::check_folder(folder)?;
+        if device == Device::Cpu {
+            Estimate::default().with(serving(folder, &model)).check()?;
+        }
+        let encoder = PromptEncoder {
+            tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
+            template: ChatTemplate::from_folder(folder)?,
+        };
+        let engine = TorchServing::start(folder, device, &self.config()).map_err(with_flag)?;
+        let engine = Arc::new(engine);
+        let names = match self.served_model_name.as_slice() {
+            [] => vec![folder.display().to_string()],
+            names => names.to_vec(),
+        };
+        let options = ServeOptions { names, root: folder.display().to_string(), api_key };
+        let clock = Arc::new(WallClock::start());
+        let service = Service::new(engine.clone(), Arc::new(encoder), options, clock);
+        Ok((engine, Arc::new(service)))
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let within = |option: &str, found: usize, most: usize| {
+            ensure!(
+                (1..=most).contains(&found),
+                "option `{option}`: expected 1 to {most}, found {found}"
+            );
+            Ok(())
+        };
+        within("--instances", self.instances, 1024)?;
+        within("--threads", self.threads, 1024)?;
+        within("--max-num-seqs", self.max_num_seqs, 1 << 16)?;
+        within("--kv-cache-tokens", self.kv_cache_tokens, 1 << 40)?;
+        let found = self.shutdown_timeout;
+        ensure!(
+            found <= 86_400,
+            "option `--shutdown-timeout`: expected at most 86400 seconds, found {found}"
+        );
+        Ok(())
+    }
+
+    fn config(&self) -> TorchServingConfig {
+        TorchServingConfig {
+            instances: self.instances,
+            threads_per_instance: self.threads,
+            max_running: self.max_num_seqs,
+            kv_cache_tokens: self.kv_cache_tokens,
+            context: self.max_model_len,
+            seed: self.seed,
+            label: FIRST_LABEL.into(),
+        }
+    }
+
+    /// Serves until a signal arrives or the engine fails.
+    async fn serve(
+        &self,
+        engine: Arc<TorchServing>,
+        service: Arc<Service>,
+        stop: watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
+        let place = (self.host.as_str(), self.port);
+        let listener = TcpListener::bind(place).await;
+        let listener =
+            listener.with_context(|| format!("cannot listen on {}:{}", self.host, self.port))?;
+        self.announce(&listener)?;
+        let mut server = Box::pin(Arc::clone(&service).run(listener, stopped(stop.clone())));
+        let grace = Duration::from_secs(self.shutdown_timeout);
+        let grace_is_over = async {
+            stopped(stop).await;
+            tokio::time::sleep(grace).await;
+        };
+        tokio::select! {
+            served = &mut server => return served.context("the server failed"),
+            reason = failure(&*engine) => bail!("the engine failed: {reason}"),
+            () = grace_is_over => {}
+        }
+        let aborted = service.abort_all();
+        if aborted > 0 {
+            terminal::warn(&format!("aborted {aborted} calls that had not ended after {grace:?}"));
+        }
+        // A client that does not read its answer must not keep the server.
+        match tokio::time::timeout(AFTER_ABORT, server).await {
+            Ok(served) => served.context("the server failed"),
+            Err(_connections_left) => Ok(()),
+        }
+    }
+
+    /// Prints the address as one JSON object, so that a program that started the server can read it.
+    fn announce(&self, listener: &TcpListener) -> anyhow::Result<()> {
+        let address = listener.local_addr().context("cannot read the address of the server")?;
+        if !address.ip().is_loopback() && self.api_key_env.is_none() {
+            terminal::warn(
+                "other machines can use this server and replace its weights: it has no --api-key-env",
+            );
+        }
+        let line = json!({ "url": format!("http://{address}"), "model": self.model });
+        terminal::print_line(&line.to_string()).context("cannot print")
+    }
+}
+
+/// Returns an error of the engine's options under the name of the flag.
+fn with_flag(error: TorchServingError) -> anyhow::Error {
+    match error {
+        TorchServingError::Option { option, expected, found } => {
+            let flag = option.replace('_', "-");
+            anyhow!("option `--{flag}`: expected {expected}, found {found}")
+        }
+        error => error.into(),
+    }
+}
+
+/// Returns the key in an environment variable, which is redacted in all output from now on.
+fn key(name: &str) -> anyhow::Result<String> {
+    let key = std::env::var(name).unwrap_or_default();
+    ensure!(
+        !key.trim().is_empty(),
+        "option `--api-key-env`: expected the name of an environment variable that has a key, found `{}`",
+        secret::quote(name, 100)
+    );
+    secret::keep(&key);
+    Ok(key.trim().to_owned())
+}
+
+/// Returns a value that becomes `true` when a signal arrives. A second signal ends the process at once.
+fn stop_on_signal() -> anyhow::Result<watch::Receiver<bool>> {
+    let (stop, stopping) = watch::channel(false);
+    let asked = AtomicBool::new(false);
+    let handler = move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            exit_now(130);
+        }
+        stop.send_replace(true);
+        terminal::warn("the server ends after its running calls; a second signal ends it now");
+    };
+    ctrlc::set_handler(handler).context("cannot listen for signals")?;
+    Ok(stopping)
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    let _handler_is_gone = stop.wait_for(|stop| *stop).await;
+}
+
+/// Waits until the engine has failed and its calls have had the time to answer with the error. Returns the reason.
+async fn failure(engine: &dyn ServingEngine) -> String {
+    let mut check = tokio::time::interval(CHECK);
+    loop {
+        check.tick().await;
+        if let Some(reason) = engine.failure() {
+            check.tick().await;
+            return reason;
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Decoding of a response while it is sampled.
+
+use super::{ModelError, Tokenizer};
+
+/// The text of a response that grows by one token at a time.
+///
+/// The text of a token depends on its neighbors: spaces, and characters of several tokens. A window of the last tokens is decoded with each new
+/// one, and text that ends in an incomplete character is held back. The parts concatenate to the text of all tokens.
+#[derive(Clone, Debug)]
+pub struct TextStream {
+    skip_special: bool,
+    ids: Vec<i32>,
+    /// Start of the window.
+    start: usize,
+    /// End of the tokens whose text was returned.
+    returned: usize,
+}
+
+impl TextStream {
+    /// Creates a stream without tokens. With `skip_special`, special tokens have no text.
+    #[must_use]
+    pub fn new(skip_special: bool) -> Self {
+        Self { skip_special, ids: Vec::new(), start: 0, returned: 0 }
+    }
+
+    /// Adds a token. Returns the text that is complete now.
+    ///
+    /// # Errors
+    /// Returns an error if the tokenizer's decoder fails.
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: i32) -> Result<String, ModelError> {
+        self.ids.push(id);
+        self.advance(tokenizer, false)
+    }
+
+    /// Returns the text that is left, incomplete characters included.
+    ///
+    /// # Errors
+    /// Returns an error if the tokenizer's decoder fails.
+    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<String, ModelError> {
+        self.advance(tokenizer, true)
+    }
+
+    fn advance(&mut self, tokenizer: &Tokenizer, to_end: bool) -> Result<String, ModelError> {
+        let before = tokenizer.decode(&self.ids[self.start..self.returned], self.skip_special)?;
+        let text = tokenizer.decode(&self.ids[self.start..], self.skip_special)?;
+        let is_complete = to_end || !text.ends_with(char::REPLACEMENT_CHARACTER);
+        let Some(new) = text.get(before.len()..).filter(|new| is_complete && !new.is_empty())
+        else {
+            return Ok(String::new());
+        };
+        (self.start, self.returned) = (self.returned, self.ids.len());
+        Ok(new.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_concatenate_to_the_text() {
+        let tokenizer = Tokenizer::characters("ab é").unwrap();
+        let ids = tokenizer.encode("a bé<|eos|>b").unwrap();
+        let mut stream = TextStream::new(true);
+        let parts: Vec<String> =
+            ids.iter().map(|id| stream.push(&tokenizer, *id).unwrap()).collect();
+        assert_eq!(parts, ["a", " ", "b", "é", "", "b"]);
+        assert_eq!(stream.finish(&tokenizer).unwrap(), "");
+    }
+}

@@ -1,0 +1,155 @@
+//! The canary: proof that a server samples from the weights that were delivered to it.
+//!
+//! A server can accept a load and keep the old weights, and no call of its protocol shows it: labels are whatever the client set, and
+//! checksums may be those of tensors that are not in use. The canary scores fixed tokens on the server and in the trainer's own forward pass.
+//!
+//! Two rules decide. The figures must be within bounds that cover the difference between two implementations. And the scores must follow
+//! the update: if the trainer's scores moved by more than the usual difference between server and trainer, the server's scores must now be
+//! nearer to the new scores than to the old ones. The second rule finds a server that is one update behind, which the first cannot: an
+//! update moves scores less than half precision does.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The tokens and the bounds of the canary.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CanaryConfig {
+    /// The tokens to score; at least 2. Ordinary text in the vocabulary of the model.
+    pub tokens: Vec<i32>,
+    /// The maximum of [`CanaryFigures::kl`].
+    pub max_kl: f64,
+    /// The maximum of [`CanaryFigures::max`].
+    pub max_difference: f64,
+}
+
+impl CanaryConfig {
+    /// Creates a canary with bounds for half precision: a KL divergence of 0.01, and a difference of 1 nat for a token.
+    #[must_use]
+    pub fn new(tokens: Vec<i32>) -> Self {
+        Self { tokens, max_kl: 0.01, max_difference: 1.0 }
+    }
+}
+
+/// The comparison of a server's scores with the trainer's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CanaryFigures {
+    /// The mean of `exp(d) - d - 1` over the tokens, where `d` is the trainer's log-probability minus the server's: the estimator k3 of the
+    /// KL divergence (`rollout/canary_kl`).
+    pub kl: f64,
+    /// The maximum of `|d|` in nats (`rollout/canary_max`).
+    pub max: f64,
+    /// The mean of `|d|` in nats.
+    pub mean: f64,
+    /// The mean absolute difference between the server's scores and the trainer's scores of the weights that the server had before. `None`
+    /// for the first delivery to a server.
+    pub to_previous: Option<f64>,
+    /// `true` if the scores have not followed an update that is large enough to be seen.
+    pub is_stale: bool,
+}
+
+impl fmt::Display for CanaryFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "canary_kl {:.2e}, canary_max {:.2e}", self.kl, self.max)?;
+        if let (true, Some(previous)) = (self.is_stale, self.to_previous) {
+            write!(
+                f,
+                ", and the scores are nearer to those of the previous weights ({previous:.2e} on average) than to the new ones ({:.2e})",
+                self.mean
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The last delivery to a server that passed.
+#[derive(Clone, Debug)]
+pub(crate) struct Proven {
+    /// The trainer's scores of the weights.
+    reference: Arc<[f32]>,
+    /// The mean absolute difference between server and trainer.
+    noise: f64,
+}
+
+impl Proven {
+    pub(crate) fn new(reference: Arc<[f32]>, figures: &CanaryFigures) -> Self {
+        Self { reference, noise: figures.mean }
+    }
+}
+
+impl CanaryFigures {
+    /// Compares a server's scores with the trainer's `reference`; both have the same length.
+    pub(crate) fn compare(server: &[f32], reference: &[f32], previous: Option<&Proven>) -> Self {
+        let differences =
+            || server.iter().zip(reference).map(|(s, t)| f64::from(*t) - f64::from(*s));
+        let tokens = reference.len().max(1) as f64;
+        let kl = differences().map(|d| d.exp() - d - 1.0).sum::<f64>() / tokens;
+        let max = differences().map(f64::abs).fold(0.0, f64::max);
+        let mean = distance(server, reference);
+        let to_previous = previous.map(|previous| distance(server, &previous.reference));
+        let is_stale = previous.zip(to_previous).is_some_and(|(previous, to_previous)| {
+            let moved = distance(reference, &previous.reference);
+            moved > 2.0 * previous.noise + ROUNDING && to_previous < mean
+        });
+        Self { kl, max, mean, to_previous, is_stale }
+    }
+
+    /// Returns `true` if the figures are within the bounds and the scores have followed the update.
+    #[must_use]
+    pub fn passes(&self, config: &CanaryConfig) -> bool {
+        // Comparisons with NaN are false, so that it never passes.
+        self.kl <= config.max_kl && self.max <= config.max_difference && !self.is_stale
+    }
+}
+
+/// The rounding of single precision in a sum of log-probabilities. An update that moves scores by less cannot be seen.
+const ROUNDING: f64 = 1e-6;
+
+fn distance(one: &[f32], other: &[f32]) -> f64 {
+    let sum: f64 = one.iter().zip(other).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).sum();
+    sum / one.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> CanaryConfig {
+        CanaryConfig::new(vec![1, 2, 3])
+    }
+
+    fn proven(server: &[f32], reference: &[f32]) -> Proven {
+        let figures = CanaryFigures::compare(server, reference, None);
+        assert!(figures.passes(&config()), "{figures}");
+        Proven::new(reference.into(), &figures)
+    }
+
+    #[test]
+    fn figures_are_those_of_their_formulas() {
+        let figures = CanaryFigures::compare(&[-1.0, -2.0], &[-1.5, -2.0], None);
+        assert!((figures.kl - ((-0.5_f64).exp() + 0.5 - 1.0) / 2.0).abs() < 1e-12);
+        assert_eq!((figures.max, figures.mean), (0.5, 0.25));
+    }
+
+    #[test]
+    fn other_weights_are_out_of_bounds() {
+        assert!(!CanaryFigures::compare(&[-1.0, -9.0], &[-1.0, -2.0], None).passes(&config()));
+        assert!(!CanaryFigures::compare(&[f32::NAN], &[-1.0], None).passes(&config()));
+    }
+
+    #[test]
+    fn a_server_one_small_update_behind_is_found() {
+        let (old, new) = ([-1.0, -2.0], [-1.0001, -2.0001]);
+        let before = proven(&[-1.000_01, -2.0], &old);
+        let stale = CanaryFigures::compare(&[-1.000_01, -2.0], &new, Some(&before));
+        assert!(stale.max < 1e-3 && stale.is_stale && !stale.passes(&config()));
+        let honest = CanaryFigures::compare(&[-1.000_11, -2.0001], &new, Some(&before));
+        assert!(honest.passes(&config()), "{honest}");
+    }
+
+    #[test]
+    fn an_update_below_the_noise_of_the_server_passes() {
+        let before = proven(&[-1.02, -2.03], &[-1.0, -2.0]);
+        let after = CanaryFigures::compare(&[-1.02, -2.03], &[-1.0001, -2.0001], Some(&before));
+        assert!(after.passes(&config()), "{after}");
+    }
+}

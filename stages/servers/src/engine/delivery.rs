@@ -1,0 +1,242 @@
+//! Weights: preparing them, and bringing servers into rotation with them.
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_stages::rollout::{Policy, RolloutError};
+
+use super::config::ServersConfig;
+use super::coordinator::{Coordinator, Message};
+use super::errand::{Brought, Delivery, Errand, Fault, News};
+use super::member::MemberState;
+use crate::vllm::protocol::PauseMode;
+use crate::weights::{PublishedWeights, WeightRoot};
+
+/// A policy to load.
+pub(super) struct Loading {
+    pub(super) policy: Policy,
+    pub(super) weights: Box<dyn PublishedWeights>,
+}
+
+impl Coordinator {
+    /// Writes the folder of a version and scores the canary, on a thread for blocking work.
+    pub(super) fn prepare(&mut self, loading: Loading) {
+        self.loads += 1;
+        self.wanted = loading.policy.version;
+        let (number, sender) = (self.loads, self.sender.clone());
+        let (root, config, clock) =
+            (self.root.clone(), Arc::clone(&self.config), Arc::clone(&self.clock));
+        self.tasks.spawn_blocking(move || {
+            let prepared = prepare(number, &loading, &root, &config, &*clock);
+            let _gone = sender.send(Message::Prepared(number, prepared));
+        });
+    }
+
+    pub(super) fn prepared(&mut self, number: u64, prepared: Result<Arc<Delivery>, RolloutError>) {
+        match prepared {
+            Err(error) => self.fail(error),
+            // Weights that were overtaken by later ones go to no server.
+            Ok(_) if self.latest.as_ref().is_some_and(|(latest, _)| *latest > number) => {}
+            Ok(delivery) => {
+                self.latest = Some((number, delivery));
+                (0..self.members.len()).for_each(|server| self.advance(server));
+            }
+        }
+    }
+
+    /// Starts an errand for a server that needs one.
+    pub(super) fn advance(&mut self, server: usize) {
+        let Some((_, delivery)) = &self.latest else { return };
+        let (delivery, wait) = (Arc::clone(delivery), self.config.pause == PauseMode::Wait);
+        let member = &mut self.members[server];
+        if member.has_errand {
+            return;
+        }
+        match &member.state {
+            MemberState::Ready if member.has(&delivery.policy) => return self.check_loaded(),
+            MemberState::Ready | MemberState::Draining if wait && !member.running.is_empty() => {
+                member.state = MemberState::Draining;
+                return;
+            }
+            MemberState::Out { salt, .. } if *salt == delivery.salt() => return,
+            _ => {}
+        }
+        self.send_out(server, delivery);
+    }
+
+    fn send_out(&mut self, server: usize, delivery: Arc<Delivery>) {
+        let member = &mut self.members[server];
+        let is_suspect = matches!(member.state, MemberState::Suspect);
+        let is_new = matches!(member.state, MemberState::Starting);
+        // A server that failed, or that may still run requests of an earlier trainer, is not asked to be gentle.
+        let mode = if is_suspect || is_new { PauseMode::Abort } else { self.config.pause };
+        let errand = Errand {
+            server: member.server.clone(),
+            pulse: Arc::clone(&member.pulse),
+            config: Arc::clone(&self.config),
+            clock: Arc::clone(&self.clock),
+            model: member.model.clone(),
+            mode,
+            proven: member.proven.clone(),
+            had_weights: is_suspect && member.has(&delivery.policy),
+            delivery,
+        };
+        member.has_errand = true;
+        if !is_suspect {
+            self.begin_load(server);
+        }
+        let (sender, breaker) = (self.sender.clone(), self.members[server].breaker.clone());
+        self.tasks.spawn(async move {
+            if is_suspect {
+                breaker.permitted().await;
+            }
+            let tell = |news| drop(sender.send(Message::News(server, news)));
+            let result = errand.run(tell).await;
+            let _gone = sender.send(Message::Brought(server, errand.delivery.salt(), result));
+        });
+    }
+
+    fn begin_load(&mut self, server: usize) {
+        self.members[server].state = MemberState::Loading;
+        for id in &self.members[server].running {
+            let call = self.responses.get_mut(id).and_then(|response| response.call.as_mut());
+            if let Some(call) = call {
+                call.server_loads();
+            }
+        }
+    }
+
+    pub(super) fn heard(&mut self, server: usize, news: News) {
+        match news {
+            News::Loads => self.begin_load(server),
+            News::Failed(figures) => {
+                let name = self.members[server].server.name();
+                tracing::warn!(server = name, %figures, "the canary failed; loading the weights again");
+                let measurements = &self.output.shared.measurements;
+                measurements.record_canary(&figures);
+                measurements.change(|reading| reading.canary_reloads += 1);
+                self.evict(server);
+            }
+        }
+    }
+
+    pub(super) fn brought(&mut self, server: usize, salt: String, result: Result<Brought, Fault>) {
+        self.members[server].has_errand = false;
+        match result {
+            Ok(brought) => self.rejoin(server, brought),
+            Err(Fault::Folder(error)) => self.fail(self.load_error(error.to_string())),
+            Err(fault) => {
+                self.evict(server);
+                self.exclude(server, salt, fault);
+            }
+        }
+        self.advance(server);
+        self.dispatch();
+    }
+
+    fn rejoin(&mut self, server: usize, brought: Brought) {
+        let member = &mut self.members[server];
+        tracing::debug!(server = member.server.name(), figures = %brought.figures, "a server has the weights");
+        member.state = MemberState::Ready;
+        member.proven = Some(brought.proven);
+        // The breaker closes when a response ends, so that a server that only fails to generate is not called at once again and again.
+        member.failures = 0;
+        member.policy = Some(brought.policy);
+        let measurements = &self.output.shared.measurements;
+        measurements.record_canary(&brought.figures);
+        measurements.record_phases(brought.phases);
+        self.settle_unproven(server);
+        self.check_loaded();
+    }
+
+    fn exclude(&mut self, server: usize, salt: String, fault: Fault) {
+        let member = &mut self.members[server];
+        tracing::warn!(server = member.server.name(), %fault, "an inference server is out of rotation");
+        self.last_fault = Some(fault.to_string());
+        member.breaker.failed();
+        member.failures += 1;
+        if !member.is_gone() {
+            self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
+        }
+        let member = &mut self.members[server];
+        member.state = match fault {
+            Fault::Canary { .. } => MemberState::Out { salt, fault },
+            _ => MemberState::Suspect,
+        };
+    }
+
+    /// Takes a server out of rotation until it answers and has its weights.
+    pub(super) fn suspect(&mut self, server: usize, fault: String) {
+        let member = &mut self.members[server];
+        member.breaker.failed();
+        tracing::warn!(
+            server = member.server.name(),
+            fault,
+            "a call to an inference server failed"
+        );
+        self.last_fault = Some(fault);
+        self.output.shared.measurements.change(|reading| reading.server_errors += 1);
+        if matches!(member.state, MemberState::Ready | MemberState::Draining) {
+            member.state = MemberState::Suspect;
+            self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
+            self.advance(server);
+        }
+    }
+
+    /// Records the time at which every server in rotation has the wanted weights.
+    fn check_loaded(&self) {
+        let has = |version| version == Some(self.wanted);
+        let in_rotation = || self.members.iter().filter(|member| !member.is_gone());
+        let all = in_rotation().all(|member| member.is_ready() && has(member.version()));
+        if all && in_rotation().next().is_some() {
+            self.output.shared.set_loaded(self.wanted, self.clock.now());
+        }
+    }
+
+    /// Returns the error of a run whose servers all do not use the weights.
+    pub(super) fn all_refuse(&self) -> Option<RolloutError> {
+        let faults = self.members.iter().map(|member| match &member.state {
+            MemberState::Out { fault, .. } => Some(fault.to_string()),
+            _ => None,
+        });
+        let faults: Vec<String> = faults.collect::<Option<_>>()?;
+        Some(self.load_error(faults.join("; ")))
+    }
+
+    fn load_error(&self, reason: String) -> RolloutError {
+        let policy = self.latest.as_ref().map(|(_, delivery)| delivery);
+        let location = policy.map_or_else(String::new, |delivery| {
+            delivery.folder.path().to_string_lossy().into_owned()
+        });
+        RolloutError::Load { version: self.wanted, location, reason }
+    }
+}
+
+/// Writes the folder of a version and scores the canary.
+fn prepare(
+    number: u64,
+    loading: &Loading,
+    root: &WeightRoot,
+    config: &ServersConfig,
+    clock: &dyn Clock,
+) -> Result<Arc<Delivery>, RolloutError> {
+    let Loading { policy, weights } = loading;
+    let failed = |reason: String| RolloutError::Load {
+        version: policy.version,
+        location: policy.location.clone(),
+        reason,
+    };
+    let begin = clock.now();
+    let folder =
+        root.write(policy, number, &**weights).map_err(|error| failed(error.to_string()))?;
+    let tokens = &config.canary.tokens;
+    let reference = weights.score(tokens).map_err(failed)?;
+    if reference.len() + 1 != tokens.len() || !reference.iter().all(|score| score.is_finite()) {
+        return Err(failed(format!(
+            "the trainer's scores of the canary: expected {} finite log-probabilities, found {reference:?}",
+            tokens.len() - 1
+        )));
+    }
+    let write = clock.now().since(begin);
+    Ok(Arc::new(Delivery { policy: policy.clone(), folder, reference: reference.into(), write }))
+}

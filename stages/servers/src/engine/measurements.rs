@@ -1,0 +1,116 @@
+//! The measurements of an engine, for the metrics of a step.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollpacker_dataflow::clock::Nanos;
+
+use crate::canary::CanaryFigures;
+
+/// Access to the measurements of a running engine. Clones share them.
+#[derive(Clone, Default)]
+pub struct Measurements(Arc<Mutex<Reading>>);
+
+/// The measurements since the reading before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The largest [`CanaryFigures::kl`] of a server (`rollout/canary_kl`); `None` without a delivery.
+    pub canary_kl: Option<f64>,
+    /// The largest [`CanaryFigures::max`] of a server (`rollout/canary_max`).
+    pub canary_max: Option<f64>,
+    /// The longest time of each phase of a delivery. Servers load at the same time.
+    pub phases: Phases,
+    /// Number of deliveries that were repeated because the canary failed (`rollout/canary_reloads`).
+    pub canary_reloads: u64,
+    /// Number of responses that went on at another server, or again at the same one (`rollout/moved_responses`).
+    pub moved_responses: u64,
+    /// Number of sampled tokens that were discarded because their weights are unknown or their answer was broken
+    /// (`rollout/discarded_tokens`).
+    pub discarded_tokens: u64,
+    /// Number of failed calls (`rollout/server_errors`).
+    pub server_errors: u64,
+    /// Number of times that a server left the rotation because of a fault (`rollout/servers_lost`).
+    pub servers_lost: u64,
+    /// The number of servers in rotation at the time of the reading (`rollout/servers_ready`).
+    pub servers_ready: u64,
+}
+
+/// The times of the phases of a delivery (`timing_s/weight_sync/...`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Phases {
+    /// Writing the folder, with checksum and the trainer's forward pass of the canary (`write`).
+    pub write: Nanos,
+    /// Waiting for running responses and pausing (`pause`).
+    pub pause: Nanos,
+    /// Loading (`load`).
+    pub load: Nanos,
+    /// Labelling the weights and resuming (`resume`).
+    pub resume: Nanos,
+    /// Scoring the canary (`canary`).
+    pub canary: Nanos,
+}
+
+impl Phases {
+    fn widen(&mut self, other: Self) {
+        self.write = self.write.max(other.write);
+        self.pause = self.pause.max(other.pause);
+        self.load = self.load.max(other.load);
+        self.resume = self.resume.max(other.resume);
+        self.canary = self.canary.max(other.canary);
+    }
+}
+
+impl Reading {
+    /// Returns the measurements by the names of their metrics. Those of deliveries are left out if there was none.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<(&'static str, f64)> {
+        let mut metrics = vec![
+            ("rollout/canary_reloads", self.canary_reloads as f64),
+            ("rollout/moved_responses", self.moved_responses as f64),
+            ("rollout/discarded_tokens", self.discarded_tokens as f64),
+            ("rollout/server_errors", self.server_errors as f64),
+            ("rollout/servers_lost", self.servers_lost as f64),
+            ("rollout/servers_ready", self.servers_ready as f64),
+        ];
+        if let Some((kl, max)) = self.canary_kl.zip(self.canary_max) {
+            let Phases { write, pause, load, resume, canary } = self.phases;
+            metrics.extend([("rollout/canary_kl", kl), ("rollout/canary_max", max)]);
+            metrics.extend([
+                ("timing_s/weight_sync/write", write.as_secs_f64()),
+                ("timing_s/weight_sync/pause", pause.as_secs_f64()),
+                ("timing_s/weight_sync/load", load.as_secs_f64()),
+                ("timing_s/weight_sync/resume", resume.as_secs_f64()),
+                ("timing_s/weight_sync/canary", canary.as_secs_f64()),
+            ]);
+        }
+        metrics
+    }
+}
+
+impl Measurements {
+    /// Returns the measurements since the last call.
+    #[must_use]
+    pub fn take(&self) -> Reading {
+        let mut reading = self.held();
+        let servers_ready = reading.servers_ready;
+        std::mem::replace(&mut *reading, Reading { servers_ready, ..Reading::default() })
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut Reading)) {
+        change(&mut self.held());
+    }
+
+    pub(super) fn record_phases(&self, phases: Phases) {
+        self.change(|reading| reading.phases.widen(phases));
+    }
+
+    pub(super) fn record_canary(&self, figures: &CanaryFigures) {
+        self.change(|reading| {
+            reading.canary_kl = Some(reading.canary_kl.unwrap_or(0.0).max(figures.kl));
+            reading.canary_max = Some(reading.canary_max.unwrap_or(0.0).max(figures.max));
+        });
+    }
+
+    fn held(&self) -> MutexGuard<'_, Reading> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

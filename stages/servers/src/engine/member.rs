@@ -1,0 +1,145 @@
+//! A server as a member of the rotation.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use failsafe::StateMachine;
+use failsafe::backoff::{self, EqualJittered};
+use failsafe::failure_policy::{self, ConsecutiveFailures};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rollpacker_stages::rollout::Policy;
+use tokio::time::Instant;
+
+use super::errand::{Fault, salt};
+use crate::canary::Proven;
+use crate::server::{Limits, Outcome, Pulse, Server};
+
+/// The number of failures in a row after which the circuit breaker opens.
+const FAILURES: u32 = 3;
+
+/// The state of a server.
+#[derive(Clone, Debug)]
+pub(super) enum MemberState {
+    /// The server waits for the first weights.
+    Starting,
+    /// The server takes responses.
+    Ready,
+    /// The server takes no more responses, and loads weights when its running ones have ended.
+    Draining,
+    /// The server loads weights.
+    Loading,
+    /// A call failed. The server takes responses again when it answers and has the weights.
+    Suspect,
+    /// The server does not use these weights. It gets another chance with the next ones.
+    Out {
+        /// The salt of the weights.
+        salt: String,
+        fault: Fault,
+    },
+}
+
+/// A server as a member of the rotation.
+pub(super) struct Member {
+    pub(super) server: Server,
+    /// The expected name of the model.
+    pub(super) model: String,
+    pub(super) pulse: Arc<Pulse>,
+    pub(super) breaker: Breaker,
+    pub(super) state: MemberState,
+    /// The weights of the last delivery that passed.
+    pub(super) policy: Option<Policy>,
+    pub(super) proven: Option<Proven>,
+    pub(super) running: BTreeSet<SampleId>,
+    /// Tokens of the running responses and their prompts.
+    pub(super) load: u64,
+    /// The earliest time of the next call, while the server is busy.
+    pub(super) not_before: Option<Instant>,
+    /// The number of errands in a row that failed.
+    pub(super) failures: u32,
+    /// `true` while an errand runs.
+    pub(super) has_errand: bool,
+    /// Responses that ended with tokens of weights that the canary has not proven yet.
+    pub(super) unproven: Vec<(SampleId, u64, Outcome)>,
+}
+
+impl Member {
+    pub(super) fn new(server: Server, model: String, limits: Limits) -> Self {
+        Self {
+            server,
+            model,
+            pulse: Arc::new(Pulse::new(limits)),
+            breaker: Breaker::default(),
+            state: MemberState::Starting,
+            policy: None,
+            proven: None,
+            running: BTreeSet::new(),
+            load: 0,
+            not_before: None,
+            failures: 0,
+            has_errand: false,
+            unproven: Vec::new(),
+        }
+    }
+
+    pub(super) fn version(&self) -> Option<PolicyVersion> {
+        self.policy.as_ref().map(|policy| policy.version)
+    }
+
+    /// Returns `true` if the server's last weights are those of `policy`.
+    pub(super) fn has(&self, policy: &Policy) -> bool {
+        self.policy.as_ref().is_some_and(|own| salt(own) == salt(policy))
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, MemberState::Ready)
+    }
+
+    /// Returns `true` if the server is neither in rotation nor on the way to it. A server that fails to load again and again is not on the
+    /// way.
+    pub(super) fn is_gone(&self) -> bool {
+        match self.state {
+            MemberState::Suspect | MemberState::Out { .. } => true,
+            MemberState::Loading => self.failures > 1,
+            MemberState::Starting | MemberState::Ready | MemberState::Draining => false,
+        }
+    }
+
+    /// Returns `true` if the server can start a response of a policy not older than `oldest`.
+    pub(super) fn takes(&self, oldest: PolicyVersion, most: usize, now: Instant) -> bool {
+        self.is_ready()
+            && self.version() >= Some(oldest)
+            && self.running.len() < most
+            && self.not_before.is_none_or(|time| time <= now)
+    }
+}
+
+/// Decides how soon a server that fails is called again: at once after a first failure, and after a growing time from the third one on.
+#[derive(Clone)]
+pub(super) struct Breaker(StateMachine<ConsecutiveFailures<EqualJittered>, ()>);
+
+impl Default for Breaker {
+    fn default() -> Self {
+        let delays = backoff::equal_jittered(Duration::from_secs(1), Duration::from_secs(30));
+        Self(StateMachine::new(failure_policy::consecutive_failures(FAILURES, delays), ()))
+    }
+}
+
+impl Breaker {
+    pub(super) fn succeeded(&self) {
+        self.0.on_success();
+    }
+
+    pub(super) fn failed(&self) {
+        self.0.on_error();
+    }
+
+    /// Waits until the server may be called.
+    pub(super) async fn permitted(&self) {
+        /// The delays of the breaker are seconds.
+        const INTERVAL: Duration = Duration::from_millis(100);
+        while !self.0.is_call_permitted() {
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A rollout engine over inference servers.
+//!
+//! A task owns the state and makes all decisions; every call to a server is a task of its own that reports to it, so that no lock is held
+//! and nothing blocks. The tasks run on threads that the engine owns; dropping the engine stops them.
+//!
+//! A server is in one of a few states: it starts, is ready, drains, loads weights, is suspect after a failed call, or is out because it does
+//! not use the weights that it was given. Responses run on ready servers only. If their server fails, they continue on another one from the
+//! tokens that they have, which are sent after the prompt.
+//!
+//! A token is kept only if its policy version is certain: from the labels that the server reports with the end of a response, or because it
+//! arrived before the server began to load other weights. Other tokens are discarded and counted.
+
+mod config;
+mod coordinator;
+mod delivery;
+mod dispatch;
+mod ends;
+mod errand;
+mod measurements;
+mod member;
+mod output;
+mod response;
+mod start;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rollpacker_stages::rollout::{
+    Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker, Work,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+pub use self::config::{ServersConfig, StartError};
+pub use self::coordinator::Detokenize;
+use self::coordinator::Message;
+use self::delivery::Loading;
+pub use self::measurements::{Measurements, Phases, Reading};
+use self::output::{Output, Shared};
+use self::response::{Response, defect};
+use crate::weights::WeightSource;
+
+/// The number of threads for calls to servers.
+const THREADS: usize = 2;
+
+/// A rollout engine over inference servers. Each server is one instance.
+///
+/// # What it promises
+/// The contract of [`RolloutEngine`] holds with one exception: tokens depend on the batches that a server forms and on its random numbers,
+/// so a response is not reproducible. There is no [lockstep](rollpacker_stages::rollout::Lockstep) for this reason, and the seed of the
+/// engine is not used.
+///
+/// Responses that run while a policy is loaded continue with the new weights, or end before, as `pause` says. The log-probabilities of
+/// tokens sampled in `keep` mode after the load are under the new weights, with the KV cache of the old ones.
+pub struct ServersEngine {
+    commands: UnboundedSender<Message>,
+    received: Receiver<RolloutEvent>,
+    source: Box<dyn WeightSource>,
+    shared: Arc<Shared>,
+    /// The largest number of tokens of a prompt.
+    longest_prompt: usize,
+    has_failed: bool,
+    /// Dropped last, without waiting: a call may be under way.
+    runtime: Option<Runtime>,
+}
+
+impl ServersEngine {
+    /// Connects to the servers and checks that each has the model, the calls and the room that training needs. Waits for the first server to
+    /// answer, for at most the server timeout; others may join later.
+    ///
+    /// # Errors
+    /// If an option is out of bounds or cannot be honoured, or a server lacks what training needs, or no server answers in time.
+    pub fn start(
+        config: ServersConfig,
+        source: Box<dyn WeightSource>,
+        detokenize: Detokenize,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
+        config.check()?;
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(THREADS).thread_name("servers").enable_all();
+        let runtime = runtime.build().map_err(StartError::Threads)?;
+        let longest_prompt = config.max_prompt_length;
+        let (sender, received) = channel();
+        let shared = Arc::<Shared>::default();
+        let output = Output { shared: Arc::clone(&shared), events: sender };
+        let (commands, messages) = unbounded_channel();
+        let started = start::coordinator(config, detokenize, clock, output, commands.clone());
+        let coordinator = runtime.block_on(started)?;
+        // The task ends with the runtime, which the engine owns.
+        drop(runtime.spawn(coordinator.run(messages)));
+        Ok(Self {
+            commands,
+            received,
+            source,
+            shared,
+            longest_prompt,
+            has_failed: false,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Returns access to the measurements.
+    #[must_use]
+    pub fn measurements(&self) -> Measurements {
+        self.shared.measurements.clone()
+    }
+
+    fn tell(&self, message: Message) {
+        // The task is gone only if it panicked, and the runtime reports that.
+        let _gone = self.commands.send(message);
+    }
+
+    /// Creates the responses of a request.
+    fn responses(&self, request: &Request) -> Result<Vec<Response>, RolloutError> {
+        let (prompt, tokens) = (request.prompt, request.prompt_ids.len());
+        let limit = self.longest_prompt;
+        if tokens > limit {
+            return Err(RolloutError::PromptTooLong { prompt, tokens, limit });
+        }
+        let mut resumed = request.resumed.iter().peekable();
+        let samples = request.samples.clone();
+        samples
+            .map(|sample| {
+                let id = SampleId { step: request.step, prompt, sample };
+                let partial = resumed.next_if(|partial| partial.sample == sample).cloned();
+                if let Some((field, expected, found)) = partial.as_ref().and_then(defect) {
+                    return Err(RolloutError::Resume { id, field, expected, found });
+                }
+                let oldest = PolicyVersion::default();
+                Ok(Response::new(id, Arc::clone(&request.prompt_ids), oldest, partial))
+            })
+            .collect()
+    }
+
+    fn refuse(&self, error: RolloutError) {
+        self.tell(Message::Refused(error));
+    }
+}
+
+impl RolloutEngine for ServersEngine {
+    fn load(&mut self, policy: &Policy) {
+        let policy = policy.clone();
+        match self.source.find(&policy) {
+            Ok(weights) => self.tell(Message::Load(Loading { policy, weights })),
+            Err(reason) => {
+                let Policy { version, location, .. } = policy;
+                self.refuse(RolloutError::Load { version, location, reason });
+            }
+        }
+    }
+
+    fn generate(&mut self, request: Request) {
+        match self.responses(&request) {
+            Ok(responses) => self.tell(Message::Generate(responses)),
+            Err(error) => self.refuse(error),
+        }
+    }
+
+    fn abort(&mut self, id: SampleId) {
+        self.tell(Message::Abort(id));
+    }
+
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        self.shared.loaded_at(version)
+    }
+
+    fn work(&self) -> Option<Work> {
+        let shared = Arc::clone(&self.shared);
+        Some(Box::new(move || shared.work()))
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        if self.has_failed {
+            return None;
+        }
+        let event = self.received.try_recv().ok()?;
+        self.has_failed = matches!(event, RolloutEvent::Failed(_));
+        Some(event)
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.shared.set_waker(waker);
+    }
+}
+
+impl Drop for ServersEngine {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

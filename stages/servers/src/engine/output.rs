@@ -1,0 +1,75 @@
+//! The side of the engine that the caller sees: events, the waker, counters and measurements.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_stages::rollout::{RolloutEvent, Waker};
+
+use super::measurements::Measurements;
+
+/// The state that the engine's thread and its tasks share.
+#[derive(Default)]
+pub(super) struct Shared {
+    waker: Mutex<Option<Waker>>,
+    /// The newest version that is in use on every server in rotation, and since when.
+    loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
+    /// Grows with every token and report.
+    work: AtomicU64,
+    pub(super) measurements: Measurements,
+}
+
+impl Shared {
+    pub(super) fn set_waker(&self, waker: Waker) {
+        *held(&self.waker) = Some(waker);
+    }
+
+    pub(super) fn wake(&self) {
+        // The waker may call back into the engine, so it runs without the lock.
+        let waker = held(&self.waker).clone();
+        if let Some(waker) = waker {
+            waker();
+        }
+    }
+
+    pub(super) fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        held(&self.loaded).filter(|(loaded, _)| *loaded == version).map(|(_, time)| time)
+    }
+
+    /// Records the time at which all servers in rotation have a version; the first call counts.
+    pub(super) fn set_loaded(&self, version: PolicyVersion, now: Nanos) {
+        let mut loaded = held(&self.loaded);
+        if loaded.is_none_or(|(known, _)| known != version) {
+            *loaded = Some((version, now));
+        }
+    }
+
+    pub(super) fn work(&self) -> u64 {
+        self.work.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_work(&self, work: usize) {
+        self.work.fetch_add(work as u64, Ordering::Relaxed);
+    }
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends events to the caller.
+pub(super) struct Output {
+    pub(super) shared: Arc<Shared>,
+    pub(super) events: Sender<RolloutEvent>,
+}
+
+impl Output {
+    pub(super) fn send(&self, event: RolloutEvent) {
+        // The receiver is gone once the engine is dropped.
+        let _gone = self.events.send(event);
+        self.shared.count_work(1);
+        self.shared.wake();
+    }
+}

@@ -1,0 +1,146 @@
+//! The start of the engine: every server is asked for its model.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::step::PolicyVersion;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::config::{ServersConfig, StartError};
+use super::coordinator::{Coordinator, Detokenize, Message};
+use super::member::{Member, MemberState};
+use super::output::Output;
+use crate::http::{Endpoint, ServerError};
+use crate::server::{Identity, Server};
+use crate::weights::WeightRoot;
+
+/// The time between two attempts to reach a server.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Asks all servers for their models and creates the state of the engine.
+pub(super) async fn coordinator(
+    config: ServersConfig,
+    detokenize: Detokenize,
+    clock: Arc<dyn Clock>,
+    output: Output,
+    sender: UnboundedSender<Message>,
+) -> Result<Coordinator, StartError> {
+    let root = WeightRoot::open(&config.weights_folder, &config.model_folder)?;
+    let servers = connect(&config)?;
+    let identities = identities(&config, &servers).await?;
+    let model = check_models(&config, &servers, &identities)?;
+    let members = servers.into_iter().zip(&identities).map(|(server, identity)| {
+        let mut member = Member::new(server, model.clone(), config.limits);
+        if identity.is_none() {
+            tracing::warn!(
+                server = member.server.name(),
+                "an inference server does not answer yet"
+            );
+            member.state = MemberState::Suspect;
+        }
+        member
+    });
+    Ok(Coordinator {
+        members: members.collect(),
+        nonce: nonce(&*clock),
+        config: Arc::new(config),
+        clock,
+        detokenize,
+        output,
+        sender,
+        root,
+        responses: BTreeMap::new(),
+        waiting: VecDeque::new(),
+        homes: BTreeMap::new(),
+        loads: 0,
+        wanted: PolicyVersion::default(),
+        latest: None,
+        calls: 0,
+        tasks: JoinSet::new(),
+        gone_since: None,
+        last_fault: None,
+        has_failed: false,
+    })
+}
+
+fn connect(config: &ServersConfig) -> Result<Vec<Server>, StartError> {
+    let key = config.api_key_env.as_deref();
+    let connect = |url: &String| {
+        let endpoint = Endpoint::new(url, key)?;
+        Ok(Server::new(config.protocol, endpoint, config.limits))
+    };
+    config.servers.iter().map(connect).collect()
+}
+
+/// Returns the model of every server that answers. Waits until at least one does.
+async fn identities(
+    config: &ServersConfig,
+    servers: &[Server],
+) -> Result<Vec<Option<Identity>>, StartError> {
+    let begin = Instant::now();
+    loop {
+        let asked = servers.iter().map(|server| async {
+            let identity = server.identity().await?;
+            server.check_calls().await?;
+            Ok::<_, ServerError>(identity)
+        });
+        let mut answers = Vec::new();
+        let mut last = None;
+        for answer in futures::future::join_all(asked).await {
+            match answer {
+                Err(error) if !error.is_retryable() => return Err(StartError::Server(error)),
+                Err(error) => {
+                    last = Some(error);
+                    answers.push(None);
+                }
+                Ok(identity) => answers.push(Some(identity)),
+            }
+        }
+        match last {
+            Some(last) if answers.iter().all(Option::is_none) => {
+                if begin.elapsed() >= config.server_timeout {
+                    return Err(StartError::Absent { waited: config.server_timeout, last });
+                }
+                tokio::time::sleep(INTERVAL).await;
+            }
+            _ => return Ok(answers),
+        }
+    }
+}
+
+/// Checks names and limits of all models. Returns the name that every server must have.
+fn check_models(
+    config: &ServersConfig,
+    servers: &[Server],
+    identities: &[Option<Identity>],
+) -> Result<String, StartError> {
+    let known: Vec<_> = servers
+        .iter()
+        .zip(identities)
+        .filter_map(|(server, identity)| Some((server.name(), identity.as_ref()?)))
+        .collect();
+    let first = known.first().map(|(_, identity)| identity.model.clone());
+    let expected = config.model.clone().or(first).unwrap_or_default();
+    for (server, identity) in known {
+        if identity.model != expected {
+            let found = identity.model.clone();
+            return Err(StartError::Model { server, expected, found });
+        }
+        if let Some(found) = identity.max_tokens.filter(|&most| most < config.longest()) {
+            let expected = config.longest();
+            return Err(StartError::TooShort { server, expected, found });
+        }
+    }
+    Ok(expected)
+}
+
+/// Returns a text that differs between the engines of all trainers, so that ids of requests never meet.
+fn nonce(clock: &dyn Clock) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    // A new `RandomState` has random keys.
+    format!("{:016x}", RandomState::new().hash_one(clock.now().0))
+}

@@ -1,0 +1,100 @@
+//! Errors of calls to a server.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+
+/// The error of a call to a server. Texts are without secrets.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ServerError {
+    /// No connection, or the connection broke.
+    #[error("{server}: {reason}")]
+    Connection {
+        /// The URL of the call.
+        server: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The server made no progress in time.
+    #[error("{server}: no progress for {waited:?}")]
+    Stalled {
+        /// The URL of the call.
+        server: String,
+        /// The time without progress.
+        waited: Duration,
+    },
+    /// The server answered with an error.
+    #[error("{server}: {status}: {message}")]
+    Status {
+        /// The URL of the call.
+        server: String,
+        /// The HTTP status.
+        status: StatusCode,
+        /// The error message of the server.
+        message: String,
+        /// The time after which the server wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+    /// The answer breaks the protocol: it is not what a correct server sends.
+    #[error("{server}: expected {expected}, found {found}")]
+    Garbage {
+        /// The URL of the call.
+        server: String,
+        /// The expected answer.
+        expected: String,
+        /// The answer, or its beginning.
+        found: String,
+    },
+}
+
+/// The reaction to a [`ServerError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// The server is busy: ask again later.
+    Later,
+    /// The server has a fault: ask elsewhere, or again after it has recovered.
+    Elsewhere,
+    /// The request is wrong and would fail on every server of this kind.
+    Never,
+}
+
+impl ServerError {
+    /// Returns the reaction to this error.
+    #[must_use]
+    pub fn reaction(&self) -> Reaction {
+        match self {
+            Self::Status { status, .. } if *status == StatusCode::TOO_MANY_REQUESTS => {
+                Reaction::Later
+            }
+            Self::Status { status, .. }
+                if status.is_client_error() && *status != StatusCode::REQUEST_TIMEOUT =>
+            {
+                Reaction::Never
+            }
+            _ => Reaction::Elsewhere,
+        }
+    }
+
+    /// Returns `true` if the same call may succeed if it is made again.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.reaction() != Reaction::Never && !matches!(self, Self::Garbage { .. })
+    }
+
+    /// Returns `true` if the server has no such call.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        let missing =
+            [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::FORBIDDEN];
+        matches!(self, Self::Status { status, .. } if missing.contains(status))
+    }
+
+    /// Returns the time after which the server wants to be asked again, if it named one.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}

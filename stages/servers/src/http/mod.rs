@@ -1,0 +1,325 @@
+//! HTTP with JSON: connections, secrets, errors and server-sent events.
+
+mod error;
+mod events;
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, Response, Url};
+use rollpacker_stages::secret::{REDACTED, Secrets};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use self::error::{Reaction, ServerError};
+pub(crate) use self::events::Events;
+
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
+/// The maximum size of an answer in bytes. The log-probabilities of a long prompt take about 60 bytes per token.
+const LARGEST_ANSWER: usize = 64 << 20;
+/// The maximum number of characters of an answer that an error quotes.
+const LONGEST_QUOTE: usize = 300;
+
+/// The address of a server and the connections to it. Clones share the connections.
+///
+/// The API key and the credentials of the URL are redacted in all texts that the server returns, because some servers repeat the headers of
+/// a request.
+#[derive(Clone)]
+pub struct Endpoint {
+    client: Client,
+    base: Url,
+    secrets: Secrets,
+}
+
+/// The reason why an address cannot be used. Texts are without secrets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// The URL is invalid.
+    #[error("the URL `{url}`: {reason}")]
+    Url {
+        /// The URL; redacted if it may contain a password.
+        url: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The environment variable of the API key is missing or has a wrong value.
+    #[error("{0}")]
+    Key(String),
+    /// The HTTP client cannot start.
+    #[error("cannot start an HTTP client: {0}")]
+    Client(String),
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Endpoint").field(&self.name()).finish()
+    }
+}
+
+impl Endpoint {
+    /// Creates the connections to the server at `url`. The API key is the value of the environment variable `api_key_env`, if given.
+    ///
+    /// # Errors
+    /// If the URL is invalid, or the key is missing or cannot be sent in a header.
+    pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, AddressError> {
+        // Fails if a TLS library is selected already, which is fine. Without one, reqwest panics.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let base = parse(url)?;
+        let mut secrets = Secrets::default();
+        secrets.add_url(&base);
+        let key = api_key_env.map(key).transpose()?;
+        if let Some(key) = &key {
+            secrets.add(key);
+            // Secrets of few characters are not redacted by themselves, but are recognized after this prefix.
+            secrets.add(&format!("Bearer {key}"));
+        }
+        secrets.keep();
+        let headers = key.zip(api_key_env).map(|(key, name)| authorization(&key, name));
+        let mut client = Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(LONGEST_CONNECT)
+            .tcp_keepalive(Duration::from_secs(30))
+            .tcp_nodelay(true)
+            .default_headers(headers.transpose()?.unwrap_or_default());
+        if base.scheme() == "http" {
+            // Plain HTTP needs no certificates, so a machine without any must not cause an error.
+            client = client.tls_certs_only([]);
+        }
+        let client =
+            client.build().map_err(|error| AddressError::Client(chain(&error.without_url())))?;
+        Ok(Self { client, base, secrets })
+    }
+
+    /// Returns the URL of the server without parts that may be secret.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let host = self.base.host_str().unwrap_or_default();
+        let port = self.base.port().map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{}://{host}{port}{}", self.base.scheme(), self.base.path().trim_end_matches('/'))
+    }
+
+    /// Gets JSON.
+    pub(crate) async fn get<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<A, ServerError> {
+        let answer = self.answer(Method::GET, path, None::<&()>, limit).await?;
+        self.json(path, &answer)
+    }
+
+    /// Posts JSON and returns the JSON of the answer. The call must end within `limit`.
+    pub(crate) async fn post<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        limit: Duration,
+    ) -> Result<A, ServerError> {
+        let answer = self.answer(Method::POST, path, Some(body), limit).await?;
+        self.json(path, &answer)
+    }
+
+    /// Makes a call whose answer has no content, or content that is not read.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        limit: Duration,
+    ) -> Result<(), ServerError> {
+        self.answer(method, path, body, limit).await.map(drop)
+    }
+
+    /// Posts JSON and returns the events of the answer, whose headers must arrive within `limit`.
+    pub(crate) async fn stream(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        limit: Duration,
+    ) -> Result<Events, ServerError> {
+        let sent = self.send(Method::POST, path, Some(body));
+        let response = within(sent, limit, || self.stalled(path, limit)).await?;
+        Ok(Events::new(self.clone(), path, response))
+    }
+
+    async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+        limit: Duration,
+    ) -> Result<Vec<u8>, ServerError> {
+        let call = async {
+            let response = self.send(method, path, body).await?;
+            self.read(path, response).await
+        };
+        within(call, limit, || self.stalled(path, limit)).await
+    }
+
+    /// Sends a request and waits for the headers of the answer.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Response, ServerError> {
+        let mut request = self.client.request(method, self.url(path));
+        if let Some(body) = body {
+            let body = serde_json::to_vec(body)
+                .map_err(|error| self.garbage(path, "a request that is valid JSON", error))?;
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
+        }
+        let response = request.send().await.map_err(|error| self.broken(path, error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let retry_after = retry_after(response.headers());
+        let body = self.read(path, response).await.unwrap_or_default();
+        let said = serde_json::from_slice(&body)
+            .map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
+        let (server, message) = (self.place(path), self.quote(&said));
+        Err(ServerError::Status { server, status, message, retry_after })
+    }
+
+    async fn read(&self, path: &str, mut response: Response) -> Result<Vec<u8>, ServerError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.broken(path, error))? {
+            if body.len() + chunk.len() > LARGEST_ANSWER {
+                let expected = format!("an answer of at most {LARGEST_ANSWER} bytes");
+                return Err(self.garbage(path, &expected, "more"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    /// Reads the JSON of an answer.
+    fn json<A: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<A, ServerError> {
+        serde_json::from_slice(answer).map_err(|error| {
+            let found = String::from_utf8_lossy(answer);
+            self.garbage(path, "the JSON of this call", format_args!("`{found}` ({error})"))
+        })
+    }
+
+    /// Returns the URL of a call. The query string of the server's URL is kept.
+    fn url(&self, path: &str) -> Url {
+        let mut url = self.base.clone();
+        let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        if let Some(query) = query {
+            let queries: Vec<_> = self.base.query().into_iter().chain([query]).collect();
+            url.set_query(Some(&queries.join("&")));
+        }
+        url
+    }
+
+    /// Returns the URL of a call without parts that may be secret.
+    pub(crate) fn place(&self, path: &str) -> String {
+        format!("{}{path}", self.name())
+    }
+
+    pub(crate) fn garbage(
+        &self,
+        path: &str,
+        expected: &str,
+        found: impl fmt::Display,
+    ) -> ServerError {
+        let (server, found) = (self.place(path), self.quote(&found.to_string()));
+        ServerError::Garbage { server, expected: expected.to_owned(), found }
+    }
+
+    pub(crate) fn stalled(&self, path: &str, waited: Duration) -> ServerError {
+        ServerError::Stalled { server: self.place(path), waited }
+    }
+
+    pub(crate) fn broken(&self, path: &str, error: reqwest::Error) -> ServerError {
+        let reason = self.quote(&chain(&error.without_url()));
+        ServerError::Connection { server: self.place(path), reason }
+    }
+
+    /// Returns the beginning of a text without secrets.
+    fn quote(&self, text: &str) -> String {
+        self.secrets.redact(text).trim().chars().take(LONGEST_QUOTE).collect()
+    }
+}
+
+async fn within<A>(
+    call: impl Future<Output = Result<A, ServerError>>,
+    limit: Duration,
+    stalled: impl FnOnce() -> ServerError,
+) -> Result<A, ServerError> {
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(stalled()))
+}
+
+fn parse(url: &str) -> Result<Url, AddressError> {
+    let refused = |reason: String| {
+        // An invalid URL may contain a password at any position.
+        let url = if url.contains(['@', '?']) { REDACTED } else { url }.to_owned();
+        AddressError::Url { url, reason }
+    };
+    if url.contains(REDACTED) {
+        let reason = "expected credentials, found a redacted text; insert the credentials";
+        return Err(refused(reason.to_owned()));
+    }
+    let parsed = Url::parse(url).map_err(|error| refused(error.to_string()))?;
+    if !matches!(parsed.scheme(), "http" | "https") {
+        let reason = format!("expected `http` or `https`, found `{}`", parsed.scheme());
+        return Err(refused(reason));
+    }
+    Ok(parsed)
+}
+
+/// Reads the key from an environment variable.
+fn key(variable: &str) -> Result<String, AddressError> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !variable.chars().all(is_part) || variable.starts_with(|c: char| c.is_ascii_digit()) {
+        // The text is not repeated, since it may be the key itself.
+        let reason = "`api_key_env`: expected the name of an environment variable that has the key, found a text that is not a valid name";
+        return Err(AddressError::Key(reason.to_owned()));
+    }
+    match std::env::var(variable) {
+        Ok(key) => Ok(key.trim().to_owned()),
+        Err(_) => Err(wrong_key(variable, "with the key is not set")),
+    }
+}
+
+fn authorization(key: &str, variable: &str) -> Result<HeaderMap, AddressError> {
+    let value = HeaderValue::from_str(&format!("Bearer {key}"));
+    let mut value =
+        value.map_err(|_| wrong_key(variable, "has characters that a key cannot contain"))?;
+    value.set_sensitive(true);
+    Ok([(AUTHORIZATION, value)].into_iter().collect())
+}
+
+fn wrong_key(variable: &str, reason: &str) -> AddressError {
+    AddressError::Key(format!("the environment variable `{variable}` {reason}"))
+}
+
+/// Parses the header as seconds. Its other form, a date, would require synchronized clocks and is ignored.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// Returns the error message of an answer: the field `error.message`, `error`, `message` or `detail`, or else all of the JSON.
+fn message(json: Value) -> String {
+    let said = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
+    let said = said.into_iter().find_map(Value::as_str);
+    said.map_or_else(|| json.to_string(), str::to_owned)
+}
+
+/// Returns an error and its causes in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,257 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use rollpacker_model::Message;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::Service;
+use super::body::Body;
+use super::deltas::{Delta, Deltas};
+use super::error::ApiError;
+use super::events::{self, Chunks};
+use super::generate::check_salt;
+use super::job::{Choice, Job};
+use super::logprobs::TokenTexts;
+use super::neutral::refuse_others;
+use super::options::{Options, take};
+use crate::vllm::protocol::{SamplingParams, StreamOptions};
+
+/// A request to continue a chat.
+#[derive(Debug, Deserialize)]
+pub(super) struct ChatRequest {
+    model: Option<String>,
+    messages: Vec<ChatMessage>,
+    max_tokens: Option<u32>,
+    /// OpenAI's new name of `max_tokens`.
+    max_completion_tokens: Option<u32>,
+    /// Returns the log-probability of each sampled token.
+    logprobs: Option<bool>,
+    /// Returns the log-probabilities of this number of most likely tokens; requires `logprobs`.
+    top_logprobs: Option<i64>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    cache_salt: Option<String>,
+    return_token_ids: Option<bool>,
+    /// Starts the answer of the assistant; `true` by default.
+    add_generation_prompt: Option<bool>,
+    /// The other options, among them those for sampling.
+    #[serde(flatten)]
+    other: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ChatMessage {
+    role: String,
+    #[serde(default)]
+    content: Value,
+    #[serde(flatten)]
+    other: Map<String, Value>,
+}
+
+/// A call, checked.
+struct Chat {
+    job: Job,
+    model: String,
+    created: u64,
+    return_token_ids: bool,
+    tokens_as_ids: bool,
+}
+
+pub(super) async fn chat_completions(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    Body(request): Body<ChatRequest>,
+) -> Result<Response, ApiError> {
+    service.check_model(request.model.as_deref())?;
+    let (stream, stream_options) = (request.stream == Some(true), request.stream_options);
+    let call = service.chat(&headers, request)?;
+    if !stream {
+        return service.chatted(&call).await.map(|answer| Json(answer).into_response());
+    }
+    let deltas = Deltas::start(&service, &call.job, true)?;
+    let include_usage = stream_options.is_some_and(|options| options.include_usage);
+    Ok(events::respond(deltas, ChatChunks { service, call, include_usage, sampled: 0 }))
+}
+
+impl Service {
+    fn chat(&self, headers: &HeaderMap, mut request: ChatRequest) -> Result<Chat, ApiError> {
+        check_salt(request.cache_salt.as_deref())?;
+        let request_id: Option<String> = take(&mut request.other, "request_id", "a text")?;
+        let flag = "true or false";
+        let tokens_as_ids = take(&mut request.other, "return_tokens_as_token_ids", flag)?;
+        let add_generation_prompt = request.add_generation_prompt.unwrap_or(true);
+        let messages = request.messages.iter().map(ChatMessage::read);
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        if messages.is_empty() {
+            return Err(ApiError::parameter("messages", "at least one message", "none"));
+        }
+        let text = self.encoder.template.render(&messages, add_generation_prompt);
+        let text = text.map_err(ApiError::bad_request)?;
+        let prompt = self.encoder.tokenizer.encode(&text).map_err(ApiError::bad_request)?;
+        let return_token_ids = request.return_token_ids == Some(true);
+        let options = request.options()?;
+        if options.only_scores() || options.prompt_logprobs.is_some() {
+            let expected = "at least 1, without prompt_logprobs";
+            return Err(ApiError::parameter("max_tokens", expected, "a request to score"));
+        }
+        let id = self.call_id("chatcmpl-", headers, request_id.as_deref());
+        Ok(Chat {
+            job: Job { id, prompts: vec![prompt.into()], options },
+            model: self.name().to_owned(),
+            created: self.unix_time(),
+            return_token_ids,
+            tokens_as_ids: tokens_as_ids.unwrap_or(false),
+        })
+    }
+
+    async fn chatted(self: &Arc<Self>, call: &Chat) -> Result<Value, ApiError> {
+        let choices = self.answer(&call.job, true).await?.pop().unwrap_or_default().choices;
+        let sampled = choices.iter().map(|choice| choice.tokens.len()).sum();
+        let choices = choices.iter().enumerate();
+        let choices: Vec<Value> =
+            choices.map(|(index, choice)| call.choice(self, index, choice)).collect();
+        let mut answer = call.answer("chat.completion", choices);
+        answer["usage"] = json!(call.job.usage(sampled));
+        if call.return_token_ids {
+            answer["prompt_token_ids"] = json!(&*call.job.prompts[0]);
+        }
+        Ok(answer)
+    }
+}
+
+impl ChatRequest {
+    /// Returns the options for sampling, checked.
+    fn options(mut self) -> Result<Options, ApiError> {
+        if self.logprobs != Some(true) && self.top_logprobs.is_some_and(|top| top != 0) {
+            return Err(ApiError::parameter("top_logprobs", "null without logprobs", "a number"));
+        }
+        let top = self.top_logprobs.unwrap_or(0);
+        let max_tokens = self.max_completion_tokens.or(self.max_tokens);
+        // The names of the parameters here and in `SamplingParams` are the same.
+        for (name, value) in [
+            ("max_tokens", max_tokens.map(Value::from)),
+            ("logprobs", self.logprobs.filter(|wanted| *wanted).map(|_| top.into())),
+        ] {
+            self.other.insert(name.to_owned(), value.unwrap_or_default());
+        }
+        let params: SamplingParams = serde_json::from_value(Value::Object(self.other))
+            .map_err(|error| ApiError::bad_request(format_args!("body: {error}")))?;
+        Options::new(params)
+    }
+}
+
+impl ChatMessage {
+    /// Reads a message whose content is a text or a list of texts.
+    fn read(&self) -> Result<Message, ApiError> {
+        refuse_others(&self.other)?;
+        let part = |part: &Value| {
+            let text = part["text"].as_str().filter(|_| part["type"] == "text");
+            text.map(str::to_owned)
+        };
+        let content = match &self.content {
+            Value::Null => Some(String::new()),
+            Value::String(text) => Some(text.clone()),
+            Value::Array(parts) => {
+                let parts: Option<Vec<String>> = parts.iter().map(part).collect();
+                parts.map(|parts| parts.join("\n"))
+            }
+            _ => None,
+        };
+        let content = content.ok_or_else(|| {
+            ApiError::parameter("messages", "contents that are texts", &self.content)
+        })?;
+        Ok(Message { role: self.role.clone(), content })
+    }
+}
+
+impl Chat {
+    fn answer(&self, object: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": &*self.job.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+
+    fn texts<'s>(&self, service: &'s Service) -> TokenTexts<'s> {
+        TokenTexts { tokenizer: &service.encoder.tokenizer, as_ids: self.tokens_as_ids }
+    }
+
+    fn choice(&self, service: &Service, index: usize, choice: &Choice) -> Value {
+        let wanted = self.job.options.logprobs;
+        let mut answer = json!({
+            "index": index,
+            "message": { "role": "assistant", "content": choice.text },
+            "logprobs": wanted.map(|_| self.texts(service).of_chat(&choice.tokens)),
+            "finish_reason": choice.end.reason.as_str(),
+            "stop_reason": choice.end.stop,
+        });
+        if self.return_token_ids {
+            let ids: Vec<i32> = choice.tokens.iter().map(|token| token.id).collect();
+            answer["token_ids"] = json!(ids);
+        }
+        answer
+    }
+}
+
+/// The events of a streamed call.
+struct ChatChunks {
+    service: Arc<Service>,
+    call: Chat,
+    include_usage: bool,
+    sampled: usize,
+}
+
+impl Chunks for ChatChunks {
+    type Chunk = Value;
+
+    fn begin(&mut self) -> Vec<Value> {
+        let first = |index| {
+            json!({
+                "index": index, "delta": { "role": "assistant", "content": "" }, "logprobs": null, "finish_reason": null,
+            })
+        };
+        let each = (0..self.call.job.options.n).map(first);
+        each.map(|choice| self.call.answer("chat.completion.chunk", vec![choice])).collect()
+    }
+
+    fn chunk(&mut self, delta: Delta) -> Option<Value> {
+        let Delta { choice: index, token, text, end } = delta;
+        self.sampled += usize::from(token.is_some());
+        let wants_tokens = self.call.job.options.logprobs.is_some() || self.call.return_token_ids;
+        if text.is_empty() && end.is_none() && !(wants_tokens && token.is_some()) {
+            return None;
+        }
+        let token: Vec<_> = token.into_iter().collect();
+        let wanted = self.call.job.options.logprobs.filter(|_| !token.is_empty());
+        let delta = if text.is_empty() { json!({}) } else { json!({ "content": text }) };
+        let mut choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": wanted.map(|_| self.call.texts(&self.service).of_chat(&token)),
+            "finish_reason": end.as_ref().map(|end| end.reason.as_str()),
+        });
+        if let Some(end) = end {
+            choice["stop_reason"] = json!(end.stop);
+        }
+        if self.call.return_token_ids {
+            choice["token_ids"] = token.iter().map(|token| Value::from(token.id)).collect();
+        }
+        Some(self.call.answer("chat.completion.chunk", vec![choice]))
+    }
+
+    fn usage(&mut self) -> Option<Value> {
+        let usage = self.include_usage.then(|| self.call.job.usage(self.sampled))?;
+        let mut answer = self.call.answer("chat.completion.chunk", Vec::new());
+        answer["usage"] = json!(usage);
+        Some(answer)
+    }
+}

@@ -1,0 +1,300 @@
+//! `/v1/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use rollpacker_stages::serving::{ServedToken, TokenLogprob};
+use serde_json::Value;
+
+use super::Service;
+use super::body::Body;
+use super::deltas::{Delta, Deltas};
+use super::error::ApiError;
+use super::events::{self, Chunks};
+use super::generate::check_salt;
+use super::job::{Answer, Choice, Job};
+use super::logprobs::{self, TokenTexts};
+use super::options::{Options, take};
+use crate::vllm::protocol::{
+    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse, SamplingParams,
+    Stop, Usage,
+};
+
+/// The default of `max_tokens`.
+const MAX_TOKENS: u32 = 16;
+
+/// A call, checked.
+struct Completion {
+    job: Job,
+    /// The text of each prompt that `echo` puts before its responses.
+    echo: Option<Vec<String>>,
+    return_token_ids: bool,
+    tokens_as_ids: bool,
+    wants_prompt_logprobs: bool,
+    /// The time of the call in seconds since 1970.
+    created: u64,
+}
+
+pub(super) async fn completions(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    Body(request): Body<CompletionRequest>,
+) -> Result<Response, ApiError> {
+    service.check_model(request.model.as_deref())?;
+    let (stream, stream_options) = (request.stream == Some(true), request.stream_options);
+    let call = service.completion(&headers, request)?;
+    if !stream {
+        return service.completed(&call).await.map(|answer| Json(answer).into_response());
+    }
+    if call.echo.is_some() {
+        return Err(ApiError::parameter("echo", "false with stream", true));
+    }
+    let deltas = Deltas::start(&service, &call.job, true)?;
+    let include_usage = stream_options.is_some_and(|options| options.include_usage);
+    let offsets = vec![0; call.job.prompts.len() * call.job.options.n as usize];
+    Ok(events::respond(
+        deltas,
+        CompletionChunks { service, call, include_usage, sampled: 0, offsets },
+    ))
+}
+
+impl Service {
+    fn completion(
+        &self,
+        headers: &HeaderMap,
+        mut request: CompletionRequest,
+    ) -> Result<Completion, ApiError> {
+        check_salt(request.cache_salt.as_deref())?;
+        let prompts = self.prompts(&request.prompt)?;
+        let flag = "true or false";
+        let other = &mut request.other;
+        let request_id: Option<String> = take(other, "request_id", "a text")?;
+        let tokens_as_ids = take(other, "return_tokens_as_token_ids", flag)?.unwrap_or(false);
+        let prompt_logprobs = take(other, "prompt_logprobs", "a number")?;
+        let echo = request.echo == Some(true);
+        let mut params = params(request.clone());
+        params.prompt_logprobs = prompt_logprobs.or(params.logprobs.filter(|_| echo));
+        if let Some(stop) = request.stop {
+            params.other.insert("stop".to_owned(), texts(stop));
+        }
+        let options = Options::new(params)?;
+        if options.only_scores() && options.prompt_logprobs.is_none() {
+            let expected = "at least 1, or echo with logprobs, or prompt_logprobs";
+            return Err(ApiError::parameter("max_tokens", expected, 0));
+        }
+        let echo = echo.then(|| {
+            let text = |prompt: &Prompt| match &prompt.text {
+                Some(text) => Ok(text.clone()),
+                None => self.encoder.tokenizer.decode(&prompt.ids, options.text.skip_special),
+            };
+            prompts.iter().map(text).collect::<Result<Vec<_>, _>>()
+        });
+        let id = self.call_id("cmpl-", headers, request_id.as_deref());
+        Ok(Completion {
+            echo: echo.transpose().map_err(ApiError::internal)?,
+            return_token_ids: request.return_token_ids == Some(true),
+            tokens_as_ids,
+            wants_prompt_logprobs: prompt_logprobs.is_some(),
+            created: self.unix_time(),
+            job: Job {
+                id,
+                prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
+                options,
+            },
+        })
+    }
+
+    /// Reads prompts: a text, token ids, or a list of either.
+    fn prompts(&self, prompt: &Value) -> Result<Vec<Prompt>, ApiError> {
+        let expected = "a text, a list of token ids, or a list of either";
+        let wrong = || ApiError::parameter("prompt", expected, prompt);
+        if let Some(one) = self.prompt(prompt)? {
+            return Ok(vec![one]);
+        }
+        let all = prompt.as_array().filter(|all| !all.is_empty()).ok_or_else(wrong)?;
+        all.iter().map(|one| self.prompt(one)?.ok_or_else(wrong)).collect()
+    }
+
+    /// Reads a prompt. Returns `None` if the value is not one.
+    fn prompt(&self, value: &Value) -> Result<Option<Prompt>, ApiError> {
+        if let Some(text) = value.as_str() {
+            let ids = self.encoder.tokenizer.encode(text).map_err(ApiError::bad_request)?;
+            return Ok(Some(Prompt { text: Some(text.to_owned()), ids: ids.into() }));
+        }
+        let id = |id: &Value| id.as_i64().and_then(|id| i32::try_from(id).ok());
+        let ids = value.as_array().filter(|ids| !ids.is_empty());
+        let ids: Option<Vec<i32>> = ids.and_then(|ids| ids.iter().map(id).collect());
+        Ok(ids.map(|ids| Prompt { text: None, ids: ids.into() }))
+    }
+
+    async fn completed(
+        self: &Arc<Self>,
+        call: &Completion,
+    ) -> Result<CompletionResponse, ApiError> {
+        let answers = self.answer(&call.job, true).await?;
+        let sampled = answers.iter().flat_map(|answer| &answer.choices);
+        let usage = call.job.usage(sampled.map(|choice| choice.tokens.len()).sum());
+        let answers = answers.into_iter().enumerate();
+        let choices = answers.flat_map(|(at, answer)| call.choices(self, at, answer));
+        Ok(call.response(self, choices.collect(), Some(usage)))
+    }
+}
+
+struct Prompt {
+    text: Option<String>,
+    ids: Arc<[i32]>,
+}
+
+/// Returns the options for sampling of a request.
+fn params(request: CompletionRequest) -> SamplingParams {
+    SamplingParams {
+        n: request.n,
+        temperature: request.temperature,
+        top_p: request.top_p,
+        top_k: request.top_k,
+        seed: request.seed,
+        max_tokens: Some(request.max_tokens.unwrap_or(MAX_TOKENS)),
+        min_tokens: request.min_tokens,
+        stop_token_ids: request.stop_token_ids,
+        ignore_eos: request.ignore_eos,
+        logprobs: request.logprobs.map(i64::from),
+        other: request.other,
+        ..SamplingParams::default()
+    }
+}
+
+fn texts(stop: Stop) -> Value {
+    match stop {
+        Stop::One(text) => text.into(),
+        Stop::Any(texts) => texts.into(),
+    }
+}
+
+impl Completion {
+    fn response(
+        &self,
+        service: &Service,
+        choices: Vec<CompletionChoice>,
+        usage: Option<Usage>,
+    ) -> CompletionResponse {
+        CompletionResponse {
+            id: self.job.id.to_string(),
+            object: "text_completion".to_owned(),
+            created: self.created,
+            model: service.name().to_owned(),
+            choices,
+            usage,
+        }
+    }
+
+    /// Returns the choices of the prompt number `at`.
+    fn choices(&self, service: &Service, at: usize, answer: Answer) -> Vec<CompletionChoice> {
+        let Answer { prompt, choices } = answer;
+        let first = at as u32 * self.job.options.n;
+        let choices = (first..).zip(choices);
+        choices.map(|(index, choice)| self.choice(service, index, at, choice, &prompt)).collect()
+    }
+
+    fn choice(
+        &self,
+        service: &Service,
+        index: u32,
+        at: usize,
+        choice: Choice,
+        scored: &Option<Vec<TokenLogprob>>,
+    ) -> CompletionChoice {
+        let (prompt, tokenizer) = (&self.job.prompts[at], &service.encoder.tokenizer);
+        let echo = self.echo.as_ref().map(|texts| texts[at].as_str());
+        let echoed = scored.as_ref().filter(|_| echo.is_some());
+        let wanted = scored.as_ref().filter(|_| self.wants_prompt_logprobs);
+        CompletionChoice {
+            index,
+            text: echo.unwrap_or_default().to_owned() + &choice.text,
+            logprobs: self.logprobs(service, echoed.map(|scored| (&**prompt, &**scored)), &choice),
+            finish_reason: Some(choice.end.reason.to_string()),
+            stop_reason: choice.end.stop,
+            token_ids: self
+                .return_token_ids
+                .then(|| choice.tokens.iter().map(|token| token.id).collect()),
+            prompt_token_ids: self.return_token_ids.then(|| prompt.to_vec()),
+            prompt_logprobs: wanted.map(|scored| logprobs::of_prompt(tokenizer, prompt, scored)),
+        }
+    }
+
+    /// Returns the log-probabilities of a response, after those of an echoed prompt.
+    fn logprobs(
+        &self,
+        service: &Service,
+        echoed: Option<(&[i32], &[TokenLogprob])>,
+        choice: &Choice,
+    ) -> Option<CompletionLogprobs> {
+        self.job.options.logprobs?;
+        let (prompt, scored) = echoed.unwrap_or_default();
+        let scored = std::iter::once(None).chain(scored.iter().map(Some));
+        let echoed = prompt.iter().copied().zip(scored);
+        let tokens = echoed.chain(choice.tokens.iter().map(listed));
+        Some(self.texts(service).of_completion(tokens, 0))
+    }
+
+    fn texts<'s>(&self, service: &'s Service) -> TokenTexts<'s> {
+        TokenTexts { tokenizer: &service.encoder.tokenizer, as_ids: self.tokens_as_ids }
+    }
+}
+
+fn listed(token: &ServedToken) -> (i32, Option<&TokenLogprob>) {
+    (token.id, token.logprob.as_ref())
+}
+
+/// The events of a streamed call.
+struct CompletionChunks {
+    service: Arc<Service>,
+    call: Completion,
+    include_usage: bool,
+    sampled: usize,
+    /// The position of the next token of each choice in its text, in characters.
+    offsets: Vec<u64>,
+}
+
+impl CompletionChunks {
+    fn logprobs(&mut self, choice: u32, token: &ServedToken) -> Option<CompletionLogprobs> {
+        self.call.job.options.logprobs?;
+        let offset = &mut self.offsets[choice as usize];
+        let texts = self.call.texts(&self.service);
+        let logprobs = texts.of_completion([listed(token)].into_iter(), *offset);
+        *offset += logprobs.tokens.iter().map(|text| text.chars().count() as u64).sum::<u64>();
+        Some(logprobs)
+    }
+}
+
+impl Chunks for CompletionChunks {
+    type Chunk = CompletionResponse;
+
+    fn chunk(&mut self, delta: Delta) -> Option<CompletionResponse> {
+        let Delta { choice: index, token, text, end } = delta;
+        self.sampled += usize::from(token.is_some());
+        let returned = self.call.return_token_ids.then(|| token.iter().map(|t| t.id).collect());
+        let says_nothing = text.is_empty() && end.is_none();
+        if says_nothing && returned.is_none() && self.call.job.options.logprobs.is_none() {
+            return None;
+        }
+        let logprobs = token.as_ref().and_then(|token| self.logprobs(index, token));
+        let choice = CompletionChoice {
+            index,
+            text,
+            logprobs,
+            finish_reason: end.as_ref().map(|end| end.reason.to_string()),
+            stop_reason: end.and_then(|end| end.stop),
+            token_ids: returned,
+            ..CompletionChoice::default()
+        };
+        Some(self.call.response(&self.service, vec![choice], None))
+    }
+
+    fn usage(&mut self) -> Option<CompletionResponse> {
+        let usage = self.include_usage.then(|| self.call.job.usage(self.sampled))?;
+        Some(self.call.response(&self.service, Vec::new(), Some(usage)))
+    }
+}

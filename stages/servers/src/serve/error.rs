@@ -1,0 +1,81 @@
+//! Errors of calls, in the shape that OpenAI and vLLM use.
+
+use std::fmt;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use rollpacker_stages::serving::ServingError;
+
+use crate::vllm::protocol::{ErrorDetail, ErrorResponse};
+
+/// The reason why a call fails.
+#[derive(Clone, Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    message: String,
+    /// The parameter of the request that is wrong.
+    param: Option<String>,
+}
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, message: impl fmt::Display) -> Self {
+        Self { status, message: message.to_string(), param: None }
+    }
+
+    /// Returns an error of the request as a whole.
+    pub(super) fn bad_request(message: impl fmt::Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Returns an error of a parameter.
+    pub(super) fn parameter(
+        name: &str,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        let message = format!("parameter `{name}`: expected {expected}, found {found}");
+        Self { param: Some(name.to_owned()), ..Self::bad_request(message) }
+    }
+
+    pub(super) fn internal(message: impl fmt::Display) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// Returns the body of the answer.
+    pub(super) fn body(&self) -> ErrorResponse {
+        ErrorResponse {
+            error: ErrorDetail {
+                message: self.message.clone(),
+                kind: kind(self.status).to_owned(),
+                param: self.param.clone(),
+                code: self.status.as_u16(),
+            },
+        }
+    }
+}
+
+/// Returns the class of an error, as vLLM names it.
+fn kind(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => "BadRequestError",
+        StatusCode::UNAUTHORIZED => "AuthenticationError",
+        StatusCode::NOT_FOUND => "NotFoundError",
+        StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowedError",
+        StatusCode::NOT_IMPLEMENTED => "NotImplementedError",
+        StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailableError",
+        _ => "InternalServerError",
+    }
+}
+
+impl From<ServingError> for ApiError {
+    fn from(error: ServingError) -> Self {
+        Self::internal(error)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.body())).into_response()
+    }
+}

@@ -1,0 +1,78 @@
+//! Streams of server-sent events.
+
+use std::convert::Infallible;
+
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::stream::{self, Stream, StreamExt};
+use serde::Serialize;
+
+use super::deltas::{Delta, Deltas};
+use super::error::ApiError;
+use crate::vllm::protocol::STREAM_END;
+
+/// Formats the progress of a call as events.
+pub(super) trait Chunks: Send + 'static {
+    /// The data of an event.
+    type Chunk: Serialize;
+
+    /// Returns the events before the first token.
+    fn begin(&mut self) -> Vec<Self::Chunk> {
+        Vec::new()
+    }
+
+    /// Returns the event of a progress; `None` if it says nothing.
+    fn chunk(&mut self, delta: Delta) -> Option<Self::Chunk>;
+
+    /// Returns the last event, with the numbers of tokens; `None` if the client does not want it.
+    fn usage(&mut self) -> Option<Self::Chunk>;
+}
+
+/// Answers with the events of a job, and [`STREAM_END`] at the end. An error ends the stream as an event of its own.
+pub(super) fn respond<C: Chunks>(deltas: Deltas, mut chunks: C) -> Response {
+    let begin =
+        stream::iter(chunks.begin().into_iter().map(|chunk| event(&chunk)).collect::<Vec<_>>());
+    let rest = stream::unfold(Phase::Running(Box::new((deltas, chunks))), next);
+    let events = begin.chain(rest.filter_map(async |event| event));
+    sse(events)
+}
+
+fn sse(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+    Sse::new(events.map(Ok::<_, Infallible>)).into_response()
+}
+
+/// The state of a stream.
+enum Phase<C> {
+    Running(Box<(Deltas, C)>),
+    /// Only the end mark is left.
+    Ending,
+    Ended,
+}
+
+async fn next<C: Chunks>(phase: Phase<C>) -> Option<(Option<Event>, Phase<C>)> {
+    let mut running = match phase {
+        Phase::Running(running) => running,
+        Phase::Ending => return Some((Some(Event::default().data(STREAM_END)), Phase::Ended)),
+        Phase::Ended => return None,
+    };
+    let (deltas, chunks) = &mut *running;
+    Some(match deltas.next().await {
+        Some(Ok(delta)) => {
+            (chunks.chunk(delta).map(|chunk| event(&chunk)), Phase::Running(running))
+        }
+        Some(Err(error)) => (Some(failure(&error)), Phase::Ending),
+        None => (chunks.usage().map(|chunk| event(&chunk)), Phase::Ending),
+    })
+}
+
+fn event(chunk: &impl Serialize) -> Event {
+    match serde_json::to_string(chunk) {
+        Ok(data) => Event::default().data(data),
+        Err(error) => failure(&ApiError::internal(error)),
+    }
+}
+
+fn failure(error: &ApiError) -> Event {
+    let data = serde_json::to_string(&error.body()).unwrap_or_default();
+    Event::default().data(data)
+}

@@ -1,0 +1,144 @@
+//! `/inference/v1/generate`: tokens in, tokens out.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use rollpacker_stages::serving::ServedToken;
+
+use super::Service;
+use super::body::Body;
+use super::deltas::{Delta, Deltas};
+use super::error::ApiError;
+use super::events::{self, Chunks};
+use super::job::{Answer, Choice, Job};
+use super::neutral::refuse_others;
+use super::options::Options;
+use super::{logprobs, spans::Spans};
+use crate::vllm::protocol::{
+    GENERATE_ID_PREFIX, GenerateChoice, GenerateRequest, GenerateResponse, Usage,
+};
+
+/// Maximum number of characters of a cache salt, as in vLLM.
+const LONGEST_SALT: usize = 1024;
+
+pub(super) async fn generate(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    Body(request): Body<GenerateRequest>,
+) -> Result<Response, ApiError> {
+    service.check_model(request.model.as_deref())?;
+    check_salt(request.cache_salt.as_deref())?;
+    refuse_others(&request.other)?;
+    let options = Options::new(request.sampling_params.clone())?;
+    if request.sampling_params.detokenize == Some(false) && !options.text.stop.is_empty() {
+        return Err(ApiError::parameter("stop", "no texts with detokenize false", "texts"));
+    }
+    if options.only_scores() && options.prompt_logprobs.is_none() {
+        return Err(ApiError::parameter("max_tokens", "at least 1 without prompt_logprobs", 0));
+    }
+    let id = service.call_id(GENERATE_ID_PREFIX, &headers, request.request_id.as_deref());
+    let job = Job { id, prompts: vec![request.token_ids.into()], options };
+    if request.stream != Some(true) {
+        return service.generated(&job).await.map(|answer| Json(answer).into_response());
+    }
+    let deltas = Deltas::start(&service, &job, false)?;
+    let include_usage = request.stream_options.is_some_and(|options| options.include_usage);
+    let spans = vec![Spans::default(); job.options.n as usize];
+    Ok(events::respond(deltas, GenerateChunks { spans, include_usage, sampled: 0, job }))
+}
+
+/// Checks a cache salt. It has no other effect: no cache outlives the responses to its prompt, so there is nothing that a salt could separate.
+pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
+    let length = salt.map_or(1, |salt| salt.chars().count());
+    if (1..=LONGEST_SALT).contains(&length) {
+        return Ok(());
+    }
+    let expected = format!("1 to {LONGEST_SALT} characters");
+    Err(ApiError::parameter("cache_salt", expected, length))
+}
+
+impl Service {
+    async fn generated(self: &Arc<Self>, job: &Job) -> Result<GenerateResponse, ApiError> {
+        let mut answers = self.answer(job, false).await?;
+        let Answer { prompt, choices } = answers.pop().unwrap_or_default();
+        let sampled = choices.iter().map(|choice| choice.tokens.len()).sum();
+        let tokenizer = &self.encoder.tokenizer;
+        let scored = prompt.map(|scored| logprobs::of_prompt(tokenizer, &job.prompts[0], &scored));
+        let choices = (0..).zip(choices);
+        Ok(GenerateResponse {
+            request_id: job.id.to_string(),
+            model: Some(self.name().to_owned()),
+            created: Some(self.unix_time()),
+            choices: choices.map(|(index, choice)| whole(job, index, choice)).collect(),
+            usage: Some(job.usage(sampled)),
+            prompt_logprobs: scored,
+        })
+    }
+}
+
+fn whole(job: &Job, index: u32, choice: Choice) -> GenerateChoice {
+    let mut spans = Spans::default();
+    choice.tokens.iter().for_each(|token| spans.add(token));
+    GenerateChoice {
+        finish_reason: Some(choice.end.reason.to_string()),
+        stop_reason: choice.end.stop,
+        weight_versions: Some(spans.done()),
+        ..tokens(job, index, &choice.tokens)
+    }
+}
+
+fn tokens(job: &Job, index: u32, tokens: &[ServedToken]) -> GenerateChoice {
+    GenerateChoice {
+        index,
+        token_ids: Some(tokens.iter().map(|token| token.id).collect()),
+        logprobs: job.options.logprobs.map(|_| logprobs::by_id(tokens)),
+        ..GenerateChoice::default()
+    }
+}
+
+/// The events of a streamed call.
+struct GenerateChunks {
+    job: Job,
+    /// The labels of the tokens of each choice.
+    spans: Vec<Spans>,
+    include_usage: bool,
+    sampled: usize,
+}
+
+impl GenerateChunks {
+    fn response(&self, choices: Vec<GenerateChoice>, usage: Option<Usage>) -> GenerateResponse {
+        GenerateResponse {
+            request_id: self.job.id.to_string(),
+            choices,
+            usage,
+            ..GenerateResponse::default()
+        }
+    }
+}
+
+impl Chunks for GenerateChunks {
+    type Chunk = GenerateResponse;
+
+    fn chunk(&mut self, delta: Delta) -> Option<GenerateResponse> {
+        let Delta { choice: index, token, end, .. } = delta;
+        let token: Vec<ServedToken> = token.into_iter().collect();
+        self.sampled += token.len();
+        let spans = &mut self.spans[index as usize];
+        token.iter().for_each(|token| spans.add(token));
+        let mut choice = tokens(&self.job, index, &token);
+        if let Some(end) = end {
+            choice.finish_reason = Some(end.reason.to_string());
+            choice.stop_reason = end.stop;
+            choice.weight_versions = Some(spans.done());
+        }
+        Some(self.response(vec![choice], None))
+    }
+
+    fn usage(&mut self) -> Option<GenerateResponse> {
+        let usage = self.include_usage.then(|| self.job.usage(self.sampled))?;
+        Some(self.response(Vec::new(), Some(usage)))
+    }
+}

@@ -1,0 +1,268 @@
+//! The sampling options of a request, checked.
+
+use std::sync::Arc;
+
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::serving::{EndTokens, ServingLimits};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+use super::neutral::refuse_others;
+use crate::vllm::protocol::{SamplingParams, Stop};
+
+/// Maximum number of choices of a prompt.
+const CHOICES: u32 = 1024;
+/// Maximum number of most likely tokens for which log-probabilities are returned. (vLLM: `--max-logprobs`)
+const TOP_LOGPROBS: i64 = 20;
+/// Temperatures below this are greedy, as in vLLM: the logits would overflow.
+const GREEDY: f64 = 1e-5;
+
+/// The options for sampling the responses of a request, in bounds.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    /// The number of choices of each prompt.
+    pub(super) n: u32,
+    pub(super) seed: Option<u64>,
+    pub(super) ends: EndTokens,
+    /// Number of most likely tokens whose log-probabilities are returned with those of the sampled tokens.
+    pub(super) logprobs: Option<u32>,
+    pub(super) prompt_logprobs: Option<u32>,
+    pub(super) text: TextOptions,
+    max_tokens: Option<u32>,
+    min_tokens: u32,
+    temperature: f64,
+    top_p: f64,
+    top_k: u32,
+}
+
+/// The options for decoding a response to text.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TextOptions {
+    /// Texts that end a response.
+    pub(super) stop: Arc<[String]>,
+    /// The stop text, or the text of the stop token, is part of the response.
+    pub(super) include_stop: bool,
+    /// Special tokens have no text.
+    pub(super) skip_special: bool,
+}
+
+impl Options {
+    /// Checks the options of a request. `max_tokens` 0 generates nothing; the caller decides whether that is allowed.
+    pub(super) fn new(mut params: SamplingParams) -> Result<Self, ApiError> {
+        let text = TextOptions::take(&mut params.other)?;
+        refuse_others(&params.other)?;
+        let temperature = params.temperature.unwrap_or(1.0);
+        let greedy = temperature < GREEDY;
+        let options = Self {
+            n: bounded("n", params.n.unwrap_or(1), 1, CHOICES)?,
+            seed: params.seed.map(i64::cast_unsigned),
+            ends: EndTokens {
+                ignore_eos: params.ignore_eos.unwrap_or(false),
+                stop_token_ids: params.stop_token_ids.unwrap_or_default().into(),
+            },
+            logprobs: top("logprobs", params.logprobs)?,
+            prompt_logprobs: top("prompt_logprobs", params.prompt_logprobs)?,
+            text,
+            max_tokens: params.max_tokens,
+            min_tokens: params.min_tokens.unwrap_or(0),
+            temperature: if greedy && temperature >= 0.0 { 0.0 } else { temperature },
+            top_p: params.top_p.unwrap_or(1.0),
+            top_k: top_k(params.top_k.unwrap_or(0))?,
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), ApiError> {
+        // The length is checked with the prompt.
+        let sampling = self.sampling(self.max_tokens.unwrap_or(u32::MAX).max(1));
+        match sampling.defect() {
+            None | Some(("min_new_tokens", ..)) => Ok(()),
+            Some((name, expected, found)) => Err(ApiError::parameter(name, expected, found)),
+        }
+    }
+
+    fn sampling(&self, max_new_tokens: u32) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_new_tokens: self.min_tokens,
+            max_new_tokens,
+        }
+    }
+
+    /// Returns `true` if the request asks for no tokens.
+    pub(super) fn only_scores(&self) -> bool {
+        self.max_tokens == Some(0)
+    }
+
+    /// Returns the sampling options for a prompt.
+    ///
+    /// # Errors
+    /// If a token is outside of the vocabulary, or the prompt and its response do not fit into the context.
+    pub(super) fn for_prompt(
+        &self,
+        prompt: &[i32],
+        limits: &ServingLimits,
+    ) -> Result<Sampling, ApiError> {
+        let is_token = |id: &i32| usize::try_from(*id).is_ok_and(|id| id < limits.vocab_size);
+        let ids = prompt.iter().chain(&*self.ends.stop_token_ids);
+        if let Some(id) = ids.into_iter().find(|id| !is_token(id)) {
+            let expected = format!("token ids from 0 to {}", limits.vocab_size - 1);
+            return Err(ApiError::bad_request(format_args!("{expected} expected, found {id}")));
+        }
+        if prompt.is_empty() {
+            return Err(ApiError::bad_request("the prompt is empty: expected at least one token"));
+        }
+        let room = limits.context.saturating_sub(prompt.len());
+        let wanted = self.max_tokens.map_or(room, |wanted| wanted as usize);
+        let least = usize::from(!self.only_scores());
+        if room < wanted.max(least) {
+            return Err(ApiError::bad_request(format_args!(
+                "this model's maximum context length is {} tokens: found a prompt of {} tokens and max_tokens {}",
+                limits.context,
+                prompt.len(),
+                wanted.max(least)
+            )));
+        }
+        if self.min_tokens as usize > wanted {
+            let expected = format!("at most max_tokens ({wanted})");
+            return Err(ApiError::parameter("min_tokens", expected, self.min_tokens));
+        }
+        Ok(self.sampling(u32::try_from(wanted).unwrap_or(u32::MAX)))
+    }
+
+    /// Returns `true` if a token ends a response.
+    pub(super) fn is_end(&self, token: i32, limits: &ServingLimits) -> bool {
+        self.is_eos(token, limits) || self.ends.stop_token_ids.contains(&token)
+    }
+
+    /// Returns `true` if a token is an end-of-sequence token of the model that ends a response.
+    pub(super) fn is_eos(&self, token: i32, limits: &ServingLimits) -> bool {
+        !self.ends.ignore_eos && limits.eos_token_ids.contains(&token)
+    }
+}
+
+impl TextOptions {
+    /// Takes the options from the parameters that have no field of their own.
+    fn take(other: &mut Map<String, Value>) -> Result<Self, ApiError> {
+        let stop = match take::<Stop>(other, "stop", "a text or a list of texts")? {
+            None => Vec::new(),
+            Some(Stop::One(text)) => vec![text],
+            Some(Stop::Any(texts)) => texts,
+        };
+        if stop.iter().any(String::is_empty) {
+            return Err(ApiError::parameter("stop", "texts that are not empty", "an empty one"));
+        }
+        let flag = "true or false";
+        Ok(Self {
+            stop: stop.into(),
+            include_stop: take(other, "include_stop_str_in_output", flag)?.unwrap_or(false),
+            skip_special: take(other, "skip_special_tokens", flag)?.unwrap_or(true),
+        })
+    }
+}
+
+/// Removes a parameter and reads it. Returns `None` if it is missing or `null`.
+pub(super) fn take<T: DeserializeOwned>(
+    parameters: &mut Map<String, Value>,
+    name: &str,
+    expected: &str,
+) -> Result<Option<T>, ApiError> {
+    let Some(value) = parameters.remove(name) else { return Ok(None) };
+    let found = value.to_string();
+    serde_json::from_value(value).map_err(|_mismatch| ApiError::parameter(name, expected, found))
+}
+
+fn bounded(name: &str, found: u32, least: u32, most: u32) -> Result<u32, ApiError> {
+    if (least..=most).contains(&found) {
+        return Ok(found);
+    }
+    Err(ApiError::parameter(name, format_args!("{least} to {most}"), found))
+}
+
+fn top(name: &str, wanted: Option<i64>) -> Result<Option<u32>, ApiError> {
+    let in_bounds = |wanted: i64| {
+        let number = u32::try_from(wanted).ok().filter(|_| wanted <= TOP_LOGPROBS);
+        number.ok_or_else(|| ApiError::parameter(name, format_args!("0 to {TOP_LOGPROBS}"), wanted))
+    };
+    wanted.map(in_bounds).transpose()
+}
+
+fn top_k(wanted: i64) -> Result<u32, ApiError> {
+    if wanted == -1 {
+        return Ok(0);
+    }
+    let expected = "-1 or 0, which turn it off, or a number of tokens";
+    u32::try_from(wanted).map_err(|_negative| ApiError::parameter("top_k", expected, wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    fn limits() -> ServingLimits {
+        ServingLimits {
+            context: 8,
+            vocab_size: 10,
+            max_running: 4,
+            kv_cache_tokens: 64,
+            eos_token_ids: vec![1],
+        }
+    }
+
+    fn options(params: Value) -> Result<Options, String> {
+        let params = from_value(params).unwrap();
+        Options::new(params).map_err(|error| error.body().error.message)
+    }
+
+    #[test]
+    fn options_have_the_defaults_of_vllm() {
+        let options = options(json!({})).unwrap();
+        assert_eq!(options.n, 1);
+        let sampling = options.for_prompt(&[2, 3], &limits()).unwrap();
+        assert_eq!(sampling, Sampling::unrestricted(6), "the rest of the context");
+    }
+
+    #[test]
+    fn options_out_of_bounds_are_named() {
+        for (params, name) in [
+            (json!({"n": 0}), "`n`"),
+            (json!({"temperature": -1.0}), "`temperature`"),
+            (json!({"top_p": 0.0}), "`top_p`"),
+            (json!({"top_k": -2}), "`top_k`"),
+            (json!({"logprobs": 21}), "`logprobs`"),
+            (json!({"prompt_logprobs": -1}), "`prompt_logprobs`"),
+            (json!({"stop": [""]}), "`stop`"),
+            (json!({"stop": 5}), "`stop`"),
+            (json!({"min_p": 0.5}), "`min_p`"),
+        ] {
+            let message = options(params).unwrap_err();
+            assert!(message.contains(name), "{message}");
+        }
+    }
+
+    #[test]
+    fn prompts_that_do_not_fit_are_refused() {
+        let refusal = |params, prompt: &[i32]| {
+            let refused = options(params).unwrap().for_prompt(prompt, &limits()).unwrap_err();
+            refused.body().error.message
+        };
+        assert!(refusal(json!({"max_tokens": 7}), &[2, 3]).contains("context length is 8"));
+        assert!(refusal(json!({}), &[2; 8]).contains("context length is 8"));
+        assert!(refusal(json!({}), &[10]).contains("found 10"));
+        assert!(refusal(json!({"stop_token_ids": [-1]}), &[2]).contains("found -1"));
+        assert!(refusal(json!({}), &[]).contains("empty"));
+        assert!(refusal(json!({"max_tokens": 2, "min_tokens": 3}), &[2]).contains("`min_tokens`"));
+    }
+
+    #[test]
+    fn a_tiny_temperature_is_greedy() {
+        let options = options(json!({"temperature": 1e-9, "top_k": -1, "max_tokens": 3})).unwrap();
+        assert_eq!(options.for_prompt(&[2], &limits()).unwrap(), Sampling::greedy(3));
+    }
+}

@@ -1,0 +1,146 @@
+//! Receivers of sampled tokens, which the engine calls on its own threads.
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::serving::{ServedToken, TokenLogprob, TokenReceiver};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use super::metrics::Metrics;
+
+/// A response that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Sampled {
+    pub(super) tokens: Vec<ServedToken>,
+    pub(super) reason: FinishReason,
+}
+
+/// All responses to a prompt, and the log-probabilities of the prompt if requested.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    pub(super) prompt: Option<Vec<TokenLogprob>>,
+    pub(super) responses: Vec<Sampled>,
+}
+
+/// An event of a response. Choices are numbered over all prompts of a call.
+#[derive(Debug)]
+pub(super) enum Event {
+    Token(u32, ServedToken),
+    End(u32, FinishReason),
+    Failed(String),
+}
+
+/// The clock and the metrics of a request.
+pub(super) struct Timing {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) begun: Nanos,
+    pub(super) has_token: bool,
+}
+
+impl Timing {
+    fn token(&mut self) {
+        if !std::mem::replace(&mut self.has_token, true) {
+            self.metrics.first_token(self.clock.now().since(self.begun));
+        }
+    }
+
+    fn end(&self, reason: FinishReason) {
+        self.metrics.finished(reason, self.clock.now().since(self.begun));
+    }
+}
+
+/// Collects the responses to a prompt and sends them together.
+pub(super) struct Collector {
+    pub(super) timing: Timing,
+    pub(super) prompt: Option<Vec<TokenLogprob>>,
+    /// The tokens of each sample.
+    pub(super) tokens: Vec<Vec<ServedToken>>,
+    pub(super) ended: Vec<Option<FinishReason>>,
+    /// `None` after the responses were sent.
+    pub(super) done: Option<oneshot::Sender<Result<Collected, String>>>,
+}
+
+impl Collector {
+    pub(super) fn new(
+        samples: u32,
+        timing: Timing,
+        done: oneshot::Sender<Result<Collected, String>>,
+    ) -> Self {
+        let samples = samples as usize;
+        let (tokens, ended) = (vec![Vec::new(); samples], vec![None; samples]);
+        Self { timing, prompt: None, tokens, ended, done: Some(done) }
+    }
+
+    /// Sends the responses if all samples have ended.
+    fn send_if_done(&mut self) {
+        let Some(ended) = self.ended.iter().copied().collect::<Option<Vec<_>>>() else { return };
+        let responses = std::mem::take(&mut self.tokens).into_iter().zip(ended);
+        let responses = responses.map(|(tokens, reason)| Sampled { tokens, reason }).collect();
+        let prompt = self.prompt.take();
+        self.send(Ok(Collected { prompt, responses }));
+    }
+
+    fn send(&mut self, outcome: Result<Collected, String>) {
+        if let Some(done) = self.done.take() {
+            let _client_is_gone = done.send(outcome);
+        }
+    }
+}
+
+impl TokenReceiver for Collector {
+    fn prompt(&mut self, logprobs: Vec<TokenLogprob>) {
+        self.prompt = Some(logprobs);
+        // A request without samples only scores its prompt.
+        self.send_if_done();
+    }
+
+    fn token(&mut self, sample: u32, token: ServedToken) {
+        self.timing.token();
+        self.tokens[sample as usize].push(token);
+    }
+
+    fn end(&mut self, sample: u32, reason: FinishReason) {
+        self.timing.end(reason);
+        self.ended[sample as usize] = Some(reason);
+        self.send_if_done();
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.send(Err(reason.to_owned()));
+    }
+}
+
+/// Sends each token when it is sampled.
+pub(super) struct Forwarder {
+    pub(super) timing: Timing,
+    /// The choice of the first sample.
+    pub(super) first: u32,
+    pub(super) events: UnboundedSender<Event>,
+}
+
+impl Forwarder {
+    fn send(&self, event: Event) {
+        let _client_is_gone = self.events.send(event);
+    }
+}
+
+impl TokenReceiver for Forwarder {
+    fn prompt(&mut self, _logprobs: Vec<TokenLogprob>) {}
+
+    fn token(&mut self, sample: u32, token: ServedToken) {
+        self.timing.token();
+        self.send(Event::Token(self.first + sample, token));
+    }
+
+    fn end(&mut self, sample: u32, reason: FinishReason) {
+        self.timing.end(reason);
+        self.send(Event::End(self.first + sample, reason));
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.send(Event::Failed(reason.to_owned()));
+    }
+}

@@ -1,0 +1,64 @@
+//! The requests in flight, by the ids that clients know.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollpacker_stages::serving::{GenerationId, ServingEngine};
+
+/// The requests that the engine works on, each with the id of its call.
+pub(super) struct Requests {
+    engine: Arc<dyn ServingEngine>,
+    next: AtomicU64,
+    running: Mutex<BTreeMap<GenerationId, Arc<str>>>,
+}
+
+/// A request in flight. When it is dropped, because it has ended or its client has closed the connection, the engine forgets it.
+pub(super) struct Running {
+    requests: Arc<Requests>,
+    pub(super) id: GenerationId,
+}
+
+impl Requests {
+    pub(super) fn new(engine: Arc<dyn ServingEngine>) -> Self {
+        Self { engine, next: AtomicU64::new(1), running: Mutex::default() }
+    }
+
+    /// Registers a request of the call `id`, before the engine gets it.
+    pub(super) fn enter(self: &Arc<Self>, call: &Arc<str>) -> Running {
+        let id = GenerationId(self.next.fetch_add(1, Ordering::Relaxed));
+        self.lock().insert(id, Arc::clone(call));
+        Running { requests: Arc::clone(self), id }
+    }
+
+    /// Aborts all requests of a call.
+    pub(super) fn abort(&self, call: &str) {
+        self.abort_if(|running| running == call);
+    }
+
+    /// Aborts all requests. Returns the number of calls.
+    pub(super) fn abort_all(&self) -> usize {
+        let calls: std::collections::BTreeSet<_> = self.lock().values().cloned().collect();
+        self.abort_if(|_| true);
+        calls.len()
+    }
+
+    fn abort_if(&self, wanted: impl Fn(&str) -> bool) {
+        let running = self.lock();
+        let ids: Vec<GenerationId> =
+            running.iter().filter(|(_, call)| wanted(call)).map(|(id, _)| *id).collect();
+        drop(running);
+        ids.into_iter().for_each(|id| self.engine.abort(id));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<GenerationId, Arc<str>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.requests.lock().remove(&self.id);
+        self.requests.engine.abort(self.id);
+    }
+}

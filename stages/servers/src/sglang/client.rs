@@ -1,0 +1,197 @@
+//! A client of an SGLang server.
+
+use reqwest::Method;
+use serde::Serialize;
+use serde_json::json;
+
+use super::protocol::{
+    AbortRequest, GenerateRequest, GenerateResponse, MetaInfo, OutcomeResponse, PauseRequest,
+    SamplingParams, TokenLogprob, UpdateWeightsRequest, path,
+};
+use crate::http::{Endpoint, ServerError};
+use crate::server::{
+    Call, CallSampling, Finish, Identity, Limits, Outcome, Piece, Pulse, Sink, logprob_defect,
+};
+use crate::vllm::protocol::PauseMode;
+
+/// A client of an SGLang server.
+///
+/// Responses are not streamed: the tokens arrive with the end of the call, so a server that dies loses those of its running responses.
+#[derive(Clone, Debug)]
+pub(crate) struct SglangClient {
+    endpoint: Endpoint,
+    limits: Limits,
+}
+
+impl SglangClient {
+    pub(crate) fn new(endpoint: Endpoint, limits: Limits) -> Self {
+        Self { endpoint, limits }
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
+        self.endpoint.call(Method::GET, path::HEALTH, None::<&()>, self.limits.call).await?;
+        self.endpoint.identity(self.limits.call).await
+    }
+
+    /// Does nothing: all calls are part of every SGLang server.
+    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
+    pub(crate) async fn check_calls(&self) -> Result<(), ServerError> {
+        Ok(())
+    }
+
+    pub(crate) async fn generate(
+        &self,
+        call: &Call,
+        pulse: &Pulse,
+        sink: Sink<'_>,
+    ) -> Result<Outcome, ServerError> {
+        let request = GenerateRequest {
+            rid: call.id.clone(),
+            input_ids: call.prompt.clone(),
+            sampling_params: sampling_params(&call.sampling),
+            return_logprob: true,
+            logprob_start_len: None,
+        };
+        // The answer has no parts to follow, so the limit is that of a silent response.
+        let limit = 10 * pulse.stall();
+        let GenerateResponse { meta_info } =
+            self.endpoint.post(path::GENERATE, &request, limit).await?;
+        pulse.beat();
+        let piece = self.piece(&meta_info)?;
+        let received = piece.tokens.len();
+        let outcome = self.outcome(&meta_info, received)?;
+        sink(piece);
+        Ok(outcome)
+    }
+
+    pub(crate) async fn abort(&self, id: &str) -> Result<(), ServerError> {
+        let request = AbortRequest { rid: id.to_owned() };
+        self.endpoint.call(Method::POST, path::ABORT, Some(&request), self.limits.call).await
+    }
+
+    pub(crate) async fn pause(&self, mode: PauseMode) -> Result<(), ServerError> {
+        let mode = match mode {
+            PauseMode::Abort => "abort",
+            // Nothing runs, and a load without running requests needs no pause. The pause keeps requests of others out.
+            PauseMode::Wait => "retract",
+            PauseMode::Keep => "in_place",
+        };
+        self.change(path::PAUSE, &PauseRequest { mode: mode.to_owned() }).await
+    }
+
+    pub(crate) async fn resume(&self) -> Result<(), ServerError> {
+        self.change(path::CONTINUE, &json!({})).await
+    }
+
+    pub(crate) async fn load(&self, folder: &str, label: &str) -> Result<(), ServerError> {
+        let request = UpdateWeightsRequest {
+            model_path: folder.to_owned(),
+            weight_version: label.to_owned(),
+            flush_cache: true,
+            abort_all_requests: false,
+        };
+        let limit = self.limits.load;
+        let answer = self.endpoint.post(path::UPDATE_WEIGHTS, &request, limit).await?;
+        self.expect_success(path::UPDATE_WEIGHTS, &answer)
+    }
+
+    /// Does nothing: the load sets the label, and each response reports it.
+    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
+    pub(crate) async fn label(&self, _label: &str) -> Result<(), ServerError> {
+        Ok(())
+    }
+
+    /// Returns `None`: only responses have the label.
+    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
+    pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
+        Ok(None)
+    }
+
+    pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
+        let request = GenerateRequest {
+            rid: format!("canary-{salt}"),
+            input_ids: tokens.to_vec(),
+            sampling_params: sampling_params(&CallSampling {
+                temperature: 1.0,
+                top_p: 1.0,
+                top_k: 0,
+                min_tokens: 0,
+                max_tokens: 1,
+                ends: [].into(),
+            }),
+            return_logprob: true,
+            logprob_start_len: Some(0),
+        };
+        let GenerateResponse { meta_info } =
+            self.endpoint.post(path::GENERATE, &request, self.limits.load).await?;
+        let scores = meta_info.input_token_logprobs.unwrap_or_default();
+        if !scores.iter().map(|(_, token, _)| token).eq(tokens) {
+            let expected = format!("`input_token_logprobs` of {} tokens", tokens.len());
+            let found = format_args!("{} entries", scores.len());
+            return Err(self.endpoint.garbage(path::GENERATE, &expected, found));
+        }
+        scores.iter().skip(1).map(|entry| self.logprob(entry)).collect()
+    }
+
+    async fn change(&self, path: &str, request: &impl Serialize) -> Result<(), ServerError> {
+        let answer = self.endpoint.post(path, request, self.limits.call).await?;
+        self.expect_success(path, &answer)
+    }
+
+    fn expect_success(&self, path: &str, answer: &OutcomeResponse) -> Result<(), ServerError> {
+        let is_ok = answer.success == Some(true) || answer.status.as_deref() == Some("ok");
+        if is_ok {
+            return Ok(());
+        }
+        Err(self.endpoint.garbage(path, "success", &answer.message))
+    }
+
+    fn piece(&self, meta: &MetaInfo) -> Result<Piece, ServerError> {
+        let sampled = &meta.output_token_logprobs;
+        if sampled.len() as u64 != meta.completion_tokens {
+            let expected = format!("the {} tokens that the server counted", meta.completion_tokens);
+            return Err(self.endpoint.garbage(path::GENERATE, &expected, sampled.len()));
+        }
+        let logprobs = sampled.iter().map(|entry| self.logprob(entry)).collect::<Result<_, _>>()?;
+        Ok(Piece { tokens: sampled.iter().map(|(_, token, _)| *token).collect(), logprobs })
+    }
+
+    fn logprob(&self, (logprob, token, _): &TokenLogprob) -> Result<f32, ServerError> {
+        let defect = match logprob {
+            None => Some("null".to_owned()),
+            Some(logprob) => logprob_defect(*logprob),
+        };
+        let expected = format!("a log-probability of token {token} that is a number of at most 0");
+        match (logprob, defect) {
+            (Some(logprob), None) => Ok(*logprob),
+            (_, defect) => {
+                Err(self.endpoint.garbage(path::GENERATE, &expected, defect.unwrap_or_default()))
+            }
+        }
+    }
+
+    fn outcome(&self, meta: &MetaInfo, received: usize) -> Result<Outcome, ServerError> {
+        let reason = &meta.finish_reason.kind;
+        let finish = Finish::named(reason).ok_or_else(|| {
+            let expected = "the finish reason stop, length or abort";
+            self.endpoint.garbage(path::GENERATE, expected, reason)
+        })?;
+        let labels = meta.weight_version.clone().map(|label| vec![(label, received)]);
+        Ok(Outcome { finish, labels })
+    }
+}
+
+fn sampling_params(sampling: &CallSampling) -> SamplingParams {
+    SamplingParams {
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
+        top_k: if sampling.top_k == 0 { -1 } else { i64::from(sampling.top_k) },
+        max_new_tokens: sampling.max_tokens,
+        min_new_tokens: sampling.min_tokens,
+        stop_token_ids: sampling.ends.to_vec(),
+    }
+}

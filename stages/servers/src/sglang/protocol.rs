@@ -1,0 +1,133 @@
+//! Wire types of the calls that RL training makes to an SGLang server, as version 0.5 defines them.
+
+use serde::{Deserialize, Serialize};
+
+/// Paths of the calls.
+pub mod path {
+    /// POST [`GenerateRequest`](super::GenerateRequest).
+    pub const GENERATE: &str = "/generate";
+    /// GET; the answer is 200 if the server is ready.
+    pub const HEALTH: &str = "/health";
+    /// POST [`PauseRequest`](super::PauseRequest).
+    pub const PAUSE: &str = "/pause_generation";
+    /// POST `{}`.
+    pub const CONTINUE: &str = "/continue_generation";
+    /// POST [`AbortRequest`](super::AbortRequest).
+    pub const ABORT: &str = "/abort_request";
+    /// POST [`UpdateWeightsRequest`](super::UpdateWeightsRequest).
+    pub const UPDATE_WEIGHTS: &str = "/update_weights_from_disk";
+}
+
+/// A request to continue a prompt of token ids.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GenerateRequest {
+    /// The id of the request.
+    pub rid: String,
+    /// The prompt; never empty.
+    pub input_ids: Vec<i32>,
+    /// The options for sampling.
+    pub sampling_params: SamplingParams,
+    /// Returns the log-probability of each token.
+    pub return_logprob: bool,
+    /// The index of the first prompt token whose log-probability is returned; none are by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprob_start_len: Option<i64>,
+}
+
+/// The options for sampling.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SamplingParams {
+    /// Divisor of the logits. With 0 the most likely token is chosen.
+    pub temperature: f64,
+    /// Nucleus sampling, in (0, 1]; 1 turns it off.
+    pub top_p: f64,
+    /// The number of most likely tokens that are kept; -1 turns it off.
+    pub top_k: i64,
+    /// The maximum number of tokens.
+    pub max_new_tokens: u32,
+    /// The number of tokens before which no end-of-sequence token is sampled.
+    pub min_new_tokens: u32,
+    /// Tokens that end a response, in addition to the end-of-sequence tokens of the model.
+    pub stop_token_ids: Vec<i32>,
+}
+
+/// The answer to a [`GenerateRequest`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct GenerateResponse {
+    /// Everything about the response but its text.
+    pub meta_info: MetaInfo,
+}
+
+/// The tokens of a response and the reason of its end.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct MetaInfo {
+    /// The reason of the end.
+    pub finish_reason: FinishReason,
+    /// The number of sampled tokens.
+    pub completion_tokens: u64,
+    /// The label of the weights at the end of the response.
+    #[serde(default)]
+    pub weight_version: Option<String>,
+    /// The sampled tokens.
+    #[serde(default)]
+    pub output_token_logprobs: Vec<TokenLogprob>,
+    /// The tokens of the prompt, if requested. The first has no log-probability.
+    #[serde(default)]
+    pub input_token_logprobs: Option<Vec<TokenLogprob>>,
+}
+
+/// A log-probability in nats, a token and the text of the token.
+pub type TokenLogprob = (Option<f32>, i32, Option<String>);
+
+/// The reason of the end of a response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinishReason {
+    /// `stop`, `length` or `abort`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The cause of an abort.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// A request to pause sampling.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseRequest {
+    /// `abort`: running requests end with their tokens. `retract`: they wait, and their KV cache can be flushed. `in_place`: they wait with
+    /// their KV cache.
+    pub mode: String,
+}
+
+/// A request to abort another request, whose call returns with the tokens sampled so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbortRequest {
+    /// The id of the request.
+    pub rid: String,
+}
+
+/// A request to load weights from a folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateWeightsRequest {
+    /// A Hugging Face folder on the file system of the server.
+    pub model_path: String,
+    /// The label of the weights.
+    pub weight_version: String,
+    /// Clears the prefix cache.
+    pub flush_cache: bool,
+    /// Aborts running requests. Otherwise the call waits for them, unless the server is paused.
+    pub abort_all_requests: bool,
+}
+
+/// The answer to calls that change the state of the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutcomeResponse {
+    /// `false` if the call failed; missing in answers to a pause.
+    #[serde(default)]
+    pub success: Option<bool>,
+    /// `ok` in answers to a pause.
+    #[serde(default)]
+    pub status: Option<String>,
+    /// The cause of a failure.
+    #[serde(default)]
+    pub message: String,
+}

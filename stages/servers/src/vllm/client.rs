@@ -1,0 +1,307 @@
+//! A client of a vLLM server.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::protocol::{
+    AbortRequest, AbortResponse, CollectiveRpcRequest, CollectiveRpcResponse, ErrorResponse,
+    GENERATE_ID_PREFIX, GenerateChoice, GenerateRequest, GenerateResponse, IsPausedResponse,
+    ModelList, PauseMode, SamplingParams, StatusResponse, StreamOptions,
+    UpdateWeightVersionRequest, UpdateWeightVersionResponse, WeightInfoResponse, path,
+};
+use crate::http::{Endpoint, ServerError};
+use crate::server::{
+    Call, CallSampling, Finish, Identity, Limits, Outcome, Piece, Pulse, Sink, logprob_defect,
+};
+
+/// A client of a vLLM server.
+#[derive(Clone, Debug)]
+pub(crate) struct VllmClient {
+    endpoint: Endpoint,
+    limits: Limits,
+}
+
+impl VllmClient {
+    pub(crate) fn new(endpoint: Endpoint, limits: Limits) -> Self {
+        Self { endpoint, limits }
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
+        self.endpoint.call(Method::GET, path::HEALTH, None::<&()>, self.limits.call).await?;
+        self.endpoint.identity(self.limits.call).await
+    }
+
+    pub(crate) async fn check_calls(&self) -> Result<(), ServerError> {
+        let advised = |error: ServerError, flag| advise(error, flag);
+        let limit = self.limits.call;
+        let paused = self.endpoint.get::<IsPausedResponse>(path::IS_PAUSED, limit).await;
+        paused.map_err(|error| advised(error, "VLLM_SERVER_DEV_MODE=1"))?;
+        let label = self.endpoint.get::<WeightInfoResponse>(path::WEIGHT_INFO, limit).await;
+        label.map_err(|error| advised(error, "version 0.32 or later"))?;
+        // An empty request is refused with 400 by a server that has the call, and with 403 or 404 by others.
+        let empty = serde_json::json!({});
+        match self.endpoint.call(Method::POST, path::GENERATE, Some(&empty), limit).await {
+            Err(error) if error.is_missing() => Err(advised(error, "--enable-scale-out")),
+            Err(error) if error.is_retryable() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn generate(
+        &self,
+        call: &Call,
+        pulse: &Pulse,
+        sink: Sink<'_>,
+    ) -> Result<Outcome, ServerError> {
+        let request = generate_request(call);
+        let mut events = self.endpoint.stream(path::GENERATE, &request, pulse.stall()).await?;
+        let (mut received, mut counted) = (0, None);
+        let mut outcome: Option<Outcome> = None;
+        while let Some(data) = pulse.next(path::GENERATE, &mut events).await? {
+            if data == super::protocol::STREAM_END {
+                break;
+            }
+            let event: GenerateResponse =
+                events.json(&data).map_err(|error| self.stream_error(&data, error))?;
+            counted = event.usage.map(|usage| usage.completion_tokens).or(counted);
+            for choice in event.choices {
+                let piece = self.piece(&choice)?;
+                received += piece.tokens.len();
+                outcome = self.outcome(&choice)?.or(outcome);
+                sink(piece);
+            }
+        }
+        let outcome = outcome.ok_or_else(|| self.unfinished())?;
+        self.check_counts(received, counted, &outcome)?;
+        Ok(outcome)
+    }
+
+    pub(crate) async fn abort(&self, id: &str) -> Result<(), ServerError> {
+        let ids = vec![format!("{GENERATE_ID_PREFIX}{id}")];
+        let request = AbortRequest { request_ids: Some(ids) };
+        let limit = self.limits.call;
+        self.endpoint.post::<AbortResponse>(path::ABORT_REQUESTS, &request, limit).await.map(drop)
+    }
+
+    pub(crate) async fn pause(&self, mode: PauseMode) -> Result<(), ServerError> {
+        let path = format!("{}?mode={mode}&clear_cache=true", path::PAUSE);
+        self.status(&path, "paused").await
+    }
+
+    pub(crate) async fn resume(&self) -> Result<(), ServerError> {
+        self.status(path::RESUME, "resumed").await
+    }
+
+    async fn status(&self, path: &str, expected: &str) -> Result<(), ServerError> {
+        let nothing = serde_json::json!({});
+        let status: StatusResponse = self.endpoint.post(path, &nothing, self.limits.call).await?;
+        self.expect(path, "status", expected, &status.status)
+    }
+
+    pub(crate) async fn load(&self, folder: &str, _label: &str) -> Result<(), ServerError> {
+        let request = CollectiveRpcRequest::reload_weights(folder);
+        let limit = self.limits.load;
+        let answer: CollectiveRpcResponse =
+            self.endpoint.post(path::COLLECTIVE_RPC, &request, limit).await?;
+        // A worker that failed without failing the call returns a text.
+        match answer.results.into_iter().find(|result| !result.is_null()) {
+            Some(Value::String(said)) => {
+                Err(self.endpoint.garbage(path::COLLECTIVE_RPC, "null of each worker", said))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn label(&self, label: &str) -> Result<(), ServerError> {
+        let request = UpdateWeightVersionRequest { new_version: label.to_owned() };
+        let limit = self.limits.call;
+        let _answer: UpdateWeightVersionResponse =
+            self.endpoint.post(path::UPDATE_WEIGHT_VERSION, &request, limit).await?;
+        let info: WeightInfoResponse = self.endpoint.get(path::WEIGHT_INFO, limit).await?;
+        self.expect(path::WEIGHT_INFO, "weight_version", label, &info.weight_version)
+    }
+
+    pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
+        let info: WeightInfoResponse =
+            self.endpoint.get(path::WEIGHT_INFO, self.limits.call).await?;
+        Ok(Some(info.weight_version))
+    }
+
+    pub(crate) async fn score(&self, tokens: &[i32], salt: &str) -> Result<Vec<f32>, ServerError> {
+        let request = score_request(tokens, salt);
+        // A busy server may let the call wait as long as a load.
+        let answer: GenerateResponse =
+            self.endpoint.post(path::GENERATE, &request, self.limits.load).await?;
+        let scores = answer.prompt_logprobs.unwrap_or_default();
+        let wrong = |found: String| {
+            let expected = format!("`prompt_logprobs` of {} tokens", tokens.len());
+            self.endpoint.garbage(path::GENERATE, &expected, found)
+        };
+        if scores.len() != tokens.len() {
+            return Err(wrong(format!("{} entries", scores.len())));
+        }
+        let scored = tokens.iter().zip(&scores).skip(1).map(|(token, by_id)| {
+            let found = by_id.as_ref().and_then(|by_id| by_id.get(&token.to_string()));
+            let logprob = found.ok_or_else(|| wrong(format!("none for token {token}")))?.logprob;
+            logprob_defect(logprob).map_or(Ok(logprob), |defect| Err(wrong(defect)))
+        });
+        scored.collect()
+    }
+
+    /// Returns the new tokens of an event.
+    fn piece(&self, choice: &GenerateChoice) -> Result<Piece, ServerError> {
+        let wrong = |expected: &str, found: String| {
+            Err(self.endpoint.garbage(path::GENERATE, expected, found))
+        };
+        let tokens = choice.token_ids.clone().unwrap_or_default();
+        let content = choice.logprobs.as_ref().and_then(|logprobs| logprobs.content.as_deref());
+        let content = content.unwrap_or_default();
+        if choice.index != 0 {
+            return wrong("the choice 0", choice.index.to_string());
+        }
+        if !tokens.iter().eq(content.iter().map(|entry| &entry.token_id)) {
+            let ids: Vec<_> = content.iter().map(|entry| entry.token_id).collect();
+            return wrong("a log-probability for each token", format!("{tokens:?} and {ids:?}"));
+        }
+        let logprobs: Vec<f32> = content.iter().map(|entry| entry.logprob).collect();
+        match logprobs.iter().find_map(|&logprob| logprob_defect(logprob)) {
+            Some(defect) => wrong("log-probabilities that are numbers of at most 0", defect),
+            None => Ok(Piece { tokens, logprobs }),
+        }
+    }
+
+    /// Returns the end of a response if the event has it.
+    fn outcome(&self, choice: &GenerateChoice) -> Result<Option<Outcome>, ServerError> {
+        let Some(reason) = &choice.finish_reason else { return Ok(None) };
+        let finish = Finish::named(reason).ok_or_else(|| {
+            let expected = "the finish reason stop, length or abort";
+            self.endpoint.garbage(path::GENERATE, expected, reason)
+        })?;
+        let spans = choice.weight_versions.as_ref();
+        let labels = spans.map(|spans| {
+            let tokens = |start: u32, end: u32| end.saturating_sub(start) as usize;
+            spans.iter().map(|span| (span.version.clone(), tokens(span.start, span.end))).collect()
+        });
+        Ok(Some(Outcome { finish, labels }))
+    }
+
+    /// Checks that all numbers of tokens agree.
+    fn check_counts(
+        &self,
+        received: usize,
+        counted: Option<u64>,
+        outcome: &Outcome,
+    ) -> Result<(), ServerError> {
+        let labelled = outcome.labels.as_ref();
+        let labelled =
+            labelled.map(|labels| labels.iter().map(|(_, tokens)| *tokens as u64).sum::<u64>());
+        match [counted, labelled].into_iter().flatten().find(|&count| count != received as u64) {
+            Some(count) => {
+                let expected = format!("the {count} tokens that the server counted");
+                Err(self.endpoint.garbage(path::GENERATE, &expected, received))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn unfinished(&self) -> ServerError {
+        let reason = "the stream ended before the response".to_owned();
+        ServerError::Connection { server: self.endpoint.place(path::GENERATE), reason }
+    }
+
+    /// Returns the error that an event reports, if it reports one.
+    fn stream_error(&self, data: &str, otherwise: ServerError) -> ServerError {
+        let Ok(ErrorResponse { error }) = serde_json::from_str(data) else { return otherwise };
+        ServerError::Connection {
+            server: self.endpoint.place(path::GENERATE),
+            reason: format!("the server ended the stream: {}", error.message),
+        }
+    }
+
+    fn expect(
+        &self,
+        path: &str,
+        field: &str,
+        expected: &str,
+        found: &str,
+    ) -> Result<(), ServerError> {
+        if found == expected {
+            return Ok(());
+        }
+        let expected = format!("`{field}` to be `{expected}`");
+        Err(self.endpoint.garbage(path, &expected, format_args!("`{found}`")))
+    }
+}
+
+impl Endpoint {
+    /// Returns the first model of OpenAI's list of models, which vLLM and SGLang both have.
+    pub(crate) async fn identity(&self, limit: Duration) -> Result<Identity, ServerError> {
+        let models: ModelList = self.get(path::MODELS, limit).await?;
+        let first = models.data.into_iter().next();
+        let card = first.ok_or_else(|| self.garbage(path::MODELS, "a model", "none"))?;
+        Ok(Identity { model: card.id, max_tokens: card.max_model_len })
+    }
+}
+
+/// Adds to an error of a missing call how a server is started that has it.
+fn advise(error: ServerError, needed: &str) -> ServerError {
+    match error {
+        ServerError::Status { server, status, message, retry_after }
+            if status.is_client_error() =>
+        {
+            let message = format!("{message}; start vLLM with {needed}");
+            ServerError::Status { server, status, message, retry_after }
+        }
+        error => error,
+    }
+}
+
+fn generate_request(call: &Call) -> GenerateRequest {
+    GenerateRequest {
+        request_id: Some(call.id.clone()),
+        model: None,
+        token_ids: call.prompt.clone(),
+        sampling_params: sampling_params(&call.sampling),
+        stream: Some(true),
+        stream_options: Some(StreamOptions { include_usage: true }),
+        cache_salt: Some(call.cache_salt.clone()),
+        ..GenerateRequest::default()
+    }
+}
+
+/// Returns the options of a call. A seed is never sent: it kills the CPU engine of vLLM 0.32, and batches of a server differ anyway.
+fn sampling_params(sampling: &CallSampling) -> SamplingParams {
+    SamplingParams {
+        n: Some(1),
+        temperature: Some(sampling.temperature),
+        top_p: Some(sampling.top_p),
+        top_k: Some(i64::from(sampling.top_k)),
+        max_tokens: Some(sampling.max_tokens),
+        min_tokens: Some(sampling.min_tokens),
+        stop_token_ids: Some(sampling.ends.to_vec()),
+        logprobs: Some(0),
+        detokenize: Some(false),
+        ..SamplingParams::default()
+    }
+}
+
+fn score_request(tokens: &[i32], salt: &str) -> GenerateRequest {
+    GenerateRequest {
+        token_ids: tokens.to_vec(),
+        sampling_params: SamplingParams {
+            temperature: Some(1.0),
+            max_tokens: Some(1),
+            prompt_logprobs: Some(0),
+            detokenize: Some(false),
+            ..SamplingParams::default()
+        },
+        cache_salt: Some(salt.to_owned()),
+        ..GenerateRequest::default()
+    }
+}

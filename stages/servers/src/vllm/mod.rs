@@ -1,0 +1,8 @@
+//! vLLM's HTTP protocol and a client of it.
+
+#[cfg(feature = "client")]
+mod client;
+pub mod protocol;
+
+#[cfg(feature = "client")]
+pub(crate) use self::client::VllmClient;

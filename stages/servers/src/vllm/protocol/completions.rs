@@ -1,0 +1,146 @@
+//! OpenAI's completions with vLLM's additions: `/v1/completions`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{PromptLogprobs, Usage};
+
+/// A request to continue a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CompletionRequest {
+    /// The name of the model; the server's model if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// A text, a list of token ids, or a list of either.
+    pub prompt: Value,
+    /// The number of choices for each prompt; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n: Option<u32>,
+    /// The maximum number of tokens; 16 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// See [`SamplingParams::min_tokens`](super::SamplingParams::min_tokens).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_tokens: Option<u32>,
+    /// See [`SamplingParams::temperature`](super::SamplingParams::temperature).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// See [`SamplingParams::top_p`](super::SamplingParams::top_p).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// See [`SamplingParams::top_k`](super::SamplingParams::top_k).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    /// See [`SamplingParams::seed`](super::SamplingParams::seed).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// Texts that end a response; they are not part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    /// See [`SamplingParams::stop_token_ids`](super::SamplingParams::stop_token_ids).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_token_ids: Option<Vec<i32>>,
+    /// See [`SamplingParams::ignore_eos`](super::SamplingParams::ignore_eos).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignore_eos: Option<bool>,
+    /// Returns the log-probability of each sampled token and of this number of most likely ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u32>,
+    /// Puts the prompt before each response; with `logprobs` and `max_tokens` 0 or 1, this scores the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub echo: Option<bool>,
+    /// Answers with server-sent events, each a [`CompletionResponse`] with the new text of a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
+    /// The options of a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_options: Option<StreamOptions>,
+    /// Returns the token ids of prompts and responses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub return_token_ids: Option<bool>,
+    /// See [`GenerateRequest::cache_salt`](super::GenerateRequest::cache_salt).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_salt: Option<String>,
+    /// Options that this struct does not have. A server that cannot honour one must refuse the request.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// A text or several, any of which ends a response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Stop {
+    /// One text.
+    One(String),
+    /// Several texts.
+    Any(Vec<String>),
+}
+
+/// The options of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamOptions {
+    /// Sends a last event with the numbers of tokens and without choices.
+    #[serde(default)]
+    pub include_usage: bool,
+}
+
+/// The answer to a [`CompletionRequest`], or one event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CompletionResponse {
+    /// The id of the request, such as `cmpl-1`.
+    pub id: String,
+    /// Always `text_completion`.
+    pub object: String,
+    /// The time of the answer, in seconds since 1970.
+    pub created: u64,
+    /// The name of the model.
+    pub model: String,
+    /// The responses, prompt by prompt.
+    pub choices: Vec<CompletionChoice>,
+    /// The numbers of tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// A response, or its new text in an event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CompletionChoice {
+    /// The index of the choice over all prompts, from 0.
+    pub index: u32,
+    /// The text.
+    pub text: String,
+    /// The log-probabilities, if requested.
+    #[serde(default)]
+    pub logprobs: Option<CompletionLogprobs>,
+    /// `stop`, `length` or `abort`; `None` while the response is generated.
+    #[serde(default)]
+    pub finish_reason: Option<String>,
+    /// The stop text or token that ended the response; `None` for an end-of-sequence token of the model.
+    #[serde(default)]
+    pub stop_reason: Option<Value>,
+    /// The token ids of the response, with `return_token_ids`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<i32>>,
+    /// The token ids of the prompt, with `return_token_ids`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<i32>>,
+    /// The log-probabilities of the tokens of the prompt, if requested with `prompt_logprobs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
+}
+
+/// The log-probabilities of the tokens of a [`CompletionChoice`]; the lists are of equal length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CompletionLogprobs {
+    /// The tokens as text.
+    pub tokens: Vec<String>,
+    /// The log-probability of each token in nats; `None` for the first token of an echoed prompt.
+    pub token_logprobs: Vec<Option<f32>>,
+    /// The most likely tokens at each position, by text.
+    #[serde(default)]
+    pub top_logprobs: Vec<Option<Map<String, Value>>>,
+    /// The position of each token in the text.
+    #[serde(default)]
+    pub text_offset: Vec<u64>,
+}

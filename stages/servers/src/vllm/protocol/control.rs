@@ -1,0 +1,243 @@
+//! Pause, abort, weights, models and errors.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The treatment of running requests during a pause.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum PauseMode {
+    /// Running requests end with the tokens that they have and `finish_reason` `abort`.
+    #[default]
+    Abort,
+    /// The call returns after all running requests have ended.
+    Wait,
+    /// Running requests stop and continue after [`RESUME`](super::path::RESUME) from their KV cache.
+    Keep,
+}
+
+impl PauseMode {
+    /// Returns the name of the mode in queries and recipes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Abort => "abort",
+            Self::Wait => "wait",
+            Self::Keep => "keep",
+        }
+    }
+}
+
+impl fmt::Display for PauseMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The query of [`PAUSE`](super::path::PAUSE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseQuery {
+    /// The treatment of running requests.
+    #[serde(default)]
+    pub mode: PauseMode,
+    /// Clears the KV cache after the pause; ignored by [`PauseMode::Keep`].
+    #[serde(default = "yes")]
+    pub clear_cache: bool,
+}
+
+impl Default for PauseQuery {
+    fn default() -> Self {
+        Self { mode: PauseMode::default(), clear_cache: true }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The answer to [`PAUSE`](super::path::PAUSE) (`paused`) and [`RESUME`](super::path::RESUME) (`resumed`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusResponse {
+    /// The state after the call.
+    pub status: String,
+}
+
+/// The answer to [`IS_PAUSED`](super::path::IS_PAUSED).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IsPausedResponse {
+    /// `true` between a pause and the next resume.
+    pub is_paused: bool,
+}
+
+/// A request to abort other requests. Their calls return with the tokens sampled so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbortRequest {
+    /// The ids, with [`GENERATE_ID_PREFIX`](super::GENERATE_ID_PREFIX). None, or an empty list, aborts all requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_ids: Option<Vec<String>>,
+}
+
+/// The answer to an [`AbortRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbortResponse {
+    /// Always `aborted`.
+    pub status: String,
+    /// The number of ids in the request, whether they were known or not; of all requests if it had none.
+    pub aborted: u64,
+}
+
+/// A call of a method of all workers of a server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveRpcRequest {
+    /// The name of the method, such as `reload_weights`.
+    pub method: String,
+    /// Positional arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Value>,
+    /// Named arguments; those of `reload_weights` are [`ReloadWeightsArguments`].
+    #[serde(default)]
+    pub kwargs: Map<String, Value>,
+    /// The time limit in seconds; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<f64>,
+}
+
+/// The named arguments of the method `reload_weights`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadWeightsArguments {
+    /// A Hugging Face folder with tensors in safetensors files, on the file system of the server.
+    pub weights_path: String,
+}
+
+impl CollectiveRpcRequest {
+    /// The name of the method that loads weights from a folder.
+    pub const RELOAD_WEIGHTS: &'static str = "reload_weights";
+
+    /// Creates a request to load the weights of a folder.
+    #[must_use]
+    pub fn reload_weights(weights_path: &str) -> Self {
+        let kwargs = [("weights_path".to_owned(), weights_path.into())];
+        Self {
+            method: Self::RELOAD_WEIGHTS.to_owned(),
+            kwargs: kwargs.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The answer to a [`CollectiveRpcRequest`]. vLLM answers with status 500 if the method fails.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveRpcResponse {
+    /// The result of each worker; `null` for methods without one.
+    #[serde(default)]
+    pub results: Vec<Value>,
+}
+
+/// A request to label the loaded weights. vLLM does not check the label against the weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateWeightVersionRequest {
+    /// The label.
+    pub new_version: String,
+}
+
+/// The answer to an [`UpdateWeightVersionRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateWeightVersionResponse {
+    /// Always `true`.
+    pub success: bool,
+    /// The label.
+    pub new_version: String,
+}
+
+/// The answer to [`WEIGHT_INFO`](super::path::WEIGHT_INFO).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightInfoResponse {
+    /// The label of the weights; vLLM starts with `default`.
+    pub weight_version: String,
+}
+
+/// The answer to [`RESET_PREFIX_CACHE`](super::path::RESET_PREFIX_CACHE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuccessResponse {
+    /// `false` while running requests hold blocks of the cache.
+    pub success: bool,
+}
+
+/// The answer to [`MODELS`](super::path::MODELS).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelList {
+    /// Always `list`.
+    #[serde(default)]
+    pub object: String,
+    /// The models; the first is the base model.
+    pub data: Vec<ModelCard>,
+}
+
+/// A model of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelCard {
+    /// The name of the model in requests.
+    pub id: String,
+    /// Always `model`.
+    #[serde(default)]
+    pub object: String,
+    /// The time of the start, in seconds since 1970.
+    #[serde(default)]
+    pub created: u64,
+    /// The software of the server, such as `vllm`.
+    #[serde(default)]
+    pub owned_by: String,
+    /// The folder or repository that the model was loaded from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// The maximum number of tokens of prompt and response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<u64>,
+}
+
+/// The body of an answer whose status is an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorResponse {
+    /// The error.
+    pub error: ErrorDetail,
+}
+
+/// The error of an [`ErrorResponse`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorDetail {
+    /// The cause.
+    pub message: String,
+    /// The class, such as `BadRequestError`.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// The field of the request that is wrong.
+    #[serde(default)]
+    pub param: Option<String>,
+    /// The HTTP status.
+    #[serde(default)]
+    pub code: u16,
+}
+
+/// Names of the metrics at [`METRICS`](super::path::METRICS) that clients read. Counters have the suffix `_total` in the text.
+pub mod metric {
+    /// Gauge: requests that are sampled.
+    pub const REQUESTS_RUNNING: &str = "vllm:num_requests_running";
+    /// Gauge: requests that wait.
+    pub const REQUESTS_WAITING: &str = "vllm:num_requests_waiting";
+    /// Gauge: the used share of the KV cache, in [0, 1].
+    pub const KV_CACHE_USAGE: &str = "vllm:kv_cache_usage_perc";
+    /// Counter: requests whose KV cache was dropped and computed again.
+    pub const PREEMPTIONS: &str = "vllm:num_preemptions_total";
+    /// Counter: prompt tokens.
+    pub const PROMPT_TOKENS: &str = "vllm:prompt_tokens_total";
+    /// Counter: sampled tokens.
+    pub const GENERATION_TOKENS: &str = "vllm:generation_tokens_total";
+    /// Counter: prompt tokens looked up in the prefix cache.
+    pub const PREFIX_CACHE_QUERIES: &str = "vllm:prefix_cache_queries_total";
+    /// Counter: prompt tokens found in the prefix cache.
+    pub const PREFIX_CACHE_HITS: &str = "vllm:prefix_cache_hits_total";
+}

@@ -1,0 +1,189 @@
+//! Tokens in, tokens out: `/inference/v1/generate`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::StreamOptions;
+
+/// A request to continue a prompt of token ids.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GenerateRequest {
+    /// The id of the request; the server makes one up if it is missing. A header `X-Request-Id` replaces it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// The name of the model; the server's model if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The prompt; never empty.
+    pub token_ids: Vec<i32>,
+    /// The options for sampling.
+    pub sampling_params: SamplingParams,
+    /// Answers with server-sent events, each a [`GenerateResponse`] with the new tokens of a choice. The last event of a choice has its
+    /// `finish_reason` and, for all of its tokens, the `weight_versions`. Then follows [`STREAM_END`](super::STREAM_END).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
+    /// The options of a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_options: Option<StreamOptions>,
+    /// Prompts share the KV cache of a common prefix only if their salts are equal. At most 1,024 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_salt: Option<String>,
+    /// Options that this struct does not have. A server that cannot honour one must refuse the request.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// The options for sampling. Missing options have the defaults that the fields name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SamplingParams {
+    /// The number of choices; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n: Option<u32>,
+    /// Divisor of the logits; 1 by default. With 0 the most likely token is chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Nucleus sampling, in (0, 1]; 1, which is the default, turns it off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// The number of most likely tokens that are kept; 0, which is the default, or -1 turns it off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    /// The seed of the request; not fixed by default. A seed kills the CPU engine of vLLM 0.32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// The maximum number of tokens. If missing, the response may fill the context of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// The number of tokens before which neither an end-of-sequence token nor a stop token is sampled; 0 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_tokens: Option<u32>,
+    /// Tokens that end a response, in addition to the end-of-sequence tokens of the model. The sampled one is part of the response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_token_ids: Option<Vec<i32>>,
+    /// Continues after end-of-sequence tokens; `false` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignore_eos: Option<bool>,
+    /// Returns the log-probability of each sampled token and of this number of most likely ones; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<i64>,
+    /// Returns the log-probability of each prompt token and of this number of most likely ones; none by default. Not with `stream`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<i64>,
+    /// Decodes tokens to text; `true` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detokenize: Option<bool>,
+    /// Options that this struct does not have. A server that cannot honour one must refuse the request.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// The answer to a [`GenerateRequest`], or one event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GenerateResponse {
+    /// The id of the request, with [`GENERATE_ID_PREFIX`](super::GENERATE_ID_PREFIX).
+    #[serde(default)]
+    pub request_id: String,
+    /// The name of the model; not in a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The time of the answer, in seconds since 1970; not in a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<u64>,
+    /// The choices, or those with new tokens.
+    pub choices: Vec<GenerateChoice>,
+    /// The numbers of tokens; in a stream only if requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// For each token of the prompt, the log-probabilities by token id, as text: of the token itself, and of the most likely ones. `None`
+    /// for the first token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
+}
+
+/// The log-probabilities of the tokens of a prompt, each by token id as text; `None` for the first token.
+pub type PromptLogprobs = Vec<Option<BTreeMap<String, PromptLogprob>>>;
+
+/// A response, or its new tokens in an event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GenerateChoice {
+    /// The index of the choice, from 0.
+    pub index: u32,
+    /// The tokens, including the one that ended the response.
+    #[serde(default)]
+    pub token_ids: Option<Vec<i32>>,
+    /// The log-probabilities of the tokens, if requested.
+    #[serde(default)]
+    pub logprobs: Option<Logprobs>,
+    /// `stop`, `length`, `abort` or `error`; `None` while the response is generated.
+    #[serde(default)]
+    pub finish_reason: Option<String>,
+    /// The stop token that ended the response; `None` for an end-of-sequence token of the model.
+    #[serde(default)]
+    pub stop_reason: Option<Value>,
+    /// The labels of the weights that sampled the tokens: ascending and without gaps, for all tokens of the response.
+    #[serde(default)]
+    pub weight_versions: Option<Vec<WeightVersionSpan>>,
+}
+
+/// The log-probabilities of the tokens of a choice.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Logprobs {
+    /// One entry per token.
+    #[serde(default)]
+    pub content: Option<Vec<Logprob>>,
+}
+
+/// The log-probability of a sampled token.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Logprob {
+    /// The token.
+    pub token_id: i32,
+    /// Its log-probability in nats. vLLM sends [`LOWEST_LOGPROB`](super::LOWEST_LOGPROB) for one that is not a number.
+    pub logprob: f32,
+    /// The rank of the token, from 1; missing if the log-probability was not a number.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// The most likely tokens.
+    #[serde(default)]
+    pub top_logprobs: Vec<Logprob>,
+}
+
+/// The log-probability of a prompt token.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PromptLogprob {
+    /// The log-probability in nats, without temperature.
+    pub logprob: f32,
+    /// The rank of the token, from 1.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// The text of the token.
+    #[serde(default)]
+    pub decoded_token: Option<String>,
+}
+
+/// The tokens `start..end` of a response, sampled by weights with the label `version`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightVersionSpan {
+    /// The label that [`UpdateWeightVersionRequest`](super::UpdateWeightVersionRequest) gave.
+    pub version: String,
+    /// The index of the first token.
+    pub start: u32,
+    /// The index after the last token.
+    pub end: u32,
+}
+
+/// The numbers of tokens of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    #[serde(default)]
+    pub prompt_tokens: u64,
+    /// Sampled tokens of all choices.
+    #[serde(default)]
+    pub completion_tokens: u64,
+    /// Their sum.
+    #[serde(default)]
+    pub total_tokens: u64,
+}

@@ -1,0 +1,34 @@
+//! Weights on their way to servers: a folder per policy version.
+
+mod folder;
+
+use std::path::Path;
+
+use rollpacker_stages::rollout::Policy;
+
+pub use self::folder::{WeightError, WeightFolder, WeightRoot};
+
+/// Finds the weights that a trainer published.
+pub trait WeightSource: Send {
+    /// Returns a handle to the weights of `policy`, which stays valid after the trainer has published later ones.
+    ///
+    /// # Errors
+    /// The cause, if the weights are not there any more.
+    fn find(&self, policy: &Policy) -> Result<Box<dyn PublishedWeights>, String>;
+}
+
+/// The weights of a policy. Both methods run on threads for blocking work.
+pub trait PublishedWeights: Send {
+    /// Writes the weights to `model.safetensors` in `folder`, which exists, with the tensor names of Hugging Face. The other files of the
+    /// model are there already.
+    ///
+    /// # Errors
+    /// The cause, if the file cannot be written.
+    fn write(&self, folder: &Path) -> Result<(), String>;
+
+    /// Returns the log-probability, in nats at temperature 1, of each of `tokens` after the first, given those before it.
+    ///
+    /// # Errors
+    /// The cause, if the forward pass fails.
+    fn score(&self, tokens: &[i32]) -> Result<Vec<f32>, String>;
+}

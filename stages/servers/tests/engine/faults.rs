@@ -1,0 +1,165 @@
+//! Faults of servers. In each test, all responses end and every token is of the weights that its version says.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_stages::rollout::{Completion, RolloutEngine, RolloutError};
+
+use super::server::{Fault, Server};
+use super::toy;
+use super::world::{Caller, PACE, check_tokens, wait_for};
+
+/// Runs 32 responses over two servers. The first call to each has the fault.
+fn with(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Server; 2]) {
+    let servers = [Server::start(PACE), Server::start(PACE)];
+    let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
+    servers.iter().for_each(|server| server.fails([fault]));
+    (0..8).for_each(|prompt| caller.request(0, prompt, 4));
+    let responses = caller.collect(32);
+    check_tokens(&responses);
+    assert!(responses.values().all(|response| response.finish_reason.is_whole()));
+    (responses, caller, servers)
+}
+
+#[test]
+fn errors_of_a_server_move_responses() {
+    for fault in [Fault::Status(500), Fault::Status(503), Fault::Garbage, Fault::Nan, Fault::Fewer]
+    {
+        let (responses, caller, _servers) = with(fault);
+        let reading = caller.measurements.take();
+        assert_eq!((reading.server_errors, reading.moved_responses), (2, 2), "{fault:?}");
+        let again = responses.values().map(|response| response.preemptions).sum::<u32>();
+        assert_eq!(again, 2, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_busy_server_is_asked_again() {
+    let (_, caller, _servers) = with(Fault::Status(429));
+    let reading = caller.measurements.take();
+    assert_eq!((reading.server_errors, reading.servers_lost), (2, 0));
+}
+
+#[test]
+fn streamed_tokens_survive_a_broken_connection() {
+    let servers = [Server::start(PACE)];
+    let mut caller = Caller::start(&[&servers[0]], |config| config.sampling.min_new_tokens = 24);
+    servers[0].fails([Fault::Reset(10)]);
+    caller.request(0, 0, 1);
+    check_tokens(&caller.collect(1));
+    let prompts = servers[0].state().prompts.clone();
+    assert_eq!(prompts.iter().map(Vec::len).collect::<Vec<_>>(), [3, 13], "{prompts:?}");
+}
+
+#[test]
+fn a_silent_server_loses_its_responses() {
+    let (responses, ..) = with(Fault::Hang(3));
+    assert_eq!(responses.len(), 32);
+}
+
+#[test]
+fn tokens_of_a_wrong_version_are_discarded_and_the_weights_delivered_again() {
+    let (_, caller, servers) = with(Fault::WrongLabel);
+    assert!(caller.measurements.take().discarded_tokens > 0);
+    assert_eq!(servers[0].state().loaded.len(), 2);
+}
+
+#[test]
+fn a_request_that_every_server_refuses_ends_the_run() {
+    let server = Server::start(PACE);
+    server.fails([Fault::Status(400)]);
+    let mut caller = Caller::start(&[&server], |_| {});
+    caller.request(0, 0, 1);
+    let error = caller.failure();
+    assert!(matches!(error, RolloutError::Engine { instance: 0, .. }));
+    assert!(error.to_string().contains("400 Bad Request: out of order"), "{error}");
+}
+
+#[test]
+fn a_response_that_always_fails_ends_the_run() {
+    let server = Server::start(PACE);
+    let mut caller = Caller::start(&[&server], |_| {});
+    // The breaker opens for seconds after three failures, so the servers share them.
+    let others: Vec<_> = (0..4).map(|_| Server::start(PACE)).collect();
+    let all: Vec<_> = others.iter().collect();
+    let mut over = Caller::start(&all, |config| config.server_timeout = Duration::from_secs(15));
+    others.iter().for_each(|server| server.fails([Fault::Status(500); 20]));
+    over.request(0, 0, 1);
+    let error = over.failure().to_string();
+    assert!(error.contains("10 calls in a row failed"), "{error}");
+    caller.request(0, 0, 1);
+    caller.collect(1);
+}
+
+#[test]
+fn a_killed_server_leaves_its_work_to_the_other_and_comes_back() {
+    let mut servers = [Server::start(Duration::from_millis(10)), Server::start(PACE)];
+    let mut caller = Caller::start(&[&servers[0], &servers[1]], |config| {
+        config.sampling.min_new_tokens = 16;
+    });
+    caller.wait_loaded(0);
+    (0..4).for_each(|prompt| caller.request(0, prompt, 4));
+    let work = caller.engine.work().unwrap();
+    wait_for(|| work() >= 40);
+    servers[0].kill();
+    let responses = caller.collect(16);
+    check_tokens(&responses);
+    assert!(responses.values().any(|response| response.preemptions > 0));
+    let lost = caller.measurements.take();
+    assert_eq!(lost.servers_lost, 1, "{lost:?}");
+    // It comes back with its first weights, gets the right ones and takes responses.
+    servers[0].restart();
+    wait_for(|| servers[0].state().loaded.len() >= 2);
+    wait_for(|| caller.measurements.take().servers_ready == 2);
+    (0..4).for_each(|prompt| caller.request(1, prompt, 4));
+    let responses = caller.collect(16);
+    check_tokens(&responses);
+    assert!(responses.values().any(|response| response.instance == 0));
+}
+
+#[test]
+fn another_model_is_not_taken_back() {
+    let mut servers = [Server::start(PACE), Server::start(PACE)];
+    let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
+    caller.wait_loaded(0);
+    servers[0].state().model = "other".to_owned();
+    servers[0].restart();
+    caller.engine.load(&toy::policy(1));
+    (0..4).for_each(|prompt| caller.request(1, prompt, 4));
+    let responses = caller.collect(16);
+    check_tokens(&responses);
+    assert!(responses.values().all(|response| response.instance == 1));
+    assert_eq!(servers[0].state().loaded, [1000], "it gets no weights");
+}
+
+#[test]
+fn without_any_server_the_run_waits_and_ends() {
+    let mut server = Server::start(PACE);
+    let mut caller =
+        Caller::start(&[&server], |config| config.server_timeout = Duration::from_secs(1));
+    caller.wait_loaded(0);
+    server.kill();
+    caller.request(0, 0, 1);
+    let error = caller.failure();
+    assert!(matches!(error, RolloutError::Unavailable { seconds: 1, .. }), "{error}");
+    assert!(error.to_string().starts_with("no inference server was in rotation for 1 s"));
+}
+
+#[test]
+fn a_server_that_comes_back_in_time_goes_on_with_the_round() {
+    let mut server = Server::start(Duration::from_millis(5));
+    let mut caller = Caller::start(&[&server], |config| {
+        config.server_timeout = Duration::from_secs(15);
+        config.sampling.min_new_tokens = 24;
+    });
+    caller.request(0, 0, 4);
+    let work = caller.engine.work().unwrap();
+    wait_for(|| work() >= 20);
+    server.kill();
+    wait_for(|| caller.measurements.take().servers_lost == 1);
+    server.restart();
+    let responses = caller.collect(4);
+    check_tokens(&responses);
+    assert!(responses.values().all(|response| response.response_length == 24));
+}

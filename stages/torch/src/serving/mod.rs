@@ -1,0 +1,272 @@
+//! An engine for servers: the model of a folder on threads of this process, with options for each request.
+//!
+//! Each instance is a thread with a [generator](crate::rollout), as an instance of the [rollout engine](crate::rollout::TorchEngine) is: the
+//! same KV cache, scheduler and sampler. The instances share one copy of the weights. All samples of a request go to the instance with the
+//! fewest responses in flight, so that the prompt is computed once.
+//!
+//! No KV cache outlives its response, so no later request reuses a prefix that old weights computed.
+
+mod counters;
+mod iteration;
+mod logprobs;
+mod options;
+mod worker;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, try_join_all};
+use rollpacker_model::ModelConfig;
+use rollpacker_stages::serving::{
+    Generation, GenerationId, Pause, ServingEngine, ServingError, ServingLimits, ServingStatistics,
+};
+use tch::Device;
+use tokio::sync::oneshot;
+
+use self::counters::Counters;
+pub use self::options::{TorchServingConfig, TorchServingError};
+use self::worker::{Command, Reply, Worker};
+use crate::model::device::set_threads_of_this_thread;
+use crate::model::{Decoder, TorchError};
+use crate::rollout::generator::Capacity;
+use crate::rollout::owner::panic_message;
+
+/// A model that answers independent requests on threads of this process. Dropping it ends the threads after their current iteration.
+pub struct TorchServing {
+    folder: PathBuf,
+    limits: ServingLimits,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The state that the futures of commands use after the call.
+struct Shared {
+    config: ModelConfig,
+    device: Device,
+    instances: Vec<Instance>,
+    paused: AtomicBool,
+    label: Mutex<Arc<str>>,
+    /// Loads run one at a time, so that they take effect in one order on all instances.
+    loading: tokio::sync::Mutex<()>,
+}
+
+struct Instance {
+    /// Taken when the engine is dropped, which ends the thread.
+    commands: Mutex<Option<Sender<Command>>>,
+    counters: Arc<Counters>,
+}
+
+impl TorchServing {
+    /// Loads the model of `folder` and starts the instances.
+    ///
+    /// # Errors
+    /// Returns an error if an option is out of bounds, the folder cannot be loaded, or the system has no memory or no thread.
+    pub fn start(
+        folder: &Path,
+        device: Device,
+        config: &TorchServingConfig,
+    ) -> Result<Self, TorchServingError> {
+        let decoder = Decoder::load(folder, device)?;
+        let model = decoder.config().clone();
+        let limits = config.limits(&model)?;
+        let mut started = Self {
+            folder: folder.to_owned(),
+            shared: Arc::new(Shared {
+                config: model,
+                device,
+                instances: Vec::new(),
+                paused: AtomicBool::new(false),
+                label: Mutex::new(Arc::clone(&config.label)),
+                loading: tokio::sync::Mutex::default(),
+            }),
+            threads: Vec::new(),
+            limits,
+        };
+        let mut instances = Vec::new();
+        for number in 0..config.instances {
+            let (instance, thread) = started.start_instance(number, decoder.share(), config)?;
+            instances.push(instance);
+            started.threads.push(thread);
+        }
+        let shared = Arc::get_mut(&mut started.shared);
+        shared.expect("invariant: no command was called yet").instances = instances;
+        Ok(started)
+    }
+
+    fn start_instance(
+        &self,
+        number: usize,
+        decoder: Decoder,
+        config: &TorchServingConfig,
+    ) -> Result<(Instance, JoinHandle<()>), TorchServingError> {
+        let (commands, received) = channel();
+        let counters = Arc::<Counters>::default();
+        let capacity = Capacity {
+            max_running: config.max_running,
+            kv_cache_tokens: config.kv_cache_tokens,
+            token_limit: self.limits.context,
+        };
+        let (seed, label) = (config.seed, Arc::clone(&config.label));
+        let worker = Worker::new(decoder, capacity, received, Arc::clone(&counters), seed, label)
+            .map_err(TorchError::from)?;
+        let threads = config.threads_per_instance;
+        let thread = std::thread::Builder::new()
+            .name(format!("serve-{number}"))
+            .spawn(move || {
+                set_threads_of_this_thread(threads);
+                run(worker);
+            })
+            .map_err(|source| TorchServingError::Thread { instance: number, source })?;
+        Ok((Instance { commands: Mutex::new(Some(commands)), counters }, thread))
+    }
+}
+
+/// Runs an instance to its end. After an error or a panic, it refuses all requests until the engine is dropped.
+fn run(mut worker: Worker) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| worker.run()));
+    let reason = match outcome {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => format!("panicked: {}", panic_message(&*panic)),
+    };
+    worker.refuse_all(&reason);
+}
+
+impl Shared {
+    /// Sends a command to every instance and waits for the replies. All commands are sent before the first reply is awaited.
+    fn on_all<'s, F: Fn(Reply) -> Command>(
+        &'s self,
+        command: F,
+    ) -> impl Future<Output = Result<(), ServingError>> + use<'s, F> {
+        let tell = |instance: &Instance| {
+            let (reply, replied) = oneshot::channel();
+            instance.tell(command(reply));
+            replied
+        };
+        let replies: Vec<_> = self.instances.iter().map(tell).collect();
+        try_join_all(replies).map(|replies| replies.map(drop).map_err(|_ended| self.stopped()))
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.instances.iter().find_map(|instance| instance.counters.failure())
+    }
+
+    fn stopped(&self) -> ServingError {
+        ServingError::Stopped(self.failure().unwrap_or_else(|| "it was shut down".to_owned()))
+    }
+
+    /// Reads weights on a thread for blocking work, and hands them to the instances.
+    async fn load(&self, folder: PathBuf) -> Result<(), ServingError> {
+        let _alone = self.loading.lock().await;
+        let (config, device, path) = (self.config.clone(), self.device, folder.clone());
+        let read = move || Decoder::load_as(config, &path, device);
+        let failed = |reason: String| ServingError::Load { folder, reason };
+        let read = match tokio::task::spawn_blocking(read).await {
+            Ok(read) => read.map_err(|error| failed(error.to_string()))?,
+            Err(panicked) => return Err(failed(panicked.to_string())),
+        };
+        self.on_all(|reply| Command::Load(read.share(), reply)).await
+    }
+}
+
+impl Instance {
+    /// Sends a command. It is lost if the engine was dropped.
+    fn tell(&self, command: Command) {
+        if let Some(commands) = &*self.commands.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ended = commands.send(command);
+        }
+    }
+}
+
+impl ServingEngine for TorchServing {
+    fn limits(&self) -> &ServingLimits {
+        &self.limits
+    }
+
+    fn generate(&self, generation: Generation) {
+        let instances = self.shared.instances.iter();
+        let least = instances.min_by_key(|instance| instance.counters.assigned());
+        let least = least.expect("invariant: an engine has at least one instance");
+        least.counters.assign(generation.samples);
+        least.tell(Command::Generate(generation));
+    }
+
+    fn abort(&self, id: GenerationId) {
+        self.shared.instances.iter().for_each(|instance| instance.tell(Command::Abort(id)));
+    }
+
+    fn abort_sample(&self, id: GenerationId, sample: u32) {
+        let instances = self.shared.instances.iter();
+        instances.for_each(|instance| instance.tell(Command::AbortSample(id, sample)));
+    }
+
+    fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>> {
+        let shared = Arc::clone(&self.shared);
+        let paused = async move {
+            shared.on_all(|reply| Command::Pause(mode, reply)).await?;
+            shared.paused.store(true, Ordering::Release);
+            Ok(())
+        };
+        paused.boxed()
+    }
+
+    fn resume(&self) -> BoxFuture<'static, Result<(), ServingError>> {
+        let shared = Arc::clone(&self.shared);
+        let resumed = async move {
+            shared.on_all(Command::Resume).await?;
+            shared.paused.store(false, Ordering::Release);
+            Ok(())
+        };
+        resumed.boxed()
+    }
+
+    fn is_paused(&self) -> bool {
+        self.shared.paused.load(Ordering::Acquire)
+    }
+
+    fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>> {
+        let shared = Arc::clone(&self.shared);
+        let folder = folder.unwrap_or_else(|| self.folder.clone());
+        async move { shared.load(folder).await }.boxed()
+    }
+
+    fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>> {
+        let shared = Arc::clone(&self.shared);
+        let labelled = async move {
+            shared.on_all(|reply| Command::Label(Arc::clone(&label), reply)).await?;
+            *shared.label.lock().unwrap_or_else(PoisonError::into_inner) = label;
+            Ok(())
+        };
+        labelled.boxed()
+    }
+
+    fn label(&self) -> Arc<str> {
+        Arc::clone(&self.shared.label.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn statistics(&self) -> ServingStatistics {
+        let each = self.shared.instances.iter().map(|instance| instance.counters.read());
+        each.fold(ServingStatistics::default(), ServingStatistics::and)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.shared.failure()
+    }
+}
+
+impl Drop for TorchServing {
+    fn drop(&mut self) {
+        // A future of a command may still hold the channels, so they are closed and not only released.
+        for instance in &self.shared.instances {
+            *instance.commands.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        for thread in self.threads.drain(..) {
+            let _panic = thread.join();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The options of an engine for servers, and the errors of starting one.
+
+use std::sync::Arc;
+
+use rollpacker_model::ModelConfig;
+use rollpacker_stages::serving::ServingLimits;
+
+use crate::model::TorchError;
+
+/// The options of a [`TorchServing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TorchServingConfig {
+    /// Number of instances, each on its own thread; at least 1.
+    pub instances: usize,
+    /// Number of threads that the torch operations of an instance use; at least 1.
+    pub threads_per_instance: usize,
+    /// Maximum number of responses that an instance runs at once; at least 1. (vLLM: `--max-num-seqs`)
+    pub max_running: usize,
+    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together. Responses
+    /// beyond it are preempted and computed again.
+    pub kv_cache_tokens: usize,
+    /// Maximum number of tokens of a prompt and its response; by default as many as the model and `kv_cache_tokens` allow. (vLLM:
+    /// `--max-model-len`)
+    pub context: Option<usize>,
+    /// Seed of the responses to requests without one.
+    pub seed: u64,
+    /// The first label of the weights.
+    pub label: Arc<str>,
+}
+
+/// The reason why an engine for servers cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum TorchServingError {
+    /// An option is out of bounds.
+    #[error("option `{option}`: expected {expected}, found {found}")]
+    Option {
+        /// The name of the option.
+        option: &'static str,
+        /// The allowed values.
+        expected: String,
+        /// The value that was found.
+        found: usize,
+    },
+    /// The model cannot be loaded, or the device has no memory for its cache.
+    #[error(transparent)]
+    Model(#[from] TorchError),
+    /// The system cannot create a thread.
+    #[error("cannot start the thread of instance {instance}: {source}")]
+    Thread {
+        /// The instance.
+        instance: usize,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+impl TorchServingConfig {
+    /// Checks the options and returns the sizes of the engine.
+    pub(super) fn limits(&self, model: &ModelConfig) -> Result<ServingLimits, TorchServingError> {
+        let at_least_one = |option, found: usize| match found {
+            0 => {
+                Err(TorchServingError::Option { option, expected: "at least 1".to_owned(), found })
+            }
+            _ => Ok(()),
+        };
+        at_least_one("instances", self.instances)?;
+        at_least_one("threads", self.threads_per_instance)?;
+        at_least_one("max_num_seqs", self.max_running)?;
+        let positions = usize::try_from(model.max_position_embeddings).unwrap_or(0);
+        let most = positions.min(self.kv_cache_tokens);
+        let context = self.context.unwrap_or(most);
+        if !(2..=most).contains(&context) {
+            let expected = format!(
+                "2 to {most}, the smaller of kv_cache_tokens and the positions of the model"
+            );
+            return Err(TorchServingError::Option {
+                option: "max_model_len",
+                expected,
+                found: context,
+            });
+        }
+        Ok(ServingLimits {
+            context,
+            vocab_size: usize::try_from(model.vocab_size).unwrap_or(0),
+            max_running: self.max_running * self.instances,
+            eos_token_ids: model.eos_token_ids.clone(),
+            kv_cache_tokens: self.kv_cache_tokens * self.instances,
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! An instance of a serving engine: the loop of its thread.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::rollout::sampling::RandomStream;
+use rollpacker_stages::serving::{Generation, GenerationId, Pause, TokenReceiver};
+use tch::TchError;
+use tokio::sync::oneshot;
+
+use super::counters::Counters;
+use super::logprobs;
+use crate::model::Decoder;
+use crate::rollout::generator::{Capacity, Generator, GeneratorError};
+use crate::rollout::sequence::Sequence;
+
+/// The channel on which the caller learns that a command has taken effect.
+pub(super) type Reply = oneshot::Sender<()>;
+
+/// A command to an instance. Commands are executed in order, between decode iterations.
+pub(super) enum Command {
+    Generate(Generation),
+    Abort(GenerationId),
+    AbortSample(GenerationId, u32),
+    Pause(Pause, Reply),
+    Resume(Reply),
+    /// Sample with these weights.
+    Load(Decoder, Reply),
+    /// Mark later tokens with this label.
+    Label(Arc<str>, Reply),
+}
+
+/// The state of an instance, owned by its thread.
+pub(super) struct Worker {
+    pub(super) generator: Generator<Decoder>,
+    commands: Receiver<Command>,
+    pub(super) counters: Arc<Counters>,
+    /// The requests in the generator.
+    pub(super) open: BTreeMap<GenerationId, OpenGeneration>,
+    /// The requests that arrived during a pause, in order.
+    held: VecDeque<Generation>,
+    gate: Gate,
+    seed: u64,
+    pub(super) label: Arc<str>,
+    /// Number of times that weights were loaded. A cache that other weights computed has another number, so it is not copied.
+    loads: u64,
+}
+
+/// A request whose responses are being generated.
+pub(super) struct OpenGeneration {
+    pub(super) receiver: Box<dyn TokenReceiver>,
+    pub(super) logprobs: Option<u32>,
+    samples: u32,
+    /// Number of samples that have not ended.
+    unfinished: u32,
+}
+
+/// Decides whether the generator runs and takes new requests.
+enum Gate {
+    Open,
+    /// The requests in the generator run to their end; then the gate closes and these callers are told.
+    Draining(Vec<Reply>),
+    /// Nothing runs.
+    Closed,
+}
+
+impl Worker {
+    pub(super) fn new(
+        decoder: Decoder,
+        capacity: Capacity,
+        commands: Receiver<Command>,
+        counters: Arc<Counters>,
+        seed: u64,
+        label: Arc<str>,
+    ) -> Result<Self, TchError> {
+        Ok(Self {
+            generator: Generator::new(decoder, capacity)?,
+            commands,
+            counters,
+            open: BTreeMap::new(),
+            held: VecDeque::new(),
+            gate: Gate::Open,
+            seed,
+            label,
+            loads: 0,
+        })
+    }
+
+    /// Runs until the engine is dropped.
+    pub(super) fn run(&mut self) -> Result<(), GeneratorError> {
+        let _no_grad = tch::no_grad_guard();
+        loop {
+            let has_work = !matches!(self.gate, Gate::Closed) && !self.generator.is_idle();
+            let next = match has_work {
+                true => self.commands.try_recv(),
+                false => self.commands.recv().map_err(Into::into),
+            };
+            match next {
+                Ok(command) => self.follow(command)?,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) => self.iterate()?,
+            }
+        }
+    }
+
+    /// Answers all requests with a failure, those in flight and those that arrive, until the engine is dropped.
+    pub(super) fn refuse_all(&mut self, reason: &str) {
+        self.counters.fail(reason);
+        let open = std::mem::take(&mut self.open).into_values().map(|open| open.receiver);
+        let held = self.held.drain(..).map(|generation| generation.receiver);
+        open.chain(held).for_each(|mut receiver| receiver.fail(reason));
+        self.gate = Gate::Closed;
+        // The reply of another command is dropped, which its caller sees as a failure.
+        while let Ok(command) = self.commands.recv() {
+            if let Command::Generate(mut generation) = command {
+                generation.receiver.fail(reason);
+            }
+        }
+    }
+
+    fn follow(&mut self, command: Command) -> Result<(), GeneratorError> {
+        match command {
+            Command::Generate(generation) => self.take(generation)?,
+            Command::Abort(id) => self.abort(id)?,
+            Command::AbortSample(id, sample) => self.abort_sample(id, sample)?,
+            Command::Pause(mode, reply) => self.pause(mode, reply)?,
+            Command::Resume(reply) => self.resume(reply)?,
+            Command::Load(decoder, reply) => self.load(decoder, reply),
+            Command::Label(label, reply) => {
+                self.label = label;
+                answer(reply);
+            }
+        }
+        self.count_requests();
+        Ok(())
+    }
+
+    /// Starts a request, or holds it during a pause.
+    fn take(&mut self, generation: Generation) -> Result<(), GeneratorError> {
+        match self.gate {
+            Gate::Open => self.start(generation),
+            Gate::Draining(_) | Gate::Closed => {
+                self.held.push_back(generation);
+                Ok(())
+            }
+        }
+    }
+
+    fn start(&mut self, mut generation: Generation) -> Result<(), GeneratorError> {
+        if let Some(top) = generation.prompt_logprobs {
+            let decoder = self.generator.network();
+            let scored = logprobs::of_prompt(decoder, &generation.prompt_ids, top)?;
+            generation.receiver.prompt(scored);
+        }
+        for sample in 0..generation.samples {
+            let sequence = self.sequence(&generation, sample);
+            self.generator.push(sequence);
+        }
+        let Generation { id, samples, logprobs, receiver, .. } = generation;
+        if samples > 0 {
+            let open = OpenGeneration { receiver, logprobs, samples, unfinished: samples };
+            self.open.insert(id, open);
+        }
+        Ok(())
+    }
+
+    fn sequence(&self, generation: &Generation, sample: u32) -> Sequence {
+        let id = SampleId { step: Step(0), prompt: PromptId(generation.id.0), sample };
+        // The steps differ, so that no request without a seed draws the numbers of one with a seed.
+        let stream = match generation.seed {
+            Some(seed) => {
+                RandomStream::new(seed, SampleId { step: Step(1), prompt: PromptId(0), sample })
+            }
+            None => RandomStream::new(self.seed, id),
+        };
+        Sequence::new(id, Arc::clone(&generation.prompt_ids), generation.sampling, stream)
+            .ending_at(generation.ends.clone())
+    }
+
+    fn abort(&mut self, id: GenerationId) -> Result<(), GeneratorError> {
+        if let Some(at) = self.held.iter().position(|held| held.id == id) {
+            let held = self.held.remove(at);
+            held.into_iter().for_each(|held| self.abort_held(held));
+        }
+        let samples = self.open.get(&id).map_or(0, |open| open.samples);
+        (0..samples).try_for_each(|sample| self.abort_sample(id, sample))
+    }
+
+    fn abort_sample(&mut self, id: GenerationId, sample: u32) -> Result<(), GeneratorError> {
+        let id = SampleId { step: Step(0), prompt: PromptId(id.0), sample };
+        if self.generator.remove(id)?.is_some() {
+            self.end(id, FinishReason::Abort);
+        }
+        self.close_if_drained();
+        Ok(())
+    }
+
+    fn abort_held(&self, mut generation: Generation) {
+        for sample in 0..generation.samples {
+            self.counters.end();
+            generation.receiver.end(sample, FinishReason::Abort);
+        }
+    }
+
+    fn abort_all(&mut self) -> Result<(), GeneratorError> {
+        let held = self.held.iter().map(|held| held.id);
+        let all: Vec<GenerationId> = self.open.keys().copied().chain(held).collect();
+        all.into_iter().try_for_each(|id| self.abort(id))
+    }
+
+    fn pause(&mut self, mode: Pause, reply: Reply) -> Result<(), GeneratorError> {
+        match (mode, &mut self.gate) {
+            (Pause::Wait, Gate::Draining(callers)) => callers.push(reply),
+            (Pause::Wait, Gate::Open) => {
+                self.gate = Gate::Draining(vec![reply]);
+                self.close_if_drained();
+            }
+            (Pause::Wait | Pause::Keep, _) => {
+                self.close();
+                answer(reply);
+            }
+            (Pause::Abort, _) => {
+                self.abort_all()?;
+                self.close();
+                answer(reply);
+            }
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, reply: Reply) -> Result<(), GeneratorError> {
+        self.close();
+        self.gate = Gate::Open;
+        for generation in std::mem::take(&mut self.held) {
+            self.start(generation)?;
+        }
+        answer(reply);
+        Ok(())
+    }
+
+    pub(super) fn close_if_drained(&mut self) {
+        if matches!(self.gate, Gate::Draining(_)) && self.generator.is_idle() {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if let Gate::Draining(callers) = std::mem::replace(&mut self.gate, Gate::Closed) {
+            callers.into_iter().for_each(answer);
+        }
+    }
+
+    fn load(&mut self, decoder: Decoder, reply: Reply) {
+        self.loads += 1;
+        *self.generator.network_mut() = decoder;
+        self.generator.loaded(PolicyVersion(self.loads));
+        answer(reply);
+    }
+
+    /// Reports the end of a response, and forgets its request with the last one.
+    pub(super) fn end(&mut self, id: SampleId, reason: FinishReason) {
+        self.counters.end();
+        let generation = generation_of(id);
+        let Some(open) = self.open.get_mut(&generation) else { return };
+        open.receiver.end(id.sample, reason);
+        open.unfinished -= 1;
+        if open.unfinished == 0 {
+            self.open.remove(&generation);
+        }
+    }
+
+    pub(super) fn count_requests(&self) {
+        let running = self.generator.running();
+        let (count, tokens) = (running.len() as u64, running.map(Sequence::tokens).sum::<usize>());
+        let held: u64 = self.held.iter().map(|held| u64::from(held.samples)).sum();
+        self.counters.update(|statistics| {
+            statistics.running = count;
+            statistics.waiting = self.generator.waiting() as u64 + held;
+            statistics.kv_cache_tokens = tokens as u64;
+        });
+    }
+}
+
+pub(super) fn generation_of(id: SampleId) -> GenerationId {
+    GenerationId(id.prompt.0)
+}
+
+/// Tells a caller that its command has taken effect, unless it no longer waits.
+fn answer(reply: Reply) {
+    let _gone = reply.send(());
+}
