@@ -23,7 +23,7 @@ const RECIPE: &str = "recipe";
 const DATA: &str = "data";
 
 /// Keys that may change when a run is resumed. They affect the duration, the location or the reports of a run, not what it computes.
-const RESUMABLE_KEYS: [&str; 36] = [
+const RESUMABLE_KEYS: [&str; 38] = [
     "actor.threads",
     "data.train_files",
     "data.val_files",
@@ -45,6 +45,8 @@ const RESUMABLE_KEYS: [&str; 36] = [
     "rollout.kv_cache_tokens",
     "rollout.max_num_seqs",
     "rollout.profile",
+    "rollout.server_timeout",
+    "rollout.servers",
     "rollout.threads_per_instance",
     "trainer.default_local_dir",
     "trainer.device",
