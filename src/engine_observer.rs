@@ -13,6 +13,7 @@ use rollpacker_stages::rollout::profile::Row;
 use rollpacker_stages::train::Metrics;
 use rollpacker_torch::rollout::guests::{GuestUse, Hosting};
 
+use crate::engines::MetricSource;
 use crate::profile_monitor::ProfileMonitor;
 
 /// An observer that adds the metrics of the engine since the previous step to the reports of steps.
@@ -25,6 +26,8 @@ pub struct EngineObserver<O, L> {
     pub live: L,
     /// The measurement of the guests' use; `None` if the engine has no guests.
     pub guest_usage: Option<Hosting>,
+    /// The metrics of an engine over servers; `None` for other engines.
+    pub server_metrics: Option<MetricSource>,
     /// The log of the placement policy; `None` if the placement is fixed.
     pub placement: Option<PlacementLog>,
 }
@@ -53,6 +56,9 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
         }
         if let Some(used) = self.guest_usage.as_mut().map(Hosting::take) {
             report.metrics.extend(guest_metrics(&used));
+        }
+        if let Some(metrics) = &mut self.server_metrics {
+            report.metrics.extend(metrics());
         }
         report.placement = self.placement.as_ref().map(|log| log.take(report.step, report.closed));
         if let Some(placement) = &report.placement {

@@ -16,6 +16,7 @@ use rollpacker_operators::schedule::operator::Stop;
 
 use super::{bad_input, workers};
 use crate::App;
+use crate::engines::ServersUnavailable;
 use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::{Recipe, RecipeError};
@@ -119,6 +120,10 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
             Ok(report) => report.report(),
             // Options of an engine are checked by the engine, when it starts.
             Err(error) if error.is::<RecipeError>() => Ok(bad_input(&error)),
+            Err(error) if error.is::<ServersUnavailable>() => {
+                terminal::error(&error);
+                Ok(ExitCode::from(ENDED_EARLY))
+            }
             Err(error) => Err(error),
         },
         Some(cluster) => {

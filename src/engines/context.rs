@@ -22,6 +22,8 @@ pub struct EngineContext {
     /// The folder of the initial model in Hugging Face format: configuration, tokenizer and weights (`model.path`). Its weights are those of
     /// policy version 0, unless the run is resumed.
     pub model: PathBuf,
+    /// The run folder (`trainer.default_local_dir`).
+    pub run_folder: PathBuf,
     /// The vocabulary size of the model. It may exceed that of the tokenizer.
     pub vocab_size: usize,
     /// The tokenizer of the model, for the [text](rollpacker_stages::rollout::Completion::text) of a completion.

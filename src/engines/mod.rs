@@ -4,6 +4,8 @@
 //! that a run provides. A built-in engine is one file of this module and one line in [`Engines::default`].
 
 mod context;
+#[cfg(feature = "servers")]
+mod servers;
 mod torch;
 
 pub use self::context::{EngineContext, EnginePurpose, EngineSettings};
@@ -43,7 +45,7 @@ use crate::recipe::error::{RecipeError, out_of_bounds};
 /// }
 ///
 /// let engines = Engines::default().with("my_server", start);
-/// assert_eq!(engines.names().collect::<Vec<_>>(), ["my_server", "torch"]);
+/// assert!(engines.names().any(|name| name == "my_server"));
 /// assert_eq!(engines.options("my_server"), Some(["url"].as_slice()));
 /// ```
 #[derive(Clone)]
@@ -53,7 +55,29 @@ pub struct Engines(Catalog<EngineStarter>);
 pub(crate) struct StartedEngine {
     pub(crate) engine: Box<dyn RolloutEngine>,
     pub(crate) measurements: Option<Measurements>,
+    /// The reports of an engine over servers.
+    pub(crate) servers: Option<ServerReports>,
 }
+
+/// The reports of an engine over servers.
+#[cfg_attr(
+    not(feature = "servers"),
+    allow(dead_code, reason = "only engines over servers have it")
+)]
+pub(crate) struct ServerReports {
+    /// Returns the metrics since the last call.
+    pub(crate) metrics: MetricSource,
+    /// Returns `true` if the engine failed because no server was available for too long.
+    pub(crate) is_unavailable: Box<dyn Fn() -> bool>,
+}
+
+/// The error of a run that ended because no inference server was available. The run can be resumed from its last snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run ended because no inference server was available; resume it when one is")]
+pub struct ServersUnavailable;
+
+/// A function that returns metrics since its last call.
+pub type MetricSource = Box<dyn FnMut() -> Vec<(String, f64)>>;
 
 /// The measurements of a running torch engine.
 pub(crate) struct Measurements {
@@ -83,7 +107,14 @@ pub(crate) struct ChosenEngine {
 impl Default for Engines {
     /// Returns the built-in engines.
     fn default() -> Self {
-        Self(Catalog::new("engine").described("torch", torch::ABOUT, torch_starter))
+        let engines = Catalog::new("engine").described("torch", torch::ABOUT, torch_starter);
+        #[cfg(feature = "servers")]
+        let engines = engines.described("vllm", servers::VLLM, servers::vllm).described(
+            "sglang",
+            servers::SGLANG,
+            servers::sglang,
+        );
+        Self(engines)
     }
 }
 
@@ -152,7 +183,8 @@ impl EngineStarter {
         start: impl Fn(EngineContext) -> Result<E, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let start = move |context| {
-            Ok(StartedEngine { engine: Box::new(start(context)?), measurements: None })
+            let engine = Box::new(start(context)?);
+            Ok(StartedEngine { engine, measurements: None, servers: None })
         };
         Self { start: Arc::new(start), is_torch: false }
     }

@@ -33,6 +33,7 @@ pub(super) fn start(context: EngineContext) -> anyhow::Result<StartedEngine> {
     Ok(StartedEngine {
         engine: Box::new(engine),
         measurements: Some(Measurements { live, guests }),
+        servers: None,
     })
 }
 

@@ -181,11 +181,18 @@ impl RawRecipe {
     /// Returns the rollout engine with its options.
     #[cfg(feature = "torch")]
     pub(crate) fn engine(&self) -> KeyedChoice {
+        let (servers, server_timeout) = (&self.rollout.servers, &self.rollout.server_timeout);
+        let servers = (!servers.is_empty()).then(|| KeyedOption {
+            key: "rollout.servers",
+            option: "servers",
+            value: servers.as_slice().into(),
+        });
+        let timeout = keyed_number(("rollout.server_timeout", "server_timeout", *server_timeout));
         KeyedChoice {
             key: "rollout.engine",
             section: "rollout.engine_options",
             choice: choice(&self.rollout.engine, &self.rollout.engine_options),
-            keyed: Vec::new(),
+            keyed: servers.into_iter().chain(timeout).collect(),
         }
     }
 

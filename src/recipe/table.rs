@@ -33,6 +33,9 @@ impl RawRecipe {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(leave_out_credentials);
         leave_out_credentials(&mut recorded.rollout.engine_options);
+        for url in &mut recorded.rollout.servers {
+            *url = without_credentials(url).into_owned();
+        }
         recorded
     }
 
@@ -42,6 +45,7 @@ impl RawRecipe {
         let recorded = self.recorded();
         self.reward.options != recorded.reward.options
             || self.rollout.engine_options != recorded.rollout.engine_options
+            || self.rollout.servers != recorded.rollout.servers
     }
 }
 

@@ -29,6 +29,7 @@ impl SharedInputs {
             purpose,
             worker: self.worker,
             model: self.recipe.raw.model.path.clone(),
+            run_folder: self.recipe.raw.trainer.default_local_dir.clone(),
             vocab_size: usize::try_from(self.vocab_size).unwrap_or(0),
             tokenizer: self.stages.encoder.tokenizer.clone(),
             weights: self.stages.store.clone(),

@@ -3,7 +3,7 @@
 use super::placement::{self, LivePlacement};
 use super::{Session, ValidationPrompts};
 use crate::engine_observer::EngineObserver;
-use crate::engines::StartedEngine;
+use crate::engines::{ServersUnavailable, StartedEngine};
 use crate::lifetime::{EndReason, WallTime};
 use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
 use crate::validation::validate;
@@ -126,13 +126,16 @@ impl Session {
                 RunStart::Initial(initial)
             }
         };
-        let StartedEngine { engine, measurements } =
+        let StartedEngine { engine, measurements, servers } =
             self.opened.engine.start(self.opened.training_engine()?)?;
         let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
         let placement = placement::policy(&self.opened.recipe, workers)?;
         let (live, guest_usage) = measurements.map(|all| (all.live, all.guests)).unzip();
+        let (server_metrics, is_unavailable) =
+            servers.map(|servers| (servers.metrics, servers.is_unavailable)).unzip();
         let observer = EngineObserver {
             observer,
+            server_metrics,
             monitor: self.monitor.clone(),
             live: move || live.as_ref().map(Live::take).unwrap_or_default(),
             guest_usage: guest_usage.flatten(),
@@ -142,10 +145,16 @@ impl Session {
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
         let pipeline =
             self.pipeline(engine, placement, &trainer, validator_of_steps, begin, stop)?;
-        match handle {
-            None => pipeline.run(observer)?,
-            Some(handle) => pipeline.run_worker(handle, observer)?,
-        }
+        let ran = match handle {
+            None => pipeline.run(observer),
+            Some(handle) => pipeline.run_worker(handle, observer),
+        };
+        ran.map_err(|error| match is_unavailable {
+            Some(is_unavailable) if is_unavailable() => {
+                anyhow::Error::from(error).context(ServersUnavailable)
+            }
+            _ => error.into(),
+        })?;
         if !leads {
             return Ok(finished);
         }

@@ -137,11 +137,18 @@ section! {
 section! {
     /// The section `[rollout]`: sampling, and the rollout engine.
     Rollout {
-        /// Name of the rollout engine: `torch` (the default), or one that the program [adds](crate::App::engine). (verl: `rollout.name`)
+        /// Name of the rollout engine: `torch` (the default), `vllm`, `sglang`, or one that the program [adds](crate::App::engine). (verl:
+        /// `rollout.name`)
         engine: String = "torch".to_owned(),
-        /// Options of the engine. Default: none. The engine `torch` has none; its settings are the other keys of this section. (verl:
-        /// `rollout.engine_kwargs`)
+        /// Options of the engine. Default: none. The engine `torch` has none; its settings are the other keys of this section. Those of
+        /// `vllm` and `sglang` are in `docs/servers.md`. (verl: `rollout.engine_kwargs`)
         engine_options: Table = Table::new(),
+        /// URLs of the inference servers, for the engines `vllm` and `sglang`. Default: none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        servers: Vec<String> = Vec::new() => resumable,
+        /// Longest time without any inference server before the run ends, in seconds; positive. Default: 600.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        server_timeout: Option<f64> = None => resumable,
         /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
         /// `num_generations`)
         n: u32 = 8,

@@ -1,5 +1,6 @@
 //! The measurements of an engine, for the metrics of a step.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollpacker_dataflow::clock::Nanos;
@@ -8,7 +9,10 @@ use crate::canary::CanaryFigures;
 
 /// Access to the measurements of a running engine. Clones share them.
 #[derive(Clone, Default)]
-pub struct Measurements(Arc<Mutex<Reading>>);
+pub struct Measurements {
+    reading: Arc<Mutex<Reading>>,
+    is_unavailable: Arc<AtomicBool>,
+}
 
 /// The measurements since the reading before.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -95,6 +99,16 @@ impl Measurements {
         std::mem::replace(&mut *reading, Reading { servers_ready, ..Reading::default() })
     }
 
+    /// Returns `true` once the engine has failed because no server was in rotation for too long. Such a run can be resumed when one is.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        self.is_unavailable.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_unavailable(&self) {
+        self.is_unavailable.store(true, Ordering::Relaxed);
+    }
+
     pub(super) fn change(&self, change: impl FnOnce(&mut Reading)) {
         change(&mut self.held());
     }
@@ -111,6 +125,6 @@ impl Measurements {
     }
 
     fn held(&self) -> MutexGuard<'_, Reading> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

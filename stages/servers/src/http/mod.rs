@@ -66,8 +66,6 @@ impl Endpoint {
     /// # Errors
     /// If the URL is invalid, or the key is missing or cannot be sent in a header.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, AddressError> {
-        // Fails if a TLS library is selected already, which is fine. Without one, reqwest panics.
-        drop(rustls::crypto::ring::default_provider().install_default());
         let base = parse(url)?;
         let mut secrets = Secrets::default();
         secrets.add_url(&base);
@@ -79,16 +77,21 @@ impl Endpoint {
         }
         secrets.keep();
         let headers = key.zip(api_key_env).map(|(key, name)| authorization(&key, name));
-        let mut client = Client::builder()
+        let client = Client::builder()
             .redirect(Policy::none())
             .connect_timeout(LONGEST_CONNECT)
             .tcp_keepalive(Duration::from_secs(30))
             .tcp_nodelay(true)
             .default_headers(headers.transpose()?.unwrap_or_default());
-        if base.scheme() == "http" {
-            // Plain HTTP needs no certificates, so a machine without any must not cause an error.
-            client = client.tls_certs_only([]);
-        }
+        // Plain HTTP needs no certificates, so a machine without any must not cause an error.
+        let client = if base.scheme() == "http" {
+            client.tls_built_in_root_certs(false)
+        } else {
+            let settings = rollpacker_tls::client();
+            client.use_preconfigured_tls(
+                settings.map_err(|error| AddressError::Client(error.to_string()))?,
+            )
+        };
         let client =
             client.build().map_err(|error| AddressError::Client(chain(&error.without_url())))?;
         Ok(Self { client, base, secrets })

@@ -144,6 +144,7 @@ fn without_any_server_the_run_waits_and_ends() {
     let error = caller.failure();
     assert!(matches!(error, RolloutError::Unavailable { seconds: 1, .. }), "{error}");
     assert!(error.to_string().starts_with("no inference server was in rotation for 1 s"));
+    assert!(caller.measurements.is_unavailable());
 }
 
 #[test]

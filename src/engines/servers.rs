@@ -1,0 +1,281 @@
+//! vLLM and SGLang servers as entries of the catalog.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rollpacker_model::ModelConfig;
+use rollpacker_servers::canary::CanaryConfig;
+use rollpacker_servers::engine::{Measurements, ServersConfig, ServersEngine, StartError};
+use rollpacker_servers::sampling::LogprobsMode;
+use rollpacker_servers::server::{Limits, Protocol};
+use rollpacker_servers::vllm::protocol::PauseMode;
+use rollpacker_servers::weights::{PublishedWeights, WeightSource};
+use rollpacker_stages::catalog::{About, CatalogError, within};
+use rollpacker_stages::rollout::Policy;
+use rollpacker_torch::model::{Decoder, TorchError, WeightStore, Weights};
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::{
+    EngineContext, EnginePurpose, EngineStarter, ServerReports, ServersUnavailable, StartedEngine,
+    torch,
+};
+use crate::recipe::error::out_of_bounds;
+
+pub(super) const VLLM: About =
+    About::new(&[], "vLLM servers, or `rollpacker serve`, over HTTP", "vLLM 0.32");
+pub(super) const SGLANG: About =
+    About::new(&[], "SGLang servers over HTTP; not run against a live server yet", "SGLang 0.5");
+
+/// The text that the canary scores: ordinary language, code and numbers.
+const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5 + 7 = 16. \
+    def add(a, b):\n    return a + b\n";
+/// The maximum number of tokens of the canary.
+const CANARY_TOKENS: usize = 48;
+
+/// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers` and `server_timeout` are also keys of `[rollout]`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ServerOptions {
+    /// The URLs of the servers. Required.
+    servers: Vec<String>,
+    /// The environment variable with the API key of all servers. Default: no key.
+    api_key_env: Option<String>,
+    /// The expected name of the model. Default: that of the first server.
+    model: Option<String>,
+    /// The treatment of running responses while weights are loaded: `abort` (the default), `wait` or `keep`.
+    pause: PauseMode,
+    /// The distribution whose log-probabilities vLLM returns: `raw` (the default) or `processed`.
+    logprobs_mode: LogprobsMode,
+    /// The longest time without any server before the run ends, in seconds; default 600.
+    server_timeout: f64,
+    /// The longest time without a token from a server that samples, in seconds; default 120.
+    stall_timeout: f64,
+    /// The longest time of loading weights, in seconds; default 600.
+    load_timeout: f64,
+    /// The folder for the weights of each version, which all servers see under the same path. Default: `weights` in the run folder.
+    weights_folder: Option<PathBuf>,
+    /// The maximum of `rollout/canary_kl`; default 0.01.
+    canary_max_kl: f64,
+    /// The maximum of `rollout/canary_max`, in nats; default 1.
+    canary_max_difference: f64,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let (limits, canary) = (Limits::default(), CanaryConfig::new(Vec::new()));
+        Self {
+            servers: Vec::new(),
+            api_key_env: None,
+            model: None,
+            pause: PauseMode::default(),
+            logprobs_mode: LogprobsMode::default(),
+            server_timeout: 600.0,
+            stall_timeout: limits.stall.as_secs_f64(),
+            load_timeout: limits.load.as_secs_f64(),
+            weights_folder: None,
+            canary_max_kl: canary.max_kl,
+            canary_max_difference: canary.max_difference,
+        }
+    }
+}
+
+impl ServerOptions {
+    fn check(&self) -> Result<(), CatalogError> {
+        if self.servers.is_empty() {
+            return Err(CatalogError::bound(
+                "servers",
+                "at least one URL in `rollout.servers`",
+                "none",
+            ));
+        }
+        let positive = [
+            ("server_timeout", self.server_timeout),
+            ("stall_timeout", self.stall_timeout),
+            ("load_timeout", self.load_timeout),
+            ("canary_max_kl", self.canary_max_kl),
+            ("canary_max_difference", self.canary_max_difference),
+        ];
+        positive.into_iter().try_for_each(|(key, value)| {
+            // More seconds than in a hundred years would not fit into a duration.
+            within(key, value, |value| value > 0.0 && value < 3e9, "a positive number")
+        })
+    }
+}
+
+pub(super) fn vllm(options: ServerOptions) -> Result<EngineStarter, CatalogError> {
+    starter(Protocol::Vllm, options)
+}
+
+pub(super) fn sglang(options: ServerOptions) -> Result<EngineStarter, CatalogError> {
+    starter(Protocol::Sglang, options)
+}
+
+fn starter(protocol: Protocol, options: ServerOptions) -> Result<EngineStarter, CatalogError> {
+    options.check()?;
+    let start = move |context| start(protocol, &options, context);
+    Ok(EngineStarter { start: Arc::new(start), is_torch: false })
+}
+
+/// Starts the engine. Validation runs on the torch engine: its policies would replace those that the servers train with.
+fn start(
+    protocol: Protocol,
+    options: &ServerOptions,
+    context: EngineContext,
+) -> anyhow::Result<StartedEngine> {
+    if context.purpose == EnginePurpose::Validation {
+        return torch::start(context);
+    }
+    if context.worker > 0 {
+        Err(out_of_bounds("trainer.workers", "1 with an engine over servers", "more"))?;
+    }
+    if context.settings.deterministic {
+        let expected = "false with an engine over servers, which batch as they like";
+        Err(out_of_bounds("trainer.deterministic", expected, true))?;
+    }
+    let model = ModelConfig::from_folder(&context.model)?;
+    let decoder = Decoder::load(&context.model, context.device)?;
+    let config = config(protocol, options, &context, &model);
+    let EngineContext { tokenizer, clock, weights, .. } = context;
+    // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
+    let detokenize = Arc::new(move |ids: &[i32]| tokenizer.decode(ids, true).unwrap_or_default());
+    let source = TrainedWeights { store: weights, decoder: Arc::new(Mutex::new(decoder)) };
+    let engine =
+        ServersEngine::start(config, Box::new(source), detokenize, clock).map_err(refusal)?;
+    let servers = Some(reports(engine.measurements()));
+    Ok(StartedEngine { engine: Box::new(engine), measurements: None, servers })
+}
+
+fn config(
+    protocol: Protocol,
+    options: &ServerOptions,
+    context: &EngineContext,
+    model: &ModelConfig,
+) -> ServersConfig {
+    let ServerOptions { servers, api_key_env, pause, logprobs_mode, .. } = options.clone();
+    let own_folder = || context.run_folder.join("weights");
+    let longest =
+        context.settings.max_prompt_length + context.settings.sampling.max_new_tokens as usize;
+    ServersConfig {
+        protocol,
+        servers,
+        api_key_env,
+        model: options.model.clone(),
+        sampling: context.settings.sampling,
+        logprobs_mode,
+        ends: model.eos_token_ids.as_slice().into(),
+        max_prompt_length: context.settings.max_prompt_length,
+        max_running: context.settings.max_running,
+        pause,
+        server_timeout: Duration::from_secs_f64(options.server_timeout),
+        limits: Limits {
+            stall: Duration::from_secs_f64(options.stall_timeout),
+            load: Duration::from_secs_f64(options.load_timeout),
+            ..Limits::default()
+        },
+        canary: CanaryConfig {
+            tokens: canary_tokens(context, CANARY_TOKENS.min(longest - 1)),
+            max_kl: options.canary_max_kl,
+            max_difference: options.canary_max_difference,
+        },
+        weights_folder: options.weights_folder.clone().unwrap_or_else(own_folder),
+        model_folder: context.model.clone(),
+    }
+}
+
+/// Returns the first `most` tokens of the canary's text. If the tokenizer cannot represent it, returns tokens from all of its vocabulary.
+fn canary_tokens(context: &EngineContext, most: usize) -> Vec<i32> {
+    let mut tokens = context.tokenizer.encode(CANARY).unwrap_or_default();
+    if tokens.len() < most.min(CANARY_TOKENS / 2) {
+        let vocabulary = i32::try_from(context.tokenizer.vocab_size()).unwrap_or(1).max(1);
+        tokens = (0..CANARY_TOKENS as i32).map(|at| (at * 7919 + 3) % vocabulary).collect();
+    }
+    tokens.truncate(most.max(2));
+    tokens
+}
+
+/// Returns the error of an engine that cannot start, with the key of the recipe that it concerns.
+fn refusal(error: StartError) -> anyhow::Error {
+    match error {
+        StartError::Sampling(refusal) => {
+            let key = match refusal.option {
+                "min_new_tokens" => "rollout.min_response_length".to_owned(),
+                "max_new_tokens" => "data.max_response_length".to_owned(),
+                option => format!("rollout.{option}"),
+            };
+            out_of_bounds(&key, refusal.expected, refusal.found).into()
+        }
+        StartError::Option { option, expected, found } => {
+            CatalogError::bound(option, &expected, found).into()
+        }
+        // Such a run is worth starting again later.
+        error @ StartError::Absent { .. } => anyhow::Error::new(error).context(ServersUnavailable),
+        error => CatalogError::start(error).into(),
+    }
+}
+
+fn reports(measurements: Measurements) -> ServerReports {
+    let read = measurements.clone();
+    let metrics = move || {
+        let metrics = read.take().metrics().into_iter();
+        metrics.map(|(name, value)| (name.to_owned(), value)).collect()
+    };
+    ServerReports {
+        metrics: Box::new(metrics),
+        is_unavailable: Box::new(move || measurements.is_unavailable()),
+    }
+}
+
+/// The weights that the trainer publishes, and a model to write and score them.
+struct TrainedWeights {
+    store: WeightStore,
+    decoder: Arc<Mutex<Decoder>>,
+}
+
+/// The weights of a version.
+struct VersionWeights {
+    weights: Weights,
+    decoder: Arc<Mutex<Decoder>>,
+}
+
+impl WeightSource for TrainedWeights {
+    fn find(&self, policy: &Policy) -> Result<Box<dyn PublishedWeights>, String> {
+        let weights = self.store.find(policy).map_err(|error| error.to_string())?;
+        Ok(Box::new(VersionWeights { weights, decoder: Arc::clone(&self.decoder) }))
+    }
+}
+
+impl VersionWeights {
+    /// Calls `run` with a model that has these weights.
+    fn with_decoder<T>(
+        &self,
+        run: impl FnOnce(&Decoder) -> Result<T, TorchError>,
+    ) -> Result<T, String> {
+        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = decoder.copy_from(&self.weights).and_then(|()| run(&decoder));
+        result.map_err(|error| error.to_string())
+    }
+}
+
+impl PublishedWeights for VersionWeights {
+    fn write(&self, folder: &Path) -> Result<(), String> {
+        self.with_decoder(|decoder| decoder.save(folder))
+    }
+
+    fn score(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
+        self.with_decoder(|decoder| Ok(tch::no_grad(|| score(decoder, tokens))?))
+    }
+}
+
+/// Returns the log-probability of each token after the first.
+fn score(decoder: &Decoder, tokens: &[i32]) -> Result<Vec<f32>, tch::TchError> {
+    let ids: Vec<i64> = tokens.iter().copied().map(i64::from).collect();
+    let length = ids.len() as i64;
+    let ids = Tensor::f_from_slice(&ids)?.f_to_device(decoder.device())?;
+    let hidden = decoder.forward_packed(&ids, &[length])?.f_narrow(0, 0, length - 1)?;
+    let logprobs = decoder.logits(&hidden)?.f_log_softmax(-1, Kind::Float)?;
+    let next = ids.f_narrow(0, 1, length - 1)?.f_unsqueeze(1)?;
+    let scores = logprobs.f_gather(1, &next, false)?.f_squeeze_dim(1)?;
+    Vec::<f32>::try_from(scores.f_to_device(tch::Device::Cpu)?)
+}

@@ -1,0 +1,57 @@
+//! The engines `vllm` and `sglang` on the command line. Their behaviour with servers is tested in `stages/servers`.
+#![cfg(feature = "servers")]
+
+mod workplace;
+
+use workplace::{ProcessEnd, RECIPE, Workplace};
+
+/// No server listens at this port.
+const DEAD: &str = "rollout.servers=[\"http://127.0.0.1:9\"]";
+
+fn train(place: &Workplace, more: &[&str]) -> ProcessEnd {
+    let train = ["train", "--config", "recipe.toml", "schedule.name=sync"];
+    place.run(&[&train[..], more].concat())
+}
+
+#[test]
+fn a_recipe_with_servers_is_checked_without_them() {
+    let place = Workplace::new(RECIPE);
+    for engine in ["rollout.engine=vllm", "rollout.engine=sglang"] {
+        let end = train(&place, &[engine, DEAD, "--dry-run"]);
+        assert_eq!(end.code, Some(0), "{end:?}");
+    }
+}
+
+#[test]
+fn what_servers_cannot_do_is_refused_by_key() {
+    let place = Workplace::new(RECIPE);
+    let vllm = "rollout.engine=vllm";
+    let cases: [(&[&str], &str); 7] = [
+        (&[vllm, "--dry-run"], "at least one URL in `rollout.servers`"),
+        (&[DEAD, "--dry-run"], "key `rollout.engine`: expected one of"),
+        (&[vllm, DEAD, "rollout.server_timeout=0", "--dry-run"], "`rollout.server_timeout`"),
+        (
+            &[vllm, DEAD, "rollout.engine_options.paus=keep", "--dry-run"],
+            "did you mean `rollout.engine_options.pause`?",
+        ),
+        (&[vllm, DEAD, "rollout.temperature=0.7"], "key `rollout.temperature`: expected 1"),
+        (
+            &["rollout.engine=sglang", DEAD, "rollout.engine_options.pause=keep"],
+            "`rollout.engine_options.pause`: expected `abort` or `wait`",
+        ),
+        (&[vllm, DEAD, "trainer.deterministic=true"], "key `trainer.deterministic`"),
+    ];
+    for (settings, expected) in cases {
+        let end = train(&place, settings);
+        assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
+        assert!(end.err.contains(expected), "{settings:?}: {}", end.err);
+    }
+}
+
+#[test]
+fn a_run_without_any_server_can_be_started_again() {
+    let place = Workplace::new(RECIPE);
+    let end = train(&place, &["rollout.engine=vllm", DEAD, "rollout.server_timeout=0.2"]);
+    assert_eq!(end.code, Some(75), "{end:?}");
+    assert!(end.err.contains("no server answered for 200ms"), "{}", end.err);
+}
