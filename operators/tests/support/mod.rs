@@ -287,6 +287,24 @@ pub fn prompts(
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
+/// Returns a batch of prompts with `bytes` bytes of text each, at 4 bytes per token.
+pub fn sized_prompts(ids: std::ops::Range<u64>, bytes: usize, data_source: &str) -> Batch {
+    let tokens = bytes / 4;
+    let row = |id| PromptRow {
+        prompt: PromptId(id),
+        row: id,
+        domain: "math".into(),
+        prompt_ids: vec![7; tokens],
+        prompt_length: u32::try_from(tokens).expect("small"),
+        data_source: data_source.into(),
+        messages: "x".repeat(bytes),
+        ground_truth: Some("7".into()),
+        extra_info: Some("{}".into()),
+        ..PromptRow::default()
+    };
+    prompt_batch(&ids.map(row).collect::<Vec<_>>())
+}
+
 /// Returns a batch of prompts like [`prompts`], read from `rows` dataset rows epoch after epoch.
 pub fn prompts_of_rows(ids: std::ops::Range<u64>, rows: u64, data_source: &str) -> Batch {
     let row = |id: u64| PromptRow {
@@ -333,6 +351,8 @@ pub struct Run<E = ShortestFirst> {
     pub cap: u32,
     /// The number of steps that the ledger leaves out.
     pub warmup_steps: u64,
+    /// The size of each prompt's text in bytes, if prompts are not [`prompts`]; see [`sized_prompts`].
+    pub prompt_bytes: Option<usize>,
 }
 
 impl Run {
@@ -358,6 +378,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             router: router(),
             cap: 100,
             warmup_steps: 0,
+            prompt_bytes: None,
         }
     }
 
@@ -389,6 +410,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             router,
             cap,
             warmup_steps,
+            prompt_bytes,
         } = self;
         run(move |scope, faults| {
             let trainer = TrainerThread::spawn(clock.clone(), || {
@@ -402,9 +424,10 @@ impl<E: RolloutEngine + 'static> Run<E> {
                 for first in (0..total).step_by(7) {
                     let epoch_of = |id| u32::try_from(id / count).expect("small");
                     let ids = first..(first + 7).min(total);
-                    let batch = match repeats {
-                        true => prompts_of_rows(ids, count, data_source),
-                        false => prompts(ids, epoch_of, data_source),
+                    let batch = match (prompt_bytes, repeats) {
+                        (Some(bytes), _) => sized_prompts(ids, bytes, data_source),
+                        (None, true) => prompts_of_rows(ids, count, data_source),
+                        (None, false) => prompts(ids, epoch_of, data_source),
                     };
                     if !emitter.send(batch) {
                         break;
