@@ -18,7 +18,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_files::{FileError, Inputs, NewFile, check_place, remove_abandoned};
 use rollpacker_operators::placement::StepPlacement;
 use rollpacker_operators::prompt_texts::PromptTexts;
-use rollpacker_operators::report::{ObserverState, StepReport, by_id};
+use rollpacker_operators::report::{StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
@@ -147,13 +147,13 @@ impl RunFolder {
         Self { folder, metrics, rollouts, written, unsaved: RefCell::default() }
     }
 
-    /// Returns the extent after `steps` steps, and adds the written files to the files that the snapshot synchronizes to the disk.
-    pub fn save(&self, steps: u64, saved: &mut ObserverState) -> RunFolderExtent {
+    /// Returns the extent after `steps` steps, and the written files, which a snapshot synchronizes to the disk.
+    pub fn save(&self, steps: u64) -> (RunFolderExtent, Vec<File>) {
         let rollouts = self.unsaved.take().into_iter().map(File::open);
         let metrics = self.metrics.get_ref().try_clone();
         // A file that cannot be opened was removed by someone else, so there is nothing to synchronize.
-        rollouts.chain([metrics]).flatten().for_each(|file| saved.sync_file(file));
-        RunFolderExtent { steps, metrics: self.written }
+        let files = rollouts.chain([metrics]).flatten().collect();
+        (RunFolderExtent { steps, metrics: self.written }, files)
     }
 
     /// Returns the path of the folder.
