@@ -55,6 +55,7 @@ fn main() -> anyhow::Result<()> {
             .schedule(Synchronous::new(rounds).expect("4 prompts and 8 responses are a round"))
             .rollout(bandit::Arms::new(logits), &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+        let texts = rollouts.texts.clone();
         let gradients = rollouts
             .reward(
                 Router::default().route("bandit", Sevens),
@@ -74,6 +75,7 @@ fn main() -> anyhow::Result<()> {
                 responses,
                 groups,
                 decisions,
+                texts,
                 metrics: updates.metrics,
                 resumable: Resumable::default(),
             },

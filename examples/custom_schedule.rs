@@ -211,6 +211,7 @@ fn main() -> anyhow::Result<()> {
             .schedule(Oversampling::new(4, 6, 8))
             .rollout(bandit::Arms::new(logits), &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+        let texts = rollouts.texts.clone();
         let gradients = rollouts
             .reward(
                 Router::default().route("bandit", Sevens),
@@ -230,6 +231,7 @@ fn main() -> anyhow::Result<()> {
                 responses,
                 groups,
                 decisions,
+                texts,
                 metrics: updates.metrics,
                 resumable: Resumable::default(),
             },

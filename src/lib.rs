@@ -56,6 +56,8 @@ pub mod reporter;
 pub mod rewards;
 #[cfg(feature = "torch")]
 pub mod run_folder;
+#[cfg(feature = "torch")]
+mod run_writer;
 pub mod score;
 #[cfg(feature = "torch")]
 pub mod session;

@@ -260,6 +260,7 @@ impl Pipeline {
         }
         let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+        let texts = rollouts.texts.clone();
         let mut grouped = rollouts
             .score_when(self.scoring)
             .reward(self.router, self.limit, self.rewards, clock.clone())
@@ -298,8 +299,9 @@ impl Pipeline {
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
         let metrics = merge_metrics(metrics);
+        let resume = resumable.clone();
         let observed =
-            ReportInputs { responses, groups, decisions, metrics, resumable: resumable.clone() };
+            ReportInputs { responses, groups, decisions, texts, metrics, resumable: resume };
         observe(observed, clock, observer.clone());
         raise(resumable.errors(scope), faults);
         if let Some(commits) = resumable.commit() {

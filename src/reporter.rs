@@ -23,22 +23,21 @@ use crate::progress::Console;
 use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::Recipe;
 use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
+use crate::run_writer::RunWriter;
 use crate::session::{RunResult, SkippedCounts};
 use crate::telemetry::Telemetry;
 
 /// The reporting state of a run.
 pub struct RunReporter {
     console: Console,
-    folder: RunFolder,
+    writer: RunWriter,
     telemetry: Option<Telemetry>,
-    stop: Stop,
     /// The time within which a failed run must end.
     grace: Duration,
     ending: Option<ExitTimer>,
     totals: Totals,
     /// The metrics of the validation before the first step.
     warm_start: Option<Metrics>,
-    failed: Option<RecordError>,
 }
 
 /// The state of a run in a snapshot.
@@ -175,14 +174,12 @@ impl RunReporter {
             raw.data.train_batch_size * usize::try_from(raw.rollout.n).unwrap_or(usize::MAX);
         Self {
             console: Console::new(expected_steps(recipe, prompts), wanted),
-            folder,
+            writer: RunWriter::start(folder, stop),
             telemetry,
-            stop,
             grace: shutdown_grace(recipe),
             ending: None,
             totals: Totals::default(),
             warm_start: None,
-            failed: None,
         }
     }
 
@@ -194,7 +191,7 @@ impl RunReporter {
     /// Returns the folder for the trained model.
     #[must_use]
     pub fn model_folder(&self) -> PathBuf {
-        RunFolder::model(self.folder.path())
+        RunFolder::model(self.writer.path())
     }
 
     /// Reports a validation that does not belong to a training step.
@@ -209,9 +206,8 @@ impl RunReporter {
         if step == 0 {
             self.warm_start = Some(metrics.clone());
         }
-        let written = self.folder.write_metrics(step, "validation", metrics);
         self.export_metrics(metrics);
-        self.record_result(written);
+        self.writer.write_metrics(step, "validation", metrics.clone());
     }
 
     /// Writes the summary and returns it as JSON.
@@ -229,31 +225,22 @@ impl RunReporter {
         if let Some(Err(lost)) = self.telemetry.take().map(Telemetry::shutdown) {
             self.console.say(&format!("warning: {lost}"));
         }
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
         let warm_start = finished.warm_start.clone().or_else(|| self.warm_start.clone());
         let summary = self.totals.summary(&RunResult { warm_start, ..finished.clone() });
-        self.folder.summary(&summary)?;
-        Ok(serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data"))
+        let text =
+            serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data");
+        self.writer.finish(summary)?;
+        Ok(text)
     }
 
-    /// Takes the error that prevented recording the run, if there was one.
+    /// Waits until the records so far are written, and takes the error that prevented recording the run, if there was one.
     pub fn take_failure(&mut self) -> Option<RecordError> {
-        self.failed.take()
+        self.writer.take_failure()
     }
 
     fn export_metrics(&self, metrics: &Metrics) {
         if let Some(telemetry) = &self.telemetry {
             telemetry.record(metrics);
-        }
-    }
-
-    /// Requests that the run ends after its step if it cannot be recorded.
-    fn record_result(&mut self, written: Result<(), RecordError>) {
-        if let Err(error) = written {
-            self.stop.request();
-            self.failed.get_or_insert(error);
         }
     }
 }
@@ -276,9 +263,8 @@ impl Observer for RunReporter {
         let round = round(&report);
         self.totals.add(&report, &metrics);
         self.console.step(report.step.0 + 1, &round, &metrics);
-        let written = self.folder.step(&report, &round, &metrics);
         self.export_metrics(&metrics);
-        self.record_result(written);
+        self.writer.step(report, round, metrics);
     }
 
     fn save(&self, saved: &mut ObserverState) {
@@ -286,12 +272,11 @@ impl Observer for RunReporter {
             (name.clone(), Some(*value).filter(|value| value.is_finite()))
         };
         let warm_start = self.warm_start.as_ref().map(|all| all.iter().map(number).collect());
-        // A resumed run relies on the records of all earlier steps, so a snapshot without them is refused.
-        if let Some(error) = &self.failed {
-            saved.refuse(error.to_string());
-        }
-        let extent = self.folder.save(self.totals.steps, saved);
-        saved.keep(KEPT, &ReporterSnapshot { totals: self.totals, extent, warm_start });
+        let (totals, extent) = (self.totals, self.writer.save(self.totals.steps));
+        saved.keep_later(KEPT, move || {
+            let (extent, files) = extent()?;
+            Ok((ReporterSnapshot { totals, extent, warm_start }, files))
+        });
     }
 
     fn snapshot(&mut self, _step: Step, metrics: &Metrics) {

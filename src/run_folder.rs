@@ -17,7 +17,8 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_files::{FileError, Inputs, NewFile, check_place, remove_abandoned};
 use rollpacker_operators::placement::StepPlacement;
-use rollpacker_operators::report::{ObserverState, StepReport, by_id};
+use rollpacker_operators::prompt_texts::PromptTexts;
+use rollpacker_operators::report::{StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
@@ -146,13 +147,13 @@ impl RunFolder {
         Self { folder, metrics, rollouts, written, unsaved: RefCell::default() }
     }
 
-    /// Returns the extent after `steps` steps, and adds the written files to the files that the snapshot synchronizes to the disk.
-    pub fn save(&self, steps: u64, saved: &mut ObserverState) -> RunFolderExtent {
+    /// Returns the extent after `steps` steps, and the written files, which a snapshot synchronizes to the disk.
+    pub fn save(&self, steps: u64) -> (RunFolderExtent, Vec<File>) {
         let rollouts = self.unsaved.take().into_iter().map(File::open);
         let metrics = self.metrics.get_ref().try_clone();
         // A file that cannot be opened was removed by someone else, so there is nothing to synchronize.
-        rollouts.chain([metrics]).flatten().for_each(|file| saved.sync_file(file));
-        RunFolderExtent { steps, metrics: self.written }
+        let files = rollouts.chain([metrics]).flatten().collect();
+        (RunFolderExtent { steps, metrics: self.written }, files)
     }
 
     /// Returns the path of the folder.
@@ -304,8 +305,11 @@ fn truncate_copy(path: &Path, length: u64) -> Result<File, RecordError> {
     Ok(kept.finish_open()?)
 }
 
-/// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then those of [`schema::GROUPS`]. The score, the weight and the advantages
-/// are null for responses that were not trained on.
+/// The columns of `rollouts/step_NNNNN.parquet` with the texts of the prompt.
+const TEXTS: [&str; 3] = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
+
+/// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then those of [`schema::GROUPS`], with the texts of the prompt after its
+/// data source. The score, the weight and the advantages are null for responses that were not trained on.
 static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     let own = [
         Field::new("step", DataType::UInt64, false),
@@ -313,8 +317,11 @@ static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ];
     let scored = schema::RESPONSES.fields().len();
     let groups = schema::GROUPS.fields().iter().enumerate();
-    let fields = groups.map(|(index, field)| {
-        field.as_ref().clone().with_nullable(field.is_nullable() || index >= scored)
+    let fields = groups.flat_map(|(index, field)| {
+        let nullable = field.is_nullable() || index >= scored;
+        let texts: &[&str] = if field.name() == column::DATA_SOURCE { &TEXTS } else { &[] };
+        let texts = texts.iter().map(|name| Field::new(*name, DataType::Utf8, true));
+        std::iter::once(field.as_ref().clone().with_nullable(nullable)).chain(texts)
     });
     Arc::new(Schema::new(own.into_iter().chain(fields).collect::<Vec<_>>()))
 });
@@ -328,7 +335,7 @@ fn rollouts(report: &StepReport) -> impl Iterator<Item = RecordBatch> {
     let step = report.step.0 + 1;
     admitted
         .chain(rest.map(|rows| (rows, false)))
-        .map(move |(rows, admitted)| rollout_rows(&rows, step, admitted))
+        .map(move |(rows, admitted)| rollout_rows(&rows, &report.texts, step, admitted))
 }
 
 fn ids(batch: &Batch) -> impl Iterator<Item = (u64, u32)> {
@@ -336,14 +343,17 @@ fn ids(batch: &Batch) -> impl Iterator<Item = (u64, u32)> {
     prompts.zip(batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied())
 }
 
-fn rollout_rows(rows: &RecordBatch, step: u64, admitted: bool) -> RecordBatch {
+fn rollout_rows(rows: &RecordBatch, texts: &PromptTexts, step: u64, admitted: bool) -> RecordBatch {
     let count = rows.num_rows();
+    let texts = texts.columns(rows);
+    let text = |name: &str| texts.iter().find(|(of, _)| *of == name).map(|(_, column)| column);
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(UInt64Array::from(vec![step; count])),
         Arc::new(BooleanArray::from(vec![admitted; count])),
     ];
     columns.extend(ROLLOUTS.fields().iter().skip(2).map(|field| {
         rows.column_by_name(field.name())
+            .or_else(|| text(field.name()))
             .cloned()
             .unwrap_or_else(|| new_null_array(field.data_type(), count))
     }));

@@ -1,7 +1,7 @@
 //! The schemas of the streams: the columns of each batch, with their units.
 //!
-//! Token ids travel end to end as `i32`. Text travels with them for rewards and for human readers and is never tokenized again.
-//! Log-probabilities (nats) and the policy version that sampled each token travel with the tokens. Every list column that holds a quantity
+//! Token ids travel end to end as `i32`. The text of a response travels with them for rewards and for human readers and is never tokenized
+//! again; the text of its prompt travels once, in [`TEXTS`]. Log-probabilities (nats) and the policy version that sampled each token travel with the tokens. Every list column that holds a quantity
 //! per token is aligned with `response_ids`: one entry per token.
 
 use std::sync::{Arc, LazyLock};
@@ -194,12 +194,21 @@ pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         tokens(PROMPT_IDS, DataType::Int32),
         required(PROMPT_LENGTH, DataType::UInt32),
         Field::new(DATA_SOURCE, DataType::Utf8, true),
-        Field::new(MESSAGES, DataType::Utf8, true),
-        Field::new(GROUND_TRUTH, DataType::Utf8, true),
-        Field::new(EXTRA_INFO, DataType::Utf8, true),
         Field::new(ROW, DataType::UInt64, true),
         required(WORKER, DataType::UInt32),
         Field::new(TICK, DataType::UInt64, true),
+    ])
+});
+
+/// The parts of launched prompts that only rewards and human readers need, one row per prompt and step, sent with the first launch of the
+/// prompt in the step. Operators join them with responses by the id of the prompt.
+pub static TEXTS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(PROMPT_ID, DataType::UInt64),
+        required(MESSAGES, DataType::Utf8),
+        Field::new(GROUND_TRUTH, DataType::Utf8, true),
+        Field::new(EXTRA_INFO, DataType::Utf8, true),
+        required(WORKER, DataType::UInt32),
     ])
 });
 
@@ -352,10 +361,11 @@ pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Returns every stream schema with its name, for tests that cover all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 17] {
+pub fn all() -> [(&'static str, SchemaRef); 18] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
+        ("texts", TEXTS.clone()),
         ("notices", NOTICES.clone()),
         ("responses", RESPONSES.clone()),
         ("scored", SCORED.clone()),
@@ -393,9 +403,6 @@ fn response_fields() -> Vec<Field> {
         required(PREEMPTIONS, DataType::UInt32),
         required(INSTANCE, DataType::UInt32),
         Field::new(DATA_SOURCE, DataType::Utf8, true),
-        Field::new(MESSAGES, DataType::Utf8, true),
-        Field::new(GROUND_TRUTH, DataType::Utf8, true),
-        Field::new(EXTRA_INFO, DataType::Utf8, true),
         required(ROW, DataType::UInt64),
     ]
 }

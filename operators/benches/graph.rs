@@ -1,4 +1,4 @@
-//! The overhead of the dataflow: steps of 128 x 8 responses through the whole graph, with stages that do nothing.
+//! The overhead of the dataflow: steps of 128 x 8 responses and more through the whole graph, with stages that do nothing.
 //!
 //! Divan reports the throughput in responses; its reciprocal is the cost of one response.
 
@@ -9,6 +9,7 @@ use divan::Bencher;
 use divan::counter::ItemsCount;
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::placement::Colocated;
+use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::{Synchronous, sync};
 use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;
@@ -29,6 +30,33 @@ fn synchronous_step(bencher: Bencher<'_, '_>) {
         let reports = run.run().expect("no fault");
         assert_eq!(reports.len() as u64, STEPS);
     });
+}
+
+// Steps of `prompts` x 8 responses to prompts of 4 KiB, which is the size of a math problem with a long system prompt. Reports are dropped as
+// they come, as in a run that writes no rollouts: kept reports would fill the memory.
+#[divan::bench(args = [128, 1024, 8192], sample_count = 10)]
+fn prompts_of_4_kib(bencher: Bencher<'_, '_>, prompts: usize) {
+    let steps = if prompts < 8192 { 4 } else { 2 };
+    let all = prompts as u64 * steps;
+    let counter = ItemsCount::new(all * u64::from(RESPONSES));
+    let run = || {
+        let config = sync::Config { prompts, responses: RESPONSES, total_steps: None };
+        let schedule = Synchronous::new(config).expect("valid");
+        let run = Run::with(schedule, ShortestFirst::instant());
+        Run { prompts: all, budget: 4 * prompts, prompt_bytes: Some(4 << 10), ..run }
+    };
+    bencher.counter(counter).with_inputs(run).bench_values(|run| {
+        run.observed_by(Dropped).expect("no fault");
+    });
+}
+
+/// An observer that drops reports.
+struct Dropped;
+
+impl Observer for Dropped {
+    fn step(&mut self, report: StepReport) {
+        assert!(!report.groups.is_empty());
+    }
 }
 
 // Each response is a separate event, as in the simulator.

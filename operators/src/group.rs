@@ -85,7 +85,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
         let Self { samples, streams, scoring, .. } = self;
         let groups = group(samples, streams.decisions.clone(), scoring.tallies.clone());
         let (groups, streams) = if scoring.router.scores_groups() {
-            let scored = score_groups(groups, &scoring);
+            let scored = score_groups(groups, streams.texts.clone(), &scoring);
             let warnings = streams.warnings.clone().concat(scored.warnings);
             (scored.groups, StepStreams { warnings, ..streams.with_errors(scored.errors) })
         } else {

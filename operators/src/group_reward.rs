@@ -17,12 +17,14 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 
+use crate::prompt_texts::TextsByStep;
 use crate::reward::{
     ErrorEffect, GroupScoring, ScoreRow, Tallies, Timing, describe_last, error_effect, name_of,
-    sample, scored_batch,
+    prompt_id, sample, scored_batch,
 };
 use crate::wire::rows::Row;
 
@@ -37,14 +39,16 @@ pub(crate) struct GroupRewardOutputs<'scope> {
     pub(crate) warnings: BatchStream<'scope>,
 }
 
-/// Adds the scores of group rewards to whole groups.
+/// Adds the scores of group rewards to whole groups. `texts` has the texts of their prompts.
 pub(crate) fn score_groups<'scope>(
     groups: BatchStream<'scope>,
+    texts: BatchStream<'scope>,
     scoring: &GroupScoring,
 ) -> GroupRewardOutputs<'scope> {
     let scope = groups.scope();
     let mut operator = Operator::new(NAME, scope);
     let mut groups = operator.input(groups, Pipeline, &schema::SCORED);
+    let mut texts = operator.input(texts, Pipeline, &schema::TEXTS);
     let (mut scored, scored_groups) = operator.output(&schema::SCORED, &[0]);
     let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
     let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
@@ -56,11 +60,14 @@ pub(crate) fn score_groups<'scope>(
         tallies: scoring.tallies.clone(),
         tasks,
         waiting: operator.wait_handle(),
+        texts: TextsByStep::default(),
+        held: BTreeMap::new(),
         pending: BTreeMap::new(),
         failed: Vec::new(),
     };
     operator.build(move |_capabilities| {
-        move |_frontiers| {
+        move |frontiers| {
+            texts.for_each(|capability, batch| scorer.texts.add(*capability.time(), &batch));
             groups.for_each(|capability, batch| {
                 for rows in whole_groups(&batch) {
                     let capabilities = Capabilities {
@@ -68,9 +75,10 @@ pub(crate) fn score_groups<'scope>(
                         errors: capability.retain(failed.index()),
                         warnings: capability.retain(warned.index()),
                     };
-                    scorer.start(*capability.time(), capabilities, rows);
+                    scorer.hold(*capability.time(), capabilities, rows);
                 }
             });
+            scorer.start_ready();
             scorer.arrived(|capabilities, settled| match settled {
                 ScoredGroup::Scored { batch, warning } => {
                     scored.give(&capabilities.scored, batch);
@@ -80,6 +88,7 @@ pub(crate) fn score_groups<'scope>(
                     failed.give(&capabilities.errors, faults_batch(&[fault]))
                 }
             });
+            scorer.forget(frontiers);
         }
     });
     let errors = match (scoring.wants_scores, scoring.has_curriculum) {
@@ -154,15 +163,34 @@ struct GroupScorer {
     tallies: Tallies,
     tasks: Tasks<Key, GroupRewardResult>,
     waiting: WaitHandle,
+    texts: TextsByStep,
+    /// Groups that are not being scored yet, because the text of their prompt has not arrived.
+    held: BTreeMap<Key, (Capabilities, Vec<Row>)>,
     pending: BTreeMap<Key, PendingGroup>,
     /// Groups whose errors end the run. Their capabilities are kept, so that their steps never complete.
     failed: Vec<PendingGroup>,
 }
 
 impl GroupScorer {
-    fn start(&mut self, step: Step, capabilities: Capabilities, rows: Vec<Row>) {
-        let samples: Vec<Sample> = rows.iter().map(|row| self.sample(step, row)).collect();
-        let Some(prompt) = samples.first().map(|sample| sample.id.prompt) else { return };
+    fn hold(&mut self, step: Step, capabilities: Capabilities, rows: Vec<Row>) {
+        if let Some(prompt) = rows.first().map(prompt_id) {
+            self.held.insert((step, prompt), (capabilities, rows));
+        }
+    }
+
+    /// Starts the scorings of the groups whose prompts are known.
+    fn start_ready(&mut self) {
+        let texts = &self.texts;
+        let ready =
+            self.held.extract_if(.., |(step, prompt), _| texts.get(*step, *prompt).is_some());
+        for (key, (capabilities, rows)) in ready.collect::<Vec<_>>() {
+            self.start(key, capabilities, rows);
+        }
+    }
+
+    fn start(&mut self, (step, prompt): Key, capabilities: Capabilities, rows: Vec<Row>) {
+        let Some(text) = self.texts.get(step, prompt) else { return };
+        let samples: Vec<Sample> = rows.iter().map(|row| self.sample(step, row, text)).collect();
         let context = Context::new(self.clock.clone());
         self.tasks.spawn((step, prompt), timed(self.router.clone(), samples, context.clone()));
         let source = rows.first().and_then(|row| row.text(column::DATA_SOURCE)).unwrap_or_default();
@@ -172,10 +200,15 @@ impl GroupScorer {
     }
 
     /// Returns the sample of a row. It has the score of its own reward, if its data source has one.
-    fn sample(&self, step: Step, row: &Row) -> Sample {
-        let sample = sample(step, row);
+    fn sample(&self, step: Step, row: &Row, prompt: &Row) -> Sample {
+        let sample = sample(step, row, prompt);
         let has_own = self.router.scores_samples(&sample.data_source).unwrap_or(false);
         Sample { own_score: has_own.then(|| ScoreRow::read(row).score), ..sample }
+    }
+
+    /// Drops the texts of steps that get no more groups and texts.
+    fn forget(&mut self, frontiers: &[MutableAntichain<Step>]) {
+        self.texts.forget(frontiers, |step| self.held.keys().any(|(held, _)| held == step));
     }
 
     /// Emits the groups whose scoring has ended.

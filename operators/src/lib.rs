@@ -28,6 +28,7 @@ pub mod merge;
 pub mod overlap;
 pub mod placement;
 pub mod policy;
+pub mod prompt_texts;
 pub mod prompts;
 pub mod reduce;
 pub mod report;

@@ -11,6 +11,8 @@ use crate::resume::Resumable;
 pub struct StepStreams<'scope> {
     /// Batches of [`DECISIONS`](rollpacker_dataflow::schema::DECISIONS): the decisions that concern this worker.
     pub decisions: BatchStream<'scope>,
+    /// Batches of [`TEXTS`](rollpacker_dataflow::schema::TEXTS): the texts of the prompts that this worker holds.
+    pub texts: BatchStream<'scope>,
     /// Batches of [`PLACEMENTS`](rollpacker_dataflow::schema::PLACEMENTS), if there is a placement policy.
     pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): those of all operators so far.

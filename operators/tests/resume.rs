@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, produce_inline};
@@ -239,6 +240,8 @@ struct Odd(VirtualClock);
 
 impl Reward for Odd {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let truth = format!("answer {}", sample.id.prompt.0);
+        assert_eq!(sample.ground_truth, Some(truth), "the prompt of the response");
         self.0.sleep(Nanos(5_000_000_000)).await;
         let limit = context.limits.of(0, None);
         let took = Nanos(u64::from(sample.response_length) * 200_000_000);
@@ -303,8 +306,8 @@ impl Told {
             step: report.step,
             decisions: report.decisions.iter().flat_map(decisions).collect(),
             placements: Vec::new(),
-            responses: report.responses.iter().flat_map(responses).collect(),
-            groups: report.groups.iter().flat_map(groups).collect(),
+            responses: report.responses.iter().flat_map(|batch| names(batch, report)).collect(),
+            groups: report.groups.iter().flat_map(|batch| groups(batch, report)).collect(),
             metrics: metrics.map(|(name, value)| (name.clone(), value.to_bits())).collect(),
         }
     }
@@ -338,7 +341,7 @@ fn decisions(batch: &Batch) -> Vec<String> {
         .collect()
 }
 
-fn name(batch: &Batch, row: usize) -> String {
+fn name(batch: &Batch, row: usize, truth: &str) -> String {
     let prompt = batch.values::<UInt64Type>(column::PROMPT_ID).value(row);
     let sample = batch.values::<UInt32Type>(column::SAMPLE).value(row);
     let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(row);
@@ -346,21 +349,27 @@ fn name(batch: &Batch, row: usize) -> String {
     let version = batch.values::<UInt64Type>(column::POLICY_VERSION).value(row);
     let versions = batch.lists::<UInt64Type>(column::TOKEN_VERSIONS).get(row);
     let reason = batch.text(column::FINISH_REASON).value(row);
-    let truth = batch.text(column::GROUND_TRUTH).value(row);
     format!("{prompt}.{sample} {tokens} ({resumed}) v{version} {versions:?} {reason} {truth}")
 }
 
-fn responses(batch: &Batch) -> Vec<String> {
-    (0..batch.num_rows()).map(|row| name(batch, row)).collect()
+/// Returns the names of responses, each with the ground truth of its prompt.
+fn names(batch: &Batch, report: &StepReport) -> Vec<String> {
+    let Some(rows) = batch.rows() else { return Vec::new() };
+    let texts = report.texts.columns(rows);
+    let truths = texts.iter().find(|(name, _)| *name == column::GROUND_TRUTH);
+    let truths = truths.expect("a joined column").1.as_string::<i32>();
+    let each = truths.iter().flatten().enumerate();
+    each.map(|(row, truth)| name(batch, row, truth)).collect()
 }
 
-fn groups(batch: &Batch) -> Vec<String> {
+fn groups(batch: &Batch, report: &StepReport) -> Vec<String> {
     let advantages = batch.lists::<Float32Type>(column::ADVANTAGES);
     let weights = batch.values::<Float32Type>(column::WEIGHT);
-    (0..batch.num_rows())
-        .map(|row| {
+    let names = names(batch, report).into_iter().enumerate();
+    names
+        .map(|(row, name)| {
             let advantage = advantages.get(row).first().map(|advantage| advantage.to_bits());
-            format!("{} x{} {advantage:?}", name(batch, row), weights.value(row))
+            format!("{name} x{} {advantage:?}", weights.value(row))
         })
         .collect()
 }
@@ -539,6 +548,7 @@ impl Run {
         let rollouts = scheduled.rollout(Timed::new(clock, seconds), &policies, time.clone());
         rollouts.streams.placements.iter().for_each(|placed| observer.place(placed.clone()));
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+        let texts = rollouts.texts.clone();
         let router = Router::default().route("odd", Odd(clock.clone()));
         let limit = AdaptiveLimits::new(LimitOptions::default(), 1).expect("valid");
         let adaptive = KlControl::Adaptive { target_kl: 0.05, horizon: 100.0 };
@@ -560,7 +570,7 @@ impl Run {
             resumable: resumable.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, 40));
-        let observed = ReportInputs { responses, groups, decisions, metrics, resumable };
+        let observed = ReportInputs { responses, groups, decisions, texts, metrics, resumable };
         observe(observed, time, observer);
         edge.connect(updates.policies);
     }

@@ -197,6 +197,7 @@ impl Run {
                 clock.clone(),
             );
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+            let texts = rollouts.texts.clone();
             let gradients = rollouts
                 .reward(router(), Limits::default(), Executor::Tokio(handle), clock.clone())
                 .group()
@@ -217,7 +218,7 @@ impl Run {
             let metrics = merge_metrics(updates.metrics.concat(ledger(recorded, 100)));
             let resumable = Resumable::default();
             observe(
-                ReportInputs { responses, groups, decisions, metrics, resumable },
+                ReportInputs { responses, groups, decisions, texts, metrics, resumable },
                 clock,
                 observer,
             );

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, Float32Array, Float64Array, StringArray, UInt32Array, UInt64Array, new_empty_array,
-};
-use arrow::datatypes::{DataType, Float32Type, Schema, UInt32Type};
+use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{Float32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -13,6 +11,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use super::bias::{LengthComparison, WeightSums, buckets};
 use super::facts::{DeferredPrompts, Facts, Length, StepFacts};
 use super::pairs::{Member, ObservedGroup, Pair, Pairs, Products};
+use crate::wire::blank::batch;
 use crate::wire::columns::lists;
 
 fn near(ours: f64, expected: f64) {
@@ -69,35 +68,6 @@ fn buckets_double_up_to_the_one_with_the_cap() {
     assert_eq!(buckets(2000).collect::<Vec<_>>(), [(0, 512), (512, 1024), (1024, 2048)]);
     assert_eq!(buckets(2048).last(), Some((2048, 4096)));
     assert_eq!(buckets(100).collect::<Vec<_>>(), [(0, 512)]);
-}
-
-/// Returns a batch of `schema` in which all but the named columns are blank.
-fn batch(schema: &Arc<Schema>, rows: usize, named: &[(&str, ArrayRef)]) -> Batch {
-    let columns = schema.fields().iter().map(|field| {
-        let given = named.iter().find(|(name, _)| *name == field.name());
-        given.map_or_else(|| blank(field.data_type(), rows), |(_, column)| Arc::clone(column))
-    });
-    Batch::from_columns(schema, columns.collect())
-}
-
-fn blank(data_type: &DataType, rows: usize) -> ArrayRef {
-    match data_type {
-        DataType::Utf8 => Arc::new(StringArray::from(vec![""; rows])),
-        DataType::UInt64 => Arc::new(UInt64Array::from(vec![0; rows])),
-        DataType::UInt32 => Arc::new(UInt32Array::from(vec![0; rows])),
-        DataType::Float64 => Arc::new(Float64Array::from(vec![0.0; rows])),
-        DataType::Float32 => Arc::new(Float32Array::from(vec![1.0; rows])),
-        list => {
-            let DataType::List(item) = list else { panic!("no such column: {list}") };
-            let offsets = arrow::buffer::OffsetBuffer::from_lengths(vec![0; rows]);
-            Arc::new(arrow::array::ListArray::new(
-                item.clone(),
-                offsets,
-                new_empty_array(item.data_type()),
-                None,
-            ))
-        }
-    }
 }
 
 /// Responses `(prompt, tokens, finish reason)`; the row is ten times the prompt.

@@ -27,6 +27,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_stages::train::Metrics;
 
 use crate::placement::StepPlacement;
+use crate::prompt_texts::PromptTexts;
 use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
@@ -43,6 +44,8 @@ pub struct ReportInputs<'scope> {
     pub groups: BatchStream<'scope>,
     /// The decisions of the schedule.
     pub decisions: BatchStream<'scope>,
+    /// The texts of the prompts; without them, [`StepReport::texts`] is empty.
+    pub texts: BatchStream<'scope>,
     /// The metrics of operators. Streams of several operators are concatenated.
     pub metrics: BatchStream<'scope>,
     /// The access to snapshots, in which the state of the observer is saved.
@@ -67,6 +70,8 @@ pub struct StepReport {
     pub groups: Vec<Batch>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: Vec<Batch>,
+    /// The texts of the prompts of the responses. A prompt without responses may have one, too.
+    pub texts: PromptTexts,
     /// The metrics of operators. [`measure()`] adds those that are computed from the rows.
     pub metrics: Metrics,
     /// The placements of the step, which an observer with access to the [log](crate::placement::PlacementLog) of the policy adds.
@@ -217,6 +222,7 @@ pub fn observe(
         operator.input(streams.responses, Pipeline, &schema::RESPONSES),
         operator.input(streams.groups, Pipeline, &schema::GROUPS),
         operator.input(streams.decisions, Pipeline, &schema::DECISIONS),
+        operator.input(streams.texts, Pipeline, &schema::TEXTS),
         operator.input(streams.metrics, Pipeline, &schema::METRICS),
     ];
     operator.notify_always();
@@ -329,6 +335,7 @@ impl StepReport {
                 batch.text(column::ROUND).value(0).clone_into(&mut self.progress.round);
                 self.decisions.push(batch);
             }
+            3 => self.texts.add(&batch),
             _ => self.metrics.extend(named(&batch)),
         }
     }

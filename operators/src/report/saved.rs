@@ -14,13 +14,15 @@ use crate::resume::part::read_json;
 /// The name of the part.
 pub(super) const PART: &str = "report";
 
-/// The state that observers save in a snapshot, as named values, and the output files that the state refers to.
+/// The state that observers save in a snapshot, as named values.
 #[derive(Default)]
 pub struct ObserverState {
     values: Map<String, Value>,
-    files: Vec<File>,
-    refused: Option<String>,
+    later: Vec<(String, LaterValue)>,
 }
+
+/// Returns a value that the thread that writes the snapshot saves, with the files that the value refers to.
+type LaterValue = Box<dyn FnOnce() -> io::Result<(Value, Vec<File>)> + Send>;
 
 impl ObserverState {
     /// Saves `value` under `name`.
@@ -32,14 +34,20 @@ impl ObserverState {
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Makes the snapshot wait until the data written to `file` so far is on disk.
-    pub fn sync_file(&mut self, file: File) {
-        self.files.push(file);
-    }
-
-    /// Prevents the snapshot, for example because a file that it would refer to is missing. `reason` becomes the error.
-    pub fn refuse(&mut self, reason: String) {
-        self.refused = Some(reason);
+    /// Saves under `name` the value that `value` returns, and makes the snapshot wait until the data written to its files is on disk.
+    ///
+    /// `value` runs on the thread that writes the snapshot, so it may wait for another thread. Its error prevents the snapshot, for example
+    /// because an output file that the state refers to is missing.
+    pub fn keep_later<T: Serialize>(
+        &mut self,
+        name: &str,
+        value: impl FnOnce() -> io::Result<(T, Vec<File>)> + Send + 'static,
+    ) {
+        let encoded = move || {
+            let (value, files) = value()?;
+            Ok((serde_json::to_value(value).expect("invariant: observers keep plain data"), files))
+        };
+        self.later.push((name.to_owned(), Box::new(encoded)));
     }
 
     /// Returns the value that a snapshot holds under `name`; `None` if it holds none.
@@ -65,11 +73,12 @@ impl ObserverState {
         Part::written("json", move |out| self.write(out))
     }
 
-    fn write(self, out: &mut dyn Write) -> io::Result<()> {
-        if let Some(reason) = self.refused {
-            return Err(io::Error::other(reason));
+    fn write(mut self, out: &mut dyn Write) -> io::Result<()> {
+        for (name, value) in self.later {
+            let (value, files) = value()?;
+            files.iter().try_for_each(File::sync_all)?;
+            self.values.insert(name, value);
         }
-        self.files.iter().try_for_each(File::sync_all)?;
         serde_json::to_writer(out, &self.values).map_err(io::Error::from)
     }
 }

@@ -10,6 +10,8 @@ mod reward_errors;
 mod score_row;
 mod scorer;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod timeouts;
 
 use std::sync::Arc;
@@ -38,7 +40,7 @@ use self::scorer::{Capabilities, FinishedScore, NAME, Scorer, ScorerConfig};
 use self::needed_scores::ScoringScope;
 pub(crate) use self::reward_errors::{ErrorEffect, describe, describe_last, error_effect};
 pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
-pub(crate) use self::scorer::{name_of, sample};
+pub(crate) use self::scorer::{name_of, prompt_id, sample};
 pub(crate) use self::tally::Tallies;
 
 pub use self::timeouts::{AdaptiveLimits, LimitError, LimitMode, LimitOptions};
@@ -136,8 +138,12 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         // The path summary may be 0: no output is derived from anchors, so the loop contains no cycle of timestamps.
         let scope = self.responses.scope();
         let (edge, known) = scope.feedback(Steps(0));
-        let told =
-            RewardInputs { responses: self.responses, decisions: streams.decisions.clone(), known };
+        let told = RewardInputs {
+            responses: self.responses,
+            decisions: streams.decisions.clone(),
+            texts: streams.texts.clone(),
+            known,
+        };
         let mut given = score(told, rules, executor.clone(), tallies.clone());
         if wants_scores && scoring == Scoring::AfterRollout {
             given.errors = given.errors.concat(fault_stream(scope, too_late()));
@@ -183,6 +189,8 @@ fn too_late() -> Fault {
 struct RewardInputs<'scope> {
     responses: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
+    /// Batches of [`schema::TEXTS`]: the texts of the prompts of this worker.
+    texts: BatchStream<'scope>,
     /// Batches of [`schema::ANCHORS`]: the anchors of test cases from the ledger.
     known: BatchStream<'scope>,
 }
@@ -204,8 +212,9 @@ fn score<'scope>(
     let mut operator = Operator::new(NAME, told.responses.scope());
     let mut responses = operator.input(told.responses, Pipeline, &schema::RESPONSES);
     let mut decisions = operator.input(told.decisions, Pipeline, &schema::DECISIONS);
+    let mut texts = operator.input(told.texts, Pipeline, &schema::TEXTS);
     let mut known = operator.input(told.known, Pipeline, &schema::ANCHORS);
-    // Outputs are derived from responses only. Decisions only drop responses, and anchors only affect how they are scored.
+    // Outputs are derived from responses only. Decisions only drop responses, and texts and anchors only affect how they are scored.
     let (mut scored, samples) = operator.output(&schema::SCORED, &[0]);
     let (mut executed, executions) = operator.output(&schema::EXECUTIONS, &[0]);
     let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
@@ -218,6 +227,7 @@ fn score<'scope>(
         move |frontiers| {
             // Decisions come first, so that no scoring starts for a response that they drop.
             decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));
+            texts.for_each(|capability, batch| scorer.add_texts(*capability.time(), &batch));
             known.for_each(|_, batch| scorer.set_anchors(&batch));
             responses.for_each(|capability, batch| {
                 scorer.arrive(*capability.time(), &batch, || Capabilities {
@@ -238,7 +248,7 @@ fn score<'scope>(
                 executed.give(&capabilities.executions, executions_batch(run));
                 warned.give(&capabilities.warnings, warnings_batch(run));
             }
-            scorer.forget(&frontiers[..2]);
+            scorer.forget(&frontiers[..3]);
         }
     });
     RewardOutputs { samples, executions, errors, warnings }

@@ -22,6 +22,7 @@ use super::reward_errors::{describe_last, error_effect};
 use super::score_row::{ScoreRow, Timing};
 use super::tally::{Tallies, Tally};
 use crate::overlap::Scoring;
+use crate::prompt_texts::TextsByStep;
 use crate::time_limit::TimeLimit;
 use crate::wire::finish_reason::finish_reason;
 use crate::wire::rows::Row;
@@ -81,6 +82,7 @@ pub(super) struct Scorer<L> {
     tasks: Tasks<SampleId, Outcome>,
     waiting: WaitHandle,
     rounds: BTreeMap<Step, NeededScores>,
+    texts: TextsByStep,
     /// Responses that are not being scored yet.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
     pending: BTreeMap<SampleId, Pending>,
@@ -101,6 +103,7 @@ impl<L: TimeLimit> Scorer<L> {
             tasks,
             waiting,
             rounds: BTreeMap::new(),
+            texts: TextsByStep::default(),
             held: BTreeMap::new(),
             pending: BTreeMap::new(),
             failed: Vec::new(),
@@ -111,6 +114,11 @@ impl<L: TimeLimit> Scorer<L> {
     fn round(&mut self, step: Step) -> &mut NeededScores {
         let owed = self.rules.owed;
         self.rounds.entry(step).or_insert_with(|| NeededScores::new(owed))
+    }
+
+    /// Records the texts of prompts that were launched at a step.
+    pub(super) fn add_texts(&mut self, step: Step, batch: &Batch) {
+        self.texts.add(step, batch);
     }
 
     /// Records the anchors of test cases from the ledger.
@@ -172,7 +180,7 @@ impl<L: TimeLimit> Scorer<L> {
         rows
     }
 
-    /// Starts the scorings that are due. `responses` is the frontier of the responses.
+    /// Starts the scorings that are due and whose prompt is known. `responses` is the frontier of the responses.
     pub(super) fn dispatch(&mut self, responses: &MutableAntichain<Step>) {
         let scoring = self.rules.scoring;
         let due = |step: &Step| match scoring {
@@ -182,14 +190,20 @@ impl<L: TimeLimit> Scorer<L> {
         let due: Vec<_> = self.held.extract_if(.., |step, _| due(step)).collect();
         for (step, held) in due {
             for (capabilities, row) in self.wanted(step, held, |(_, row)| row) {
-                self.start(step, capabilities, row);
+                // With several workers, the text comes from another worker than the response, which may overtake it.
+                match self.texts.get(step, prompt_id(&row)) {
+                    Some(text) => {
+                        let sample = sample(step, &row, text);
+                        self.start(step, capabilities, row, sample);
+                    }
+                    None => self.held.entry(step).or_default().push((capabilities, row)),
+                }
             }
         }
     }
 
     /// Starts the scoring of one response.
-    fn start(&mut self, step: Step, capabilities: Rc<Capabilities>, row: Row) {
-        let sample = sample(step, &row);
+    fn start(&mut self, step: Step, capabilities: Rc<Capabilities>, row: Row, sample: Sample) {
         let (id, dataset_row) = (sample.id, sample.row);
         let ScorerConfig { router, limit, clock, .. } = &mut self.rules;
         let context = Context::new(clock.clone()).with_limits(limit.limits(id, dataset_row));
@@ -261,10 +275,11 @@ impl<L: TimeLimit> Scorer<L> {
         }
     }
 
-    /// Drops the rounds of steps that get no more responses and decisions.
+    /// Drops the rounds and texts of steps that get no more responses, decisions and texts.
     pub(super) fn forget(&mut self, frontiers: &[MutableAntichain<Step>]) {
         let heard = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
         self.rounds.retain(|step, _| heard(step) || self.held.contains_key(step));
+        self.texts.forget(frontiers, |step| self.held.contains_key(step));
     }
 }
 
@@ -286,28 +301,29 @@ fn is_whole(row: &Row) -> bool {
 }
 
 fn sample_id(step: Step, row: &Row) -> SampleId {
-    let (batch, index) = (&row.batch, row.index);
-    SampleId {
-        step,
-        prompt: PromptId(batch.values::<UInt64Type>(column::PROMPT_ID).value(index)),
-        sample: batch.values::<UInt32Type>(column::SAMPLE).value(index),
-    }
+    let sample = row.batch.values::<UInt32Type>(column::SAMPLE).value(row.index);
+    SampleId { step, prompt: prompt_id(row), sample }
 }
 
-/// Returns a row of responses as the input of a reward.
-pub(crate) fn sample(step: Step, row: &Row) -> Sample {
+/// Returns the prompt of a row of responses.
+pub(crate) fn prompt_id(row: &Row) -> PromptId {
+    PromptId(row.batch.values::<UInt64Type>(column::PROMPT_ID).value(row.index))
+}
+
+/// Returns a row of responses as the input of a reward. `prompt` is the row of its prompt's texts.
+pub(crate) fn sample(step: Step, row: &Row, prompt: &Row) -> Sample {
     let (batch, index) = (&row.batch, row.index);
-    let text = |column| row.text(column).unwrap_or_default().to_owned();
+    let owned = |text: Option<&str>| text.unwrap_or_default().to_owned();
     Sample {
         id: sample_id(step, row),
         row: batch.values::<UInt64Type>(column::ROW).value(index),
-        data_source: text(column::DATA_SOURCE),
-        messages: text(column::MESSAGES),
-        response: text(column::RESPONSE_TEXT),
+        data_source: owned(row.text(column::DATA_SOURCE)),
+        messages: owned(prompt.text(column::MESSAGES)),
+        response: owned(row.text(column::RESPONSE_TEXT)),
         response_length: batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(index),
         response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(index).to_vec(),
-        ground_truth: row.text(column::GROUND_TRUTH).map(str::to_owned),
-        extra_info: row.text(column::EXTRA_INFO).map(str::to_owned),
+        ground_truth: prompt.text(column::GROUND_TRUTH).map(str::to_owned),
+        extra_info: prompt.text(column::EXTRA_INFO).map(str::to_owned),
         finish_reason: finish_reason(batch.text(column::FINISH_REASON).value(index)),
         own_score: None,
     }

@@ -43,6 +43,8 @@ pub struct Rollouts<'scope> {
     pub responses: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`]: all decisions, on the first worker.
     pub decisions: BatchStream<'scope>,
+    /// Batches of [`schema::TEXTS`]: the texts of all launched prompts, on the first worker.
+    pub texts: BatchStream<'scope>,
     /// The streams that the next operators pass on. Metrics are those of the curriculum, and `rollout/load_s` of each step if the
     /// engine reports when it has the weights.
     pub streams: StepStreams<'scope>,
@@ -144,7 +146,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             notices: route::gather_at_first("notices_to_first", notices, &schema::NOTICES),
             scores: scored,
         };
-        let RoundStreams { requests, decisions, metrics: judged, errors: failed } =
+        let RoundStreams { requests, texts, decisions, metrics: judged, errors: failed } =
             schedule(scheduled, kept_prompts, published.clone(), told, clock.clone());
         let rounds = placement::operator::PlacementInputs {
             policies: published,
@@ -162,6 +164,12 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             requests,
             route::to_worker(column::WORKER),
             &schema::REQUESTS,
+        );
+        let own_texts = route::exchange(
+            "texts_to_workers",
+            texts.clone(),
+            route::to_worker(column::WORKER),
+            &schema::TEXTS,
         );
         let own_decisions = route::by_worker_or_all(
             "decisions_to_workers",
@@ -190,6 +198,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             if unsaved { errors.concat(fault_stream(scope, unsaved_fault())) } else { errors };
         let streams = StepStreams {
             decisions: own_decisions,
+            texts: own_texts,
             placements,
             metrics,
             errors,
@@ -201,6 +210,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         Rollouts {
             responses,
             decisions,
+            texts,
             streams,
             scores,
             scoring,

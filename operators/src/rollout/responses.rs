@@ -73,15 +73,6 @@ pub(super) fn response_batch(
             completions.iter().map(|completion| completion.instance),
         )),
     ]);
-    columns.extend(gather(
-        &rows,
-        [
-            column::DATA_SOURCE,
-            column::MESSAGES,
-            column::GROUND_TRUTH,
-            column::EXTRA_INFO,
-            column::ROW,
-        ],
-    ));
+    columns.extend(gather(&rows, [column::DATA_SOURCE, column::ROW]));
     Batch::from_columns(&schema::RESPONSES, columns)
 }

@@ -74,15 +74,7 @@ fn request_batch(
     ];
     if run.first().is_some_and(|request| request.action == LAUNCH) {
         let rows: Vec<Row> = run.iter().map(|request| row_of(request.prompt)).collect();
-        let carried = [
-            column::PROMPT_IDS,
-            column::PROMPT_LENGTH,
-            column::DATA_SOURCE,
-            column::MESSAGES,
-            column::GROUND_TRUTH,
-            column::EXTRA_INFO,
-            column::ROW,
-        ];
+        let carried = [column::PROMPT_IDS, column::PROMPT_LENGTH, column::DATA_SOURCE, column::ROW];
         columns.extend(gather(&rows, carried));
     } else {
         columns.extend(nothing_carried(run.len()));
@@ -96,9 +88,19 @@ fn request_batch(
 fn nothing_carried(rows: usize) -> impl Iterator<Item = ArrayRef> {
     let prompts = lists::<Int32Type>((0..rows).map(|_| [].as_slice()));
     let lengths: ArrayRef = Arc::new(UInt32Array::from(vec![0; rows]));
-    let texts = (0..4).map(move |_| new_null_array(&DataType::Utf8, rows));
+    let sources = new_null_array(&DataType::Utf8, rows);
     let dataset_rows = new_null_array(&DataType::UInt64, rows);
-    [prompts, lengths].into_iter().chain(texts).chain([dataset_rows])
+    [prompts, lengths, sources, dataset_rows].into_iter()
+}
+
+/// Encodes the texts of prompts, each with its worker; an empty batch if there are none.
+pub(super) fn texts(prompts: &[Row], workers: Vec<u32>) -> Batch {
+    if prompts.is_empty() {
+        return Batch::default();
+    }
+    let carried = [column::PROMPT_ID, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
+    let workers: ArrayRef = Arc::new(UInt32Array::from(workers));
+    Batch::from_columns(&schema::TEXTS, gather(prompts, carried).chain([workers]).collect())
 }
 
 /// Encodes the announcement that `tick` has passed, to each of `workers` workers.

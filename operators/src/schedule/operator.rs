@@ -19,7 +19,7 @@ use crate::policy::{metrics_batch, policy_of};
 use crate::resume::Resumable;
 
 use super::Schedule;
-use super::driver::ScheduleDriver;
+use super::driver::{ScheduleDriver, SchedulePort};
 use super::prompt_affinity::PromptAffinity;
 use super::published::OpenStep;
 use super::snapshot::{HeldPrompts, SavedParts};
@@ -165,9 +165,11 @@ impl<'scope> Scheduled<'scope> {
     }
 }
 
-/// Requests for the rollout, and decisions for the operators that form groups.
+/// Requests for the rollout, texts for the rewards, and decisions for the operators that form groups.
 pub(crate) struct RoundStreams<'scope> {
     pub(crate) requests: BatchStream<'scope>,
+    /// Batches of [`schema::TEXTS`]: the texts of launched prompts.
+    pub(crate) texts: BatchStream<'scope>,
     pub(crate) decisions: BatchStream<'scope>,
     /// Batches of [`schema::METRICS`]: those of the curriculum, if there is one.
     pub(crate) metrics: Option<BatchStream<'scope>>,
@@ -217,6 +219,7 @@ pub(crate) fn schedule<'scope>(
     let mut notices = operator.input(heard.notices, Pipeline, &schema::NOTICES);
     let mut scores = operator.input(heard.scores, Pipeline, &schema::SCORED);
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
+    let (mut texts, text_stream) = operator.output(&schema::TEXTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let measured = curriculum.is_some().then(|| operator.output(&schema::METRICS, &[1]));
@@ -249,6 +252,7 @@ pub(crate) fn schedule<'scope>(
                 let capabilities = OpenStep {
                     policy: policy_of(&batch, 0),
                     requests: capability.retain(requests.index()),
+                    texts: capability.retain(texts.index()),
                     decisions: capability.retain(decisions.index()),
                     errors: capability.retain(errors.index()),
                     metrics: metrics.as_ref().map(|metrics| capability.retain(metrics.index())),
@@ -264,10 +268,11 @@ pub(crate) fn schedule<'scope>(
                 if !leads {
                     break;
                 }
-                driver.decide(
-                    |capability, batch| requests.give(capability, batch),
-                    |open, batch| decisions.give(&open.decisions, batch),
-                );
+                driver.decide(|port, capability, batch| match port {
+                    SchedulePort::Texts => texts.give(capability, batch),
+                    SchedulePort::Requests => requests.give(capability, batch),
+                    SchedulePort::Decisions => decisions.give(capability, batch),
+                });
                 for (capability, measured) in driver.take_metrics() {
                     if let Some(metrics) = &mut metrics {
                         metrics.give(&capability, metrics_batch(&measured));
@@ -301,8 +306,13 @@ pub(crate) fn schedule<'scope>(
     } else {
         error_stream
     };
-    let metrics = metric_stream;
-    RoundStreams { requests: request_stream, decisions: decision_stream, metrics, errors }
+    RoundStreams {
+        requests: request_stream,
+        texts: text_stream,
+        decisions: decision_stream,
+        metrics: metric_stream,
+        errors,
+    }
 }
 
 /// Returns `ends` for the step before `step`, or `true` if `step` is the first.

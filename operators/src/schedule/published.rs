@@ -12,6 +12,7 @@ use rollpacker_stages::rollout::Policy;
 pub(super) struct OpenStep {
     pub(super) policy: Policy,
     pub(super) requests: Capability<Step>,
+    pub(super) texts: Capability<Step>,
     pub(super) decisions: Capability<Step>,
     pub(super) errors: Capability<Step>,
     /// The capability for metrics, if there is a curriculum to report.

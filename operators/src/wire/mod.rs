@@ -4,6 +4,8 @@
 //! Architecture invariant: this module uses no other module of the crate.
 
 pub(crate) mod action;
+#[cfg(test)]
+pub(crate) mod blank;
 pub(crate) mod columns;
 pub(crate) mod decision;
 pub(crate) mod finish_reason;

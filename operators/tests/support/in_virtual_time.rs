@@ -6,7 +6,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Reports, prompts};
+use super::{Reports, check_truth, prompts};
 use rollpacker_dataflow::bridge::{Executor, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Alarm, Clock, Nanos, VirtualClock};
@@ -191,6 +191,7 @@ struct Slow(VirtualClock);
 
 impl Reward for Slow {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        check_truth(sample);
         self.0.sleep(Nanos(5 * SECOND)).await;
         Ok(f64::from(sample.response_length).into())
     }
@@ -239,6 +240,7 @@ impl<P: PlacementPolicy + 'static> VirtualRun<P> {
                 .placed(self.placement)
                 .rollout(engine, &policies, time.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+            let texts = rollouts.texts.clone();
             let router = Router::default().route("slow", Slow(clock.clone()));
             let gradients = rollouts
                 .score_when(self.scoring)
@@ -255,6 +257,7 @@ impl<P: PlacementPolicy + 'static> VirtualRun<P> {
                     responses,
                     groups,
                     decisions,
+                    texts,
                     metrics: updates.metrics,
                     resumable: Resumable::default(),
                 },

@@ -18,12 +18,15 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use arrow::array::AsArray;
+use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Executor, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::fault::{Fault, raise};
 use rollpacker_dataflow::runtime::run;
+use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, schema};
@@ -258,12 +261,37 @@ pub struct Odd;
 
 impl Reward for Odd {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        check_truth(sample);
         Ok(((sample.response_ids.len() % 2) as f64).into())
     }
 }
 
 pub fn router() -> Router {
     Router::default().route("odd", Odd)
+}
+
+/// Returns the ground truth of a prompt.
+pub fn truth(prompt: PromptId) -> String {
+    format!("the truth of {prompt}")
+}
+
+/// Checks, in debug builds, that a reward has the ground truth of the response's prompt.
+pub fn check_truth(sample: &Sample) {
+    let found = sample.ground_truth.as_deref();
+    debug_assert_eq!(found, Some(&*truth(sample.id.prompt)), "the prompt of the response");
+}
+
+/// Checks, in debug builds, that a report has the ground truth of the prompt of each response.
+pub fn check_truths(report: &StepReport) {
+    let batches = report.responses.iter().chain(&report.groups);
+    for rows in batches.filter_map(Batch::rows).filter(|_| cfg!(debug_assertions)) {
+        let texts = report.texts.columns(rows);
+        let joined = texts.iter().find(|(name, _)| *name == column::GROUND_TRUTH);
+        let found = joined.expect("a joined column").1.as_string::<i32>().iter().flatten();
+        let prompts = rows.column_by_name(column::PROMPT_ID).expect("a column");
+        let prompts = prompts.as_primitive::<UInt64Type>().values();
+        assert!(found.eq(prompts.iter().map(|id| truth(PromptId(*id)))), "{texts:?}");
+    }
 }
 
 /// Returns a batch of prompts with the given ids.
@@ -281,8 +309,26 @@ pub fn prompts(
         prompt_length: 3,
         data_source: data_source.into(),
         messages: "[]".into(),
-        ground_truth: Some("7".into()),
+        ground_truth: Some(truth(PromptId(id))),
         extra_info: None,
+    };
+    prompt_batch(&ids.map(row).collect::<Vec<_>>())
+}
+
+/// Returns a batch of prompts with `bytes` bytes of text each, at 4 bytes per token.
+pub fn sized_prompts(ids: std::ops::Range<u64>, bytes: usize, data_source: &str) -> Batch {
+    let tokens = bytes / 4;
+    let row = |id| PromptRow {
+        prompt: PromptId(id),
+        row: id,
+        domain: "math".into(),
+        prompt_ids: vec![7; tokens],
+        prompt_length: u32::try_from(tokens).expect("small"),
+        data_source: data_source.into(),
+        messages: "x".repeat(bytes),
+        ground_truth: Some(truth(PromptId(id))),
+        extra_info: Some("{}".into()),
+        ..PromptRow::default()
     };
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
@@ -298,6 +344,7 @@ pub fn prompts_of_rows(ids: std::ops::Range<u64>, rows: u64, data_source: &str) 
         prompt_length: 3,
         data_source: data_source.into(),
         messages: "[]".into(),
+        ground_truth: Some(truth(PromptId(id))),
         ..PromptRow::default()
     };
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
@@ -309,6 +356,7 @@ pub struct Reports(pub Rc<RefCell<Vec<StepReport>>>);
 
 impl Observer for Reports {
     fn step(&mut self, report: StepReport) {
+        check_truths(&report);
         self.0.borrow_mut().push(report);
     }
 }
@@ -333,6 +381,8 @@ pub struct Run<E = ShortestFirst> {
     pub cap: u32,
     /// The number of steps that the ledger leaves out.
     pub warmup_steps: u64,
+    /// The size of each prompt's text in bytes, if prompts are not [`prompts`]; see [`sized_prompts`].
+    pub prompt_bytes: Option<usize>,
 }
 
 impl Run {
@@ -358,6 +408,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             router: router(),
             cap: 100,
             warmup_steps: 0,
+            prompt_bytes: None,
         }
     }
 
@@ -389,6 +440,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             router,
             cap,
             warmup_steps,
+            prompt_bytes,
         } = self;
         run(move |scope, faults| {
             let trainer = TrainerThread::spawn(clock.clone(), || {
@@ -402,9 +454,10 @@ impl<E: RolloutEngine + 'static> Run<E> {
                 for first in (0..total).step_by(7) {
                     let epoch_of = |id| u32::try_from(id / count).expect("small");
                     let ids = first..(first + 7).min(total);
-                    let batch = match repeats {
-                        true => prompts_of_rows(ids, count, data_source),
-                        false => prompts(ids, epoch_of, data_source),
+                    let batch = match (prompt_bytes, repeats) {
+                        (Some(bytes), _) => sized_prompts(ids, bytes, data_source),
+                        (None, true) => prompts_of_rows(ids, count, data_source),
+                        (None, false) => prompts(ids, epoch_of, data_source),
                     };
                     if !emitter.send(batch) {
                         break;
@@ -425,6 +478,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             }
             let rollouts = scheduled.rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+            let texts = rollouts.texts.clone();
             let gradients = rollouts
                 .reward(router, Limits::default(), Executor::Tokio(handle), clock.clone())
                 .group()
@@ -446,6 +500,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
                     responses,
                     groups,
                     decisions,
+                    texts,
                     metrics,
                     resumable: Resumable::default(),
                 },

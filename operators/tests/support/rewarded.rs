@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use super::in_virtual_time::{SECOND, Spending, Timed};
-use super::{Reports, prompts};
+use super::{Reports, check_truth, prompts};
 use rollpacker_dataflow::bridge::{Executor, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
@@ -194,6 +194,7 @@ impl Drop for Begun {
 
 impl Reward for Watched {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        check_truth(sample);
         let mut begun = Begun(self.log.clone(), Some(sample.id));
         context.metric("told", 1.0);
         self.log.clock.sleep(Nanos((self.seconds)(sample.id) * SECOND)).await;
@@ -205,6 +206,7 @@ impl Reward for Watched {
 
 impl GroupReward for Watched {
     async fn score(&self, group: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
+        group.iter().for_each(check_truth);
         self.log.clock.sleep(Nanos((self.seconds)(group[0].id) * SECOND)).await;
         self.log.say(format_args!("group of {} scored", group[0].id.prompt));
         group.iter().map(|sample| (self.says)(sample.id)).collect()
@@ -262,6 +264,7 @@ impl Rewarded {
                 rollouts = rollouts.without_cancellation();
             }
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+            let texts = rollouts.texts.clone();
             let gradients = rollouts
                 .reward(self.router, self.limit, Executor::Inline, time.clone())
                 .group()
@@ -277,6 +280,7 @@ impl Rewarded {
                     responses,
                     groups,
                     decisions,
+                    texts,
                     metrics,
                     resumable: Resumable::default(),
                 },

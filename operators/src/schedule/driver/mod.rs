@@ -2,8 +2,9 @@
 
 mod curriculum;
 mod inputs;
+mod outputs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::datatypes::UInt32Type;
@@ -28,6 +29,8 @@ use super::stop::Stop;
 use super::{Decision, Event, RoundKind, Schedule, encode};
 use crate::curriculum::SkippedPrompts;
 use crate::wire::rows::Row;
+
+pub(in crate::schedule) use self::outputs::{SchedulePort, unsent_texts};
 
 /// Translates the inputs of the operator into events of its schedule, and the decisions of the schedule into its outputs.
 pub(super) struct ScheduleDriver {
@@ -65,6 +68,8 @@ pub(super) struct ScheduleDriver {
     /// The step whose round opened, until the operator takes it.
     opened: Option<Step>,
     decided: Vec<Decision>,
+    /// The prompts whose texts were sent in the open round, with the workers that have them.
+    texts_sent: BTreeSet<(PromptId, u32)>,
     /// The error that ends the run, until it is reported.
     failure: Option<String>,
     spread: PromptAffinity,
@@ -105,6 +110,7 @@ impl ScheduleDriver {
             opened: None,
             decided: std::mem::take(&mut prompts.decided),
             prompts,
+            texts_sent: BTreeSet::new(),
             failure: None,
         }
     }
@@ -206,16 +212,12 @@ impl ScheduleDriver {
 
     /// Carries out all decisions, and releases the events of the sequencer one at a time. The decisions on an event are drained before the
     /// next event is released, because they change which event is next.
-    pub(super) fn decide(
-        &mut self,
-        mut request: impl FnMut(&Capability<Step>, Batch),
-        mut decision: impl FnMut(&OpenStep, Batch),
-    ) {
-        self.drain(&mut request, &mut decision);
+    pub(super) fn decide(&mut self, mut give: impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
+        self.drain(&mut give);
         while let Some(SequencedEvent { tick, event, passes }) = self.next_turn() {
             self.passed = passes.then_some(tick).or(self.passed);
             self.tell_now(event);
-            self.drain(&mut request, &mut decision);
+            self.drain(&mut give);
         }
     }
 
@@ -244,11 +246,7 @@ impl ScheduleDriver {
     /// The sequencer and the scores see each decision before the next event is released, because it changes which responses may still end.
     /// A `Close` is sent before `close` releases the capabilities of its round. `pass` runs after `send`, which already informs rollouts of
     /// a passed tick if a round is open.
-    fn drain(
-        &mut self,
-        request: &mut impl FnMut(&Capability<Step>, Batch),
-        decision: &mut impl FnMut(&OpenStep, Batch),
-    ) {
+    fn drain(&mut self, give: &mut impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         while let Some(next) = self.next_decision() {
             match &next {
                 Decision::Open { step, round, .. } => {
@@ -271,12 +269,12 @@ impl ScheduleDriver {
             let closed = matches!(next, Decision::Close { .. });
             self.decided.push(next);
             if closed {
-                self.send(request, decision);
+                self.send(give);
                 self.close();
             }
         }
-        self.send(request, decision);
-        self.pass(request);
+        self.send(give);
+        self.pass(give);
         if self.finished || (self.stopping && self.open.is_empty()) {
             self.finish();
         }
@@ -284,11 +282,7 @@ impl ScheduleDriver {
     }
 
     /// Sends the pending decisions. A rejection between two rounds waits for the next round.
-    fn send(
-        &mut self,
-        request: &mut impl FnMut(&Capability<Step>, Batch),
-        decision: &mut impl FnMut(&OpenStep, Batch),
-    ) {
+    fn send(&mut self, give: &mut impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         let Some((step, round)) = self.round else { return };
         if self.decided.is_empty() && self.passed.is_none() {
             return;
@@ -299,6 +293,8 @@ impl ScheduleDriver {
         let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
         let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
         let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
+        let texts = unsent_texts(&decided, &workers, &mut self.texts_sent, &row_of);
+        give(SchedulePort::Texts, &open.texts, texts);
         // The tick goes first: requests that follow it are launched or stopped at that tick.
         let all = u32::try_from(self.spread.workers()).unwrap_or(u32::MAX);
         let passed = self.passed.take().map(|tick| encode::advance(tick, all));
@@ -308,21 +304,23 @@ impl ScheduleDriver {
                 let receivers = batch.values::<UInt32Type>(column::WORKER).values();
                 receivers.iter().for_each(|&worker| sequencer.sent(worker as usize, 1));
             }
-            request(&open.requests, batch);
+            give(SchedulePort::Requests, &open.requests, batch);
         }
-        decision(open, encode::decisions(&decided, &workers, round));
+        let decisions = encode::decisions(&decided, &workers, round);
+        give(SchedulePort::Decisions, &open.decisions, decisions);
         decided.iter().for_each(|decision| self.account(step, decision));
     }
 
     /// Informs rollouts of a tick while no round is open, as long as responses of the last round are in flight.
-    fn pass(&mut self, request: &mut impl FnMut(&Capability<Step>, Batch)) {
+    fn pass(&mut self, give: &mut impl FnMut(SchedulePort, &Capability<Step>, Batch)) {
         let Some(sequencer) = &mut self.sequencer else { return };
         if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
             && let Some(capability) = &self.closed
         {
             let workers = self.spread.workers();
             (0..workers).for_each(|worker| sequencer.sent(worker, 1));
-            request(capability, encode::advance(tick, u32::try_from(workers).unwrap_or(u32::MAX)));
+            let advance = encode::advance(tick, u32::try_from(workers).unwrap_or(u32::MAX));
+            give(SchedulePort::Requests, capability, advance);
         }
         self.closed.take_if(|_| !sequencer.is_racing());
     }
@@ -376,6 +374,7 @@ impl ScheduleDriver {
             let open = self.open.remove(&step);
             self.closed = open.filter(|_| self.sequencer.is_some()).map(|open| open.requests);
             self.waiting.end_before(step.next());
+            self.texts_sent.clear();
         }
     }
 

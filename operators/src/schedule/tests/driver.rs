@@ -1,10 +1,12 @@
 //! Tests of inputs that reach the driver out of order.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::WallClock;
@@ -15,11 +17,12 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 
 use crate::prompts::{PromptRow, prompt_batch};
-use crate::schedule::driver::ScheduleDriver;
+use crate::schedule::driver::{ScheduleDriver, SchedulePort, unsent_texts};
 use crate::schedule::published::OpenStep;
 use crate::schedule::snapshot::HeldPrompts;
 use crate::schedule::stop::Stop;
-use crate::schedule::{Dynamic, OnExhausted, Schedule, dynamic};
+use crate::schedule::{Decision, Dynamic, OnExhausted, Reason, Schedule, dynamic};
+use crate::wire::rows::Row;
 
 /// Returns a schedule of rounds with one prompt and two responses whose rewards must differ.
 fn differing() -> Box<dyn Schedule> {
@@ -68,11 +71,12 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
     run(|scope, _| {
         let mut operator = Operator::new("schedule", scope);
         let (_requests, _) = operator.output(&schema::REQUESTS, &[]);
+        let (_texts, _) = operator.output(&schema::TEXTS, &[]);
         let (_decisions, _) = operator.output(&schema::DECISIONS, &[]);
         let (_errors, _) = operator.output(&schema::ERRORS, &[]);
         operator.build(move |capabilities| {
-            let [requests, decisions, errors] =
-                <[_; 3]>::try_from(capabilities).expect("one capability for each output");
+            let [requests, texts, decisions, errors] =
+                <[_; 4]>::try_from(capabilities).expect("one capability for each output");
             let version = PolicyVersion(0);
             let policy = Policy { version, location: "nowhere".into(), digest: 0 };
             let clock = Arc::new(WallClock::start());
@@ -83,11 +87,15 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
                     let decisions = batch.text(column::DECISION);
                     decisions.iter().flatten().map(str::to_owned).collect()
                 };
-                driver.decide(|_, _| {}, |_, batch| told.borrow_mut().extend(text(batch)));
+                driver.decide(|port, _, batch| {
+                    if port == SchedulePort::Decisions {
+                        told.borrow_mut().extend(text(batch));
+                    }
+                });
             };
             driver.announced(
                 Step(0),
-                OpenStep { policy, requests, decisions, errors, metrics: None },
+                OpenStep { policy, requests, texts, decisions, errors, metrics: None },
             );
             driver.policy(Step(0));
             driver.offer(&prompt(7));
@@ -108,4 +116,27 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
     .expect("no fault");
     assert!(stop.is_complete());
     assert_eq!(*decided.borrow(), ["open", "admit", "close"]);
+}
+
+#[test]
+fn a_round_sends_the_text_of_a_prompt_once_to_its_worker() {
+    let row_of = |id: PromptId| Row { batch: prompt(id.0), index: 0 };
+    let launch = |prompt, samples| Decision::Launch {
+        prompt: PromptId(prompt),
+        samples,
+        reason: Reason::Fresh,
+    };
+    let mut sent = BTreeSet::new();
+    let mut texts = |decided: &[Decision], workers: &[Option<u32>]| -> Vec<(u64, u32)> {
+        let batch = unsent_texts(decided, workers, &mut sent, &row_of);
+        let Some(rows) = batch.rows() else { return Vec::new() };
+        assert_eq!(rows.schema().fields(), schema::TEXTS.fields());
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
+        prompts.zip(batch.values::<UInt32Type>(column::WORKER).values().iter().copied()).collect()
+    };
+    let launches = [launch(7, 0..2), launch(8, 0..2), launch(7, 2..4)];
+    assert_eq!(texts(&launches, &[Some(0), Some(1), Some(0)]), [(7, 0), (8, 1)]);
+    let again = [launch(8, 2..3), Decision::Finish, launch(9, 0..1)];
+    assert_eq!(texts(&again, &[Some(1), None, Some(0)]), [(9, 0)]);
+    assert_eq!(texts(&again[..2], &[Some(1), None]), []);
 }

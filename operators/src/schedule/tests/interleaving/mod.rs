@@ -37,6 +37,7 @@ fn with_rights(test: impl FnOnce(&[Capability<Step>]) + 'static) {
         let mut operator = Operator::new("interleaving", scope);
         let schemas = [
             &schema::REQUESTS,
+            &schema::TEXTS,
             &schema::DECISIONS,
             &schema::ERRORS,
             &schema::RESPONSES,

@@ -21,7 +21,7 @@ use crate::prompts::{PromptRow, prompt_batch};
 use crate::rollout::driver::RolloutDriver as Rollout;
 use crate::rollout::port::{Port, RolloutCapabilities};
 use crate::schedule::Schedule;
-use crate::schedule::driver::ScheduleDriver;
+use crate::schedule::driver::{ScheduleDriver, SchedulePort};
 use crate::schedule::operator::Stop;
 use crate::schedule::prompt_affinity::PromptAffinity;
 use crate::schedule::published::OpenStep;
@@ -378,10 +378,10 @@ impl Play {
         }
         for worker in &mut self.workers {
             for step in worker.announced.take() {
-                let [requests, decisions, errors] =
-                    [0, 1, 2].map(|output| self.rights[output].delayed(&step));
-                let open =
-                    OpenStep { policy: policy(step), requests, decisions, errors, metrics: None };
+                let [requests, texts, decisions, errors] =
+                    [0, 1, 2, 3].map(|output| self.rights[output].delayed(&step));
+                let policy = policy(step);
+                let open = OpenStep { policy, requests, texts, decisions, errors, metrics: None };
                 self.driver.announced(step, open);
             }
             worker.notices.take().iter().for_each(|batch| self.driver.notice(batch));
@@ -399,15 +399,16 @@ impl Play {
         let Self { driver, workers, closed, outcome, .. } = self;
         let requested = &mut outcome.requested;
         let decided = &mut outcome.decided;
-        driver.decide(
-            |capability, batch| send(workers, *capability.time(), &batch, requested),
-            |open, batch| {
-                let step = *open.decisions.time();
+        driver.decide(|port, capability, batch| match port {
+            SchedulePort::Texts => {}
+            SchedulePort::Requests => send(workers, *capability.time(), &batch, requested),
+            SchedulePort::Decisions => {
+                let step = *capability.time();
                 let rows = batch.text(column::DECISION).iter().flatten();
                 closed.extend(rows.filter(|decision| *decision == "close").map(|_| step));
                 decided.extend(lines(step, &batch));
-            },
-        );
+            }
+        });
     }
 
     /// Activates a rollout's operator.
@@ -471,7 +472,7 @@ pub(super) fn policy(step: Step) -> Policy {
 }
 
 pub(super) fn capabilities(rights: &[Capability<Step>], step: Step) -> RolloutCapabilities {
-    Port::ALL.map(|port| rights[3 + port as usize].delayed(&step))
+    Port::ALL.map(|port| rights[4 + port as usize].delayed(&step))
 }
 
 /// Sends each row of requests to its worker.

@@ -1,0 +1,37 @@
+//! The outputs of a driver.
+
+use std::collections::BTreeSet;
+
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::step::PromptId;
+
+use crate::schedule::{Decision, encode};
+use crate::wire::rows::Row;
+
+/// An output of the operator to which decisions lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::schedule) enum SchedulePort {
+    /// Batches of [`schema::TEXTS`](rollpacker_dataflow::schema::TEXTS).
+    Texts,
+    /// Batches of [`schema::REQUESTS`](rollpacker_dataflow::schema::REQUESTS).
+    Requests,
+    /// Batches of [`schema::DECISIONS`](rollpacker_dataflow::schema::DECISIONS).
+    Decisions,
+}
+
+/// Returns the texts of the launched prompts that are not in `sent`, and adds them to it. A round that launches a prompt again does not send
+/// its text again.
+pub(in crate::schedule) fn unsent_texts(
+    decided: &[Decision],
+    workers: &[Option<u32>],
+    sent: &mut BTreeSet<(PromptId, u32)>,
+    row_of: &impl Fn(PromptId) -> Row,
+) -> Batch {
+    let launched = decided.iter().zip(workers).filter_map(|(decision, worker)| match decision {
+        Decision::Launch { prompt, .. } => Some((*prompt, worker.unwrap_or(0))),
+        _ => None,
+    });
+    let unsent: Vec<(PromptId, u32)> = launched.filter(|launch| sent.insert(*launch)).collect();
+    let rows: Vec<Row> = unsent.iter().map(|(prompt, _)| row_of(*prompt)).collect();
+    encode::texts(&rows, unsent.into_iter().map(|(_, worker)| worker).collect())
+}

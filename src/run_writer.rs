@@ -1,0 +1,249 @@
+//! The thread that writes the run folder, so that a slow disk does not delay the worker that reports.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollpacker_dataflow::bridge::{OwnerThread, Panicked, Reply};
+use rollpacker_operators::report::StepReport;
+use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_stages::train::Metrics;
+use serde::Serialize;
+
+use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
+
+/// The number of unwritten records at which a further one waits. Each unwritten step holds all of its responses in memory.
+const MAX_UNWRITTEN: usize = 2;
+
+/// Writes records into a [`RunFolder`] on a thread of its own, in the order of the calls.
+///
+/// The first record that cannot be written requests the end of the run. Dropping the writer waits until all records are written.
+pub(crate) struct RunWriter {
+    path: PathBuf,
+    thread: OwnerThread<RunFolder>,
+    /// The records that may not be written yet, oldest first.
+    unwritten: VecDeque<Reply<()>>,
+    failure: Failure,
+    stop: Stop,
+}
+
+impl RunWriter {
+    /// Starts the thread. `stop` is requested at the first failure.
+    #[must_use]
+    pub(crate) fn start(folder: RunFolder, stop: Stop) -> Self {
+        let path = folder.path().to_owned();
+        let Ok(thread) = OwnerThread::spawn("run-folder", || Ok::<_, Infallible>(folder));
+        Self { path, thread, unwritten: VecDeque::new(), failure: Failure::default(), stop }
+    }
+
+    /// Returns the path of the folder.
+    #[must_use]
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the records of a step; see [`RunFolder::step`].
+    pub(crate) fn step(&mut self, report: StepReport, round: String, metrics: Metrics) {
+        self.write(move |folder| folder.step(&report, &round, &metrics));
+    }
+
+    /// Writes metrics that do not belong to a training step; see [`RunFolder::write_metrics`].
+    pub(crate) fn write_metrics(&mut self, step: u64, round: &'static str, metrics: Metrics) {
+        self.write(move |folder| folder.write_metrics(step, round, &metrics));
+    }
+
+    /// Returns a function for the thread that writes a snapshot. It waits for the records so far, and returns the extent of the folder
+    /// after them with the files to synchronize to the disk.
+    ///
+    /// The function fails if one of these records could not be written: a resumed run relies on all of them.
+    pub(crate) fn save(
+        &self,
+        steps: u64,
+    ) -> impl FnOnce() -> io::Result<(RunFolderExtent, Vec<File>)> + Send + use<> {
+        let failure = self.failure.clone();
+        let saved = self.thread.call(
+            || {},
+            move |folder| match failure.message() {
+                Some(message) => Err(message),
+                None => Ok(folder.save(steps)),
+            },
+        );
+        move || saved.wait_outcome().map_err(io::Error::other)
+    }
+
+    /// Waits until all records are written, and writes `summary.json`.
+    ///
+    /// # Errors
+    /// The first error of any record.
+    pub(crate) fn finish(
+        &mut self,
+        summary: impl Serialize + Send + 'static,
+    ) -> Result<(), RecordError> {
+        if let Some(error) = self.take_failure() {
+            return Err(error);
+        }
+        self.write(move |folder| folder.summary(&summary));
+        self.take_failure().map_or(Ok(()), Err)
+    }
+
+    /// Waits until all records are written, and takes the first error.
+    pub(crate) fn take_failure(&mut self) -> Option<RecordError> {
+        while let Some(oldest) = self.unwritten.pop_front() {
+            self.settle(oldest.wait());
+        }
+        self.failure.take()
+    }
+
+    /// Writes a record. Waits first if [`MAX_UNWRITTEN`] records are unwritten, so that a disk that is too slow for the run limits the
+    /// run's speed and not its memory.
+    fn write(
+        &mut self,
+        record: impl FnOnce(&mut RunFolder) -> Result<(), RecordError> + Send + 'static,
+    ) {
+        while self.is_full()
+            && let Some(oldest) = self.unwritten.pop_front()
+        {
+            self.settle(oldest.wait());
+        }
+        let (failure, stop) = (self.failure.clone(), self.stop.clone());
+        let written = self.thread.call(
+            || {},
+            move |folder| {
+                if let Err(error) = record(folder) {
+                    failure.set(error);
+                    stop.request();
+                }
+            },
+        );
+        self.unwritten.push_back(written);
+    }
+
+    /// Forgets the records that are written, and returns `true` if too many are left.
+    fn is_full(&mut self) -> bool {
+        while let Some(written) = self.unwritten.front().and_then(Reply::poll) {
+            self.unwritten.pop_front();
+            self.settle(written);
+        }
+        self.unwritten.len() >= MAX_UNWRITTEN
+    }
+
+    /// Records that the thread panicked, if it did.
+    fn settle(&self, written: Result<(), Panicked>) {
+        if let Err(panicked) = written {
+            let (path, reason) = (self.path.clone(), panicked.to_string());
+            self.failure.set(RecordError::Write { path, reason });
+            self.stop.request();
+        }
+    }
+}
+
+/// The first error of a writer. Clones share it.
+#[derive(Clone, Default)]
+struct Failure(Arc<Mutex<Option<RecordError>>>);
+
+impl Failure {
+    fn set(&self, error: RecordError) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    fn take(&self) -> Option<RecordError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn message(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(ToString::to_string)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Starts a writer of a new folder, without rollouts.
+    fn writer(folder: &Path) -> (RunWriter, Stop) {
+        let stop = Stop::default();
+        let folder = RunFolder::create(&folder.join("run"), "", false).expect("made");
+        (RunWriter::start(folder, stop.clone()), stop)
+    }
+
+    /// Keeps the thread busy, like a slow disk, until the sender is dropped. A caller that waits for the disk waits for ten seconds.
+    fn hold(writer: &mut RunWriter) -> Sender<()> {
+        let (release, held) = channel();
+        writer.write(move |_| {
+            let _ = held.recv_timeout(Duration::from_secs(10));
+            Ok(())
+        });
+        release
+    }
+
+    fn metrics(folder: &Path) -> String {
+        fs::read_to_string(folder.join("run/metrics.jsonl")).expect("metrics")
+    }
+
+    const LINES: &str = "{\"step\":0,\"round\":\"validation\",\"data\":{}}\n\
+                         {\"step\":1,\"round\":\"full\",\"data\":{\"a\":1.0}}\n";
+
+    #[test]
+    fn a_slow_disk_does_not_hold_up_the_caller_and_nothing_is_lost() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (mut writer, stop) = writer(place.path());
+        writer.write_metrics(0, "validation", Metrics::new());
+        let release = hold(&mut writer);
+        writer.step(StepReport::default(), "full".into(), Metrics::from([("a".into(), 1.0)]));
+        // `step` has returned although the disk is still held up.
+        assert!(!metrics(place.path()).contains("full"));
+        let save = writer.save(1);
+        drop(release);
+        let (extent, files) = save().expect("saved");
+        assert_eq!(extent, RunFolderExtent { steps: 1, metrics: LINES.len() as u64 });
+        assert_eq!((metrics(place.path()).as_str(), files.len()), (LINES, 1));
+        writer.finish("over").expect("finished");
+        let summary = fs::read_to_string(place.path().join("run/summary.json"));
+        assert_eq!(summary.expect("a summary"), "\"over\"");
+        assert!(!stop.is_requested());
+    }
+
+    #[test]
+    fn a_disk_that_is_too_slow_bounds_the_unwritten_records() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (mut writer, _) = writer(place.path());
+        let release = hold(&mut writer);
+        assert!(!writer.is_full());
+        (1..MAX_UNWRITTEN).for_each(|_| writer.write_metrics(0, "validation", Metrics::new()));
+        assert!(writer.is_full());
+        drop(release);
+        // Waits for the oldest record.
+        writer.write_metrics(0, "validation", Metrics::new());
+        assert!(writer.unwritten.len() <= MAX_UNWRITTEN);
+        assert!(writer.take_failure().is_none() && writer.unwritten.is_empty());
+        assert_eq!(metrics(place.path()).lines().count(), MAX_UNWRITTEN);
+    }
+
+    #[test]
+    fn the_first_error_stops_the_run_and_is_in_no_snapshot() {
+        let place = tempfile::tempdir().expect("a folder");
+        let (mut writer, stop) = writer(place.path());
+        let failed = |reason: &str| -> Result<(), RecordError> {
+            let (path, reason) = ("run/rollouts".into(), reason.to_owned());
+            Err(RecordError::Write { path, reason })
+        };
+        let before = writer.save(0);
+        writer.write(move |_| failed("full"));
+        writer.write(move |_| failed("gone"));
+        let after = writer.save(1);
+        assert!(before().is_ok(), "the record after it is not part of a snapshot");
+        let said = "cannot write run/rollouts: full";
+        assert_eq!(after().expect_err("a record is missing").to_string(), said);
+        assert!(stop.is_requested());
+        let error = writer.finish("over").expect_err("a record is missing");
+        assert_eq!(error.to_string(), said);
+        assert!(!place.path().join("run/summary.json").exists());
+    }
+}
