@@ -67,7 +67,7 @@ impl RunWriter {
         let saved = self.thread.call(
             || {},
             move |folder| match failure.message() {
-                Some(message) => Err(message),
+                Some(message) => Err(io::Error::other(message)),
                 None => Ok(folder.save(steps)),
             },
         );

@@ -36,7 +36,7 @@ struct World {
 
 impl World {
     fn note(&self, path: &str, body: Value) {
-        self.calls.lock().unwrap().push((path.to_owned(), body));
+        self.calls.lock().expect("not poisoned").push((path.to_owned(), body));
     }
 }
 
@@ -46,7 +46,7 @@ async fn generate(
 ) -> Result<Json<Value>, StatusCode> {
     world.note("generate", body.clone());
     let ids: Vec<i64> =
-        body["input_ids"].as_array().unwrap().iter().filter_map(Value::as_i64).collect();
+        body["input_ids"].as_array().expect("a list").iter().filter_map(Value::as_i64).collect();
     let mut meta = json!({
         "id": body["rid"], "finish_reason": {"type": "stop", "matched": 1}, "prompt_tokens": ids.len(),
         "completion_tokens": 2, "weight_version": "17",
@@ -116,10 +116,10 @@ impl PublishedWeights for Toy {
 }
 
 fn start(pause: PauseMode) -> (World, Runtime, TempDir, Result<ServersEngine, StartError>) {
-    let (world, folder) = (World::default(), tempfile::tempdir().unwrap());
-    let runtime = Runtime::new().unwrap();
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (world, folder) = (World::default(), tempfile::tempdir().expect("a folder"));
+    let runtime = Runtime::new().expect("a runtime");
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
     let router = router(world.clone());
     drop(runtime.spawn(async move { axum::serve(listener, router).await }));
     let config = ServersConfig {
@@ -183,7 +183,7 @@ fn weights_are_loaded_and_responses_read() {
     assert_eq!((response.response_ids, response.logprobs), (vec![5, 1], vec![-0.1, -0.25]));
     assert_eq!(response.token_versions, [PolicyVersion(17); 2]);
     assert_eq!(response.finish_reason, FinishReason::Stop);
-    let calls = world.calls.lock().unwrap().clone();
+    let calls = world.calls.lock().expect("not poisoned").clone();
     let paths: Vec<_> = calls.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!(paths, ["pause", "update", "continue", "generate", "generate"]);
     assert_eq!(calls[0].1, json!({"mode": "abort"}));
@@ -201,7 +201,15 @@ fn an_abort_names_the_request_and_keeps_its_tokens() {
     let (world, _runtime, _folder, engine) = start(PauseMode::Wait);
     let mut engine = engine.unwrap();
     request(&mut engine, &[9]);
-    let sent = || world.calls.lock().unwrap().iter().filter(|(path, _)| path == "generate").count();
+    let sent = || {
+        world
+            .calls
+            .lock()
+            .expect("not poisoned")
+            .iter()
+            .filter(|(path, _)| path == "generate")
+            .count()
+    };
     let (_open, never) = std::sync::mpsc::channel::<()>();
     while sent() < 2 {
         let _timeout = never.recv_timeout(Duration::from_millis(5));
@@ -209,7 +217,7 @@ fn an_abort_names_the_request_and_keeps_its_tokens() {
     engine.abort(SampleId { step: Step(0), prompt: PromptId(0), sample: 0 });
     let response = next(&mut engine);
     assert_eq!((response.finish_reason, response.response_length), (FinishReason::Abort, 2));
-    let calls = world.calls.lock().unwrap();
+    let calls = world.calls.lock().expect("not poisoned");
     let ids: Vec<_> = calls.iter().filter_map(|(_, body)| body.get("rid")).collect();
     assert_eq!(ids[1], ids[2], "{calls:?}");
 }

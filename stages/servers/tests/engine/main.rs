@@ -1,5 +1,7 @@
 //! The engine against servers that speak vLLM's protocol over real HTTP, and that fail in every way that servers fail.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod faults;
 mod server;
 mod toy;
