@@ -19,7 +19,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help prerequisites libtorch release data warm-start train test bench doc lint clean
+.PHONY: help prerequisites libtorch release data warm-start train test bench vllm doc lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ test: libtorch ## run every test
 
 bench: libtorch ## run every benchmark
 	cargo bench --workspace
+
+vllm: ## install vLLM for the CPU in .vllm/, to try it as the rollout engine
+	@python3 .cargo/vllm.py
 
 doc: libtorch ## build the documentation in target/doc
 	cargo doc --workspace --no-deps
