@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::stat::SeedStat;
 
-/// Relative error of a ratio of step times, and thus of a speed-up: twice the root mean square error of the ratios that were held out
-/// of the fit (`docs/simulator.md`, "Error of a speed-up"). Update it whenever the model is fitted again.
+/// Relative error of a ratio of step times, and thus of a speed-up: at least twice the root mean square error of the ratios that were held
+/// out of the fit (`docs/simulator.md`, "Error of a speed-up"). Check it whenever the model is fitted again.
 pub const HELD_OUT_ERROR: f64 = 0.18;
 
 /// Half the width of the interval over seeds, in standard errors of the mean.
