@@ -6,6 +6,7 @@ use super::{Metric, Section};
 pub const SECTIONS: &[Section] = &[
     Section { title: "Time", metrics: TIME },
     Section { title: "Rollout", metrics: ROLLOUT },
+    Section { title: "Inference servers", metrics: SERVERS },
     Section { title: "Schedule and curriculum", metrics: SCHEDULE },
     Section { title: "Placement", metrics: PLACEMENT },
     Section { title: "Rewards", metrics: REWARDS },
@@ -81,6 +82,24 @@ const ROLLOUT: &[Metric] = &[
     Metric::new("response_length/{mean,max,min}", "{token}", "Length of the trained responses."),
     Metric::new("response_length/clip_ratio", "1", "Share of the trained responses that ended at the maximum length."),
     Metric::new("response/aborted_ratio", "1", "`rollout/aborted_responses` divided by `rollout/launched_responses`."),
+];
+
+#[rustfmt::skip]
+const SERVERS: &[Metric] = &[
+    Metric::new("rollout/canary_kl", "1",
+        "Mean of `exp(d) - d - 1` over the tokens that a server and this program both score after a delivery of weights, where `d` is this \
+         program's log-probability minus the server's; the largest of all servers.").max().timed(),
+    Metric::new("rollout/canary_max", "1",
+        "Largest absolute difference of the log-probabilities behind `rollout/canary_kl`, in nats.").max().timed(),
+    Metric::new("rollout/canary_reloads", "{delivery}", "Deliveries that were repeated because the canary failed.").sum().timed(),
+    Metric::new("rollout/moved_responses", "{response}", "Responses that went on at another server, or again.").sum().timed(),
+    Metric::new("rollout/server_discarded_tokens", "{token}",
+        "Tokens of servers that were discarded, because their policy version was uncertain or their server had failed.").sum().timed(),
+    Metric::new("rollout/server_errors", "{call}", "Calls of servers that failed.").sum().timed(),
+    Metric::new("rollout/servers_lost", "{server}", "Times that a server left the rotation.").sum().timed(),
+    Metric::new("rollout/servers_ready", "{server}", "Servers in rotation at the end of the step.").timed(),
+    Metric::new("timing_s/weight_sync/{write,pause,load,resume,canary}", "s",
+        "Time of a phase of the delivery of weights to servers; the longest of all servers.").max().timed(),
 ];
 
 #[rustfmt::skip]

@@ -28,7 +28,7 @@ pub struct Reading {
     /// Number of responses that went on at another server, or again at the same one (`rollout/moved_responses`).
     pub moved_responses: u64,
     /// Number of sampled tokens that were discarded because their weights are unknown or their answer was broken
-    /// (`rollout/discarded_tokens`).
+    /// (`rollout/server_discarded_tokens`).
     pub discarded_tokens: u64,
     /// Number of failed calls (`rollout/server_errors`).
     pub server_errors: u64,
@@ -70,7 +70,7 @@ impl Reading {
         let mut metrics = vec![
             ("rollout/canary_reloads", self.canary_reloads as f64),
             ("rollout/moved_responses", self.moved_responses as f64),
-            ("rollout/discarded_tokens", self.discarded_tokens as f64),
+            ("rollout/server_discarded_tokens", self.discarded_tokens as f64),
             ("rollout/server_errors", self.server_errors as f64),
             ("rollout/servers_lost", self.servers_lost as f64),
             ("rollout/servers_ready", self.servers_ready as f64),
