@@ -7,7 +7,7 @@ use rollpacker_stages::serving::ServingLimits;
 
 use crate::model::TorchError;
 
-/// The options of a [`TorchServing`].
+/// The options of a [`TorchServing`](super::TorchServing).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TorchServingConfig {
     /// Number of instances, each on its own thread; at least 1.
