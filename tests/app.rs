@@ -160,7 +160,7 @@ fn settings_that_an_own_engine_cannot_honor_are_refused_by_name() {
     for (settings, expected) in [
         (
             &["rollout.engine=unifrom"][..],
-            "key `rollout.engine`: expected one of torch, uniform (did you mean `uniform`?), found `unifrom`",
+            "key `rollout.engine`: expected one of sglang, torch, uniform, vllm (did you mean `uniform`?), found `unifrom`",
         ),
         (
             &["rollout.engine_options.token=6"],
