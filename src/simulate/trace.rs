@@ -132,22 +132,23 @@ pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<SharedTrace> {
         length_column: lengths.length_column.clone(),
         prompt_column: lengths.prompt_column.clone(),
         prompt_length_column: lengths.prompt_length_column.clone(),
-        count_tokens: count.as_ref().map(|count| count as _),
+        count_tokens: count.as_deref(),
     };
     Ok(SharedTrace::of(Trace::read(file, &options)?))
 }
 
-/// Returns a function that counts the tokens of a text with the tokenizer of a model folder.
+/// A function that counts the tokens of a text.
+type TokenCounter = Box<dyn Fn(&str) -> Result<usize, BoxError>>;
+
+/// Returns a function that counts tokens with the tokenizer of a model folder.
 #[cfg(feature = "tokenizer")]
-fn token_counter(
-    folder: &std::path::Path,
-) -> anyhow::Result<impl Fn(&str) -> Result<usize, BoxError> + use<>> {
+fn token_counter(folder: &std::path::Path) -> anyhow::Result<TokenCounter> {
     let tokenizer = rollpacker_model::Tokenizer::from_folder(folder)?;
-    Ok(move |text: &str| Ok(tokenizer.encode(text)?.len()))
+    Ok(Box::new(move |text| Ok(tokenizer.encode(text)?.len())))
 }
 
 #[cfg(not(feature = "tokenizer"))]
-fn token_counter(_: &std::path::Path) -> anyhow::Result<fn(&str) -> Result<usize, BoxError>> {
+fn token_counter(_: &std::path::Path) -> anyhow::Result<TokenCounter> {
     anyhow::bail!(
         "key `lengths.tokenizer` needs the feature `tokenizer`, which this program was built without"
     )
