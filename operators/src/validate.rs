@@ -240,7 +240,7 @@ pub type ValidatorThread = OwnerThread<ValidatePolicy>;
 /// use std::rc::Rc;
 ///
 /// use rollpacker_operators::advantage::Grpo;
-/// use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
+/// use rollpacker_operators::validate::{ValidateExt, ValidatePolicy, ValidatorThread};
 /// use rollpacker_operators::{AdvantageExt, GradientExt, UpdateExt};
 /// use rollpacker_stages::rollout::Policy;
 /// use rollpacker_stages::train::Metrics;
@@ -249,7 +249,7 @@ pub type ValidatorThread = OwnerThread<ValidatePolicy>;
 /// let validator = ValidatorThread::spawn("validate", || {
 ///     Ok::<_, Infallible>(Box::new(|policy: &Policy| {
 ///         Ok(Metrics::from([("val/score".to_owned(), policy.version.0 as f64)]))
-///     }) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+///     }) as ValidatePolicy)
 /// });
 /// let validator = Rc::new(validator.expect("it always starts"));
 ///

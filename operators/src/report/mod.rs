@@ -134,6 +134,7 @@ pub struct StepProgress {
 /// run(|scope, _| {
 ///     let rollouts = rollouts(scope);
 ///     let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+///     let texts = rollouts.texts.clone();
 ///     let gradients = rollouts
 ///         .reward(lengths(), Limits::default(), Executor::Inline, clock())
 ///         .group()
@@ -142,7 +143,7 @@ pub struct StepProgress {
 ///     let groups = gradients.accumulated.clone();
 ///     let updates = gradients.update();
 ///     let (metrics, resumable) = (updates.metrics, Resumable::default());
-///     let inputs = ReportInputs { responses, groups, decisions, metrics, resumable };
+///     let inputs = ReportInputs { responses, groups, decisions, texts, metrics, resumable };
 ///     observe(inputs, clock(), scores.clone());
 ///     updates.policies
 /// });

@@ -149,7 +149,7 @@ mod tests {
             "vllm:prompt_tokens_total{model_name=\"m\"} 7",
             "vllm:generation_tokens_total{model_name=\"m\"} 5",
             "vllm:request_success_total{model_name=\"m\",finished_reason=\"abort\"} 1",
-            "vllm:time_to_first_token_seconds_bucket{le=\"0.5\",model_name=\"m\"} 1",
+            "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",le=\"0.5\"} 1",
             "vllm:e2e_request_latency_seconds_count{model_name=\"m\"} 1",
         ] {
             assert!(written.lines().any(|found| found == line), "{line} in {written}");
