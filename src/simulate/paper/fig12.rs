@@ -14,8 +14,7 @@ use super::plan::Plan;
 use super::runs::JobId;
 
 /// The surplus of responses (`R`), of prompts (`P`) or of both, by bar of the figure, as factors, and a number of steps that is a multiple
-/// of their period. Factors on prompts of 1.125, 1.25 and 1.5
-/// have periods of 9, 5 and 3 steps.
+/// of their period. Factors on prompts of 1.125, 1.25 and 1.5 have periods of 9, 5 and 3 steps.
 const FACTORS: [(&str, [&str; 2], &str); 7] = [
     ("R 1.125", ["1.125", "1"], STEPS),
     ("R 1.25", ["1.25", "1"], STEPS),
