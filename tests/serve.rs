@@ -52,16 +52,19 @@ impl Server {
         answer.json()
     }
 
-    fn running(&self) -> u64 {
+    /// Returns the numbers of running and of waiting responses.
+    fn requests(&self) -> (u64, u64) {
         let text = receive(send(self.address, "GET", "/metrics", "", "")).body;
-        let value = |line: &str| {
-            line.strip_prefix("vllm:num_requests_running{")?.split(' ').nth(1)?.parse().ok()
+        let value = |state: &str| {
+            let name = format!("vllm:num_requests_{state}{{");
+            let value = |line: &str| line.strip_prefix(&name)?.split(' ').nth(1)?.parse().ok();
+            text.lines().find_map(value).unwrap()
         };
-        text.lines().find_map(value).unwrap()
+        (value("running"), value("waiting"))
     }
 
-    fn wait_for(&self, running: u64) {
-        while self.running() != running {
+    fn wait_for(&self, running: u64, waiting: u64) {
+        while self.requests() != (running, waiting) {
             std::thread::yield_now();
         }
     }
@@ -191,7 +194,7 @@ fn weights_change_in_the_middle_of_a_response_that_a_pause_keeps() {
         "request_id": "kept", "token_ids": prompt, "sampling_params": {"max_tokens": 1000, "ignore_eos": true},
     });
     let call = send(server.address, "POST", GENERATE, "", &body.to_string());
-    server.wait_for(1);
+    server.wait_for(1, 0);
     assert_eq!(server.ok("/pause?mode=keep", &Value::Null), json!({"status": "paused"}));
     let folder = place.path("v2").display().to_string();
     let load = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
@@ -228,14 +231,14 @@ fn pauses_abort_hold_and_wait() {
         json!({"token_ids": [5], "sampling_params": {"max_tokens": 1000, "ignore_eos": true}});
     let start = || send(server.address, "POST", GENERATE, "", &long.to_string());
     let calls: Vec<_> = (0..3).map(|_| start()).collect();
-    server.wait_for(2);
+    server.wait_for(2, 1);
     server.ok("/pause?mode=abort", &Value::Null);
     let reasons = calls.into_iter().map(|call| receive(call).json()["choices"][0].take());
     assert!(reasons.into_iter().all(|choice| choice["finish_reason"] == "abort"));
     let held = start();
     let short = json!({"token_ids": [5], "sampling_params": {"max_tokens": 1}}).to_string();
     let other = send(server.address, "POST", GENERATE, "", &short);
-    assert_eq!(server.running(), 0);
+    server.wait_for(0, 2);
     server.ok("/resume", &Value::Null);
     assert_eq!(receive(other).json()["usage"]["completion_tokens"], 1);
     server.ok("/pause?mode=wait", &Value::Null);
@@ -255,7 +258,7 @@ fn a_signal_ends_the_server_after_its_calls() {
     for (timeout, reason) in [("600", "length"), ("0", "abort")] {
         let server = Server::start(&place, &["--shutdown-timeout", timeout]);
         let call = send(server.address, "POST", GENERATE, "", &long.to_string());
-        server.wait_for(1);
+        server.wait_for(1, 0);
         server.signal();
         assert_eq!(receive(call).json()["choices"][0]["finish_reason"], reason);
         let end = server.end();

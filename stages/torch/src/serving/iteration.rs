@@ -21,10 +21,11 @@ impl Worker {
         let sampled = self.generator.sample(allowed.as_ref().unwrap_or(&logits))?;
         self.count_iteration(taken_up);
         self.report(&logits, &sampled.tokens)?;
-        for Ended { sequence, reason } in self.generator.take_in(sampled)? {
+        let ended = self.generator.take_in(sampled)?;
+        self.count_requests();
+        for Ended { sequence, reason } in ended {
             self.end(sequence.id, reason);
         }
-        self.count_requests();
         self.close_if_drained();
         Ok(())
     }

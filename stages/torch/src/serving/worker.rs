@@ -131,7 +131,7 @@ impl Worker {
             Command::Load(decoder, reply) => self.load(decoder, reply),
             Command::Label(label, reply) => {
                 self.label = label;
-                answer(reply);
+                self.answer(reply);
             }
         }
         self.count_requests();
@@ -192,6 +192,7 @@ impl Worker {
     fn abort_sample(&mut self, id: GenerationId, sample: u32) -> Result<(), GeneratorError> {
         let id = SampleId { step: Step(0), prompt: PromptId(id.0), sample };
         if self.generator.remove(id)?.is_some() {
+            self.count_requests();
             self.end(id, FinishReason::Abort);
         }
         self.close_if_drained();
@@ -220,12 +221,12 @@ impl Worker {
             }
             (Pause::Wait | Pause::Keep, _) => {
                 self.close();
-                answer(reply);
+                self.answer(reply);
             }
             (Pause::Abort, _) => {
                 self.abort_all()?;
                 self.close();
-                answer(reply);
+                self.answer(reply);
             }
         }
         Ok(())
@@ -237,7 +238,7 @@ impl Worker {
         for generation in std::mem::take(&mut self.held) {
             self.start(generation)?;
         }
-        answer(reply);
+        self.answer(reply);
         Ok(())
     }
 
@@ -249,7 +250,7 @@ impl Worker {
 
     fn close(&mut self) {
         if let Gate::Draining(callers) = std::mem::replace(&mut self.gate, Gate::Closed) {
-            callers.into_iter().for_each(answer);
+            callers.into_iter().for_each(|reply| self.answer(reply));
         }
     }
 
@@ -257,7 +258,14 @@ impl Worker {
         self.loads += 1;
         *self.generator.network_mut() = decoder;
         self.generator.loaded(PolicyVersion(self.loads));
-        answer(reply);
+        self.answer(reply);
+    }
+
+    /// Tells a caller that its command has taken effect, unless it no longer waits. The requests are counted first, so that the caller reads
+    /// statistics that show the effect.
+    fn answer(&self, reply: Reply) {
+        self.count_requests();
+        let _gone = reply.send(());
     }
 
     /// Reports the end of a response, and forgets its request with the last one.
@@ -286,9 +294,4 @@ impl Worker {
 
 pub(super) fn generation_of(id: SampleId) -> GenerationId {
     GenerationId(id.prompt.0)
-}
-
-/// Tells a caller that its command has taken effect, unless it no longer waits.
-fn answer(reply: Reply) {
-    let _gone = reply.send(());
 }
