@@ -14,7 +14,7 @@ use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
 use rollpacker_dataflow::cluster::WorkerHandle;
-use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
+use rollpacker_dataflow::fault::{Fault, Faults, Origin, raise, warn};
 use rollpacker_dataflow::snapshot::{RestoredSnapshot, SnapshotPlan, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
@@ -43,7 +43,8 @@ use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 use tokio::runtime::Runtime;
 
-/// Emits prompts until there are no more, or until they are no longer needed.
+/// Emits prompts until there are no more, or until they are no longer needed. An error counts as the user's, unless it is a
+/// [`WithOrigin`](rollpacker_dataflow::fault::WithOrigin).
 pub type PromptProducer = Box<dyn FnOnce(&Emitter) -> Result<(), BoxError> + Send>;
 
 /// The source of a run's prompts, as batches of [`schema::PROMPTS`].
@@ -156,7 +157,8 @@ impl Pipeline {
         observer: impl Observer + 'static,
     ) -> Result<(), Fault> {
         let RunTime::Wall(clock) = self.time.clone() else {
-            return Err(Fault::new("pipeline", "virtual time supports a single worker only"));
+            let message = "virtual time supports a single worker only";
+            return Err(Fault::new("pipeline", Origin::User, message));
         };
         let _rewards = self.own_rewards.take();
         let (policies, budget) = self.start()?;
@@ -185,7 +187,7 @@ impl Pipeline {
             RunStart::Initial(initial) => return Ok((vec![initial.clone()], budget)),
             RunStart::Resumed(restored) => restored.clone(),
         };
-        let failed = |error: ResumeError| Fault::new("resume", error.to_string());
+        let failed = |error: ResumeError| Fault::of("resume", &error);
         schedule::snapshot::restore(&restored, &mut self.schedule).map_err(failed)?;
         schedule::snapshot::reserve(&restored, &budget).map_err(failed)?;
         if self.curriculum.is_none() {
@@ -196,7 +198,7 @@ impl Pipeline {
         }
         let file = trainer::state_file(&restored).map_err(failed)?;
         let loaded = self.trainer.load_state(file);
-        let mut policies = loaded.map_err(|error| Fault::new("resume", error.to_string()))?;
+        let mut policies = loaded.map_err(|error| Fault::of("resume", &error))?;
         let earlier = policies.len().saturating_sub(self.lag() + 1);
         Ok((policies.split_off(earlier), budget))
     }

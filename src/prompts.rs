@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollpacker_dataflow::bridge::Emitter;
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_datasets::{Cursor, Dataset, DatasetError, MessageRef, Prompt};
 use rollpacker_model::{Encoded, Message, ModelError, PromptEncoder};
@@ -65,6 +66,15 @@ pub enum PromptError {
         /// The cause.
         source: NoRoute,
     },
+}
+
+impl HasOrigin for PromptError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Dataset(DatasetError::Io { .. } | DatasetError::File(_)) => Origin::Environment,
+            _ => Origin::User,
+        }
+    }
 }
 
 /// Returns a warning if a batch is larger than its dataset. `effect` describes the consequence.
@@ -160,6 +170,22 @@ impl PromptReader {
     /// At the first prompt that cannot be used.
     pub fn read_all(&self) -> Result<Vec<PromptRow>, PromptError> {
         self.rows(1, None)?.collect()
+    }
+
+    /// Returns the tokens of the first prompts, one prompt after the other: `most` tokens, or fewer if the dataset has fewer.
+    ///
+    /// # Errors
+    /// At the first prompt that cannot be used.
+    pub fn first_tokens(&self, most: usize) -> Result<Vec<i32>, PromptError> {
+        let mut tokens = Vec::with_capacity(most);
+        for row in self.rows(1, None)? {
+            tokens.extend(row?.prompt_ids);
+            if tokens.len() >= most {
+                break;
+            }
+        }
+        tokens.truncate(most);
+        Ok(tokens)
     }
 
     /// Returns the prompts that are not too long, with consecutive ids.

@@ -15,7 +15,7 @@ use rollpacker::session::{Catalogs, Session};
 use rollpacker::stages::catalog::NoOptions;
 use rollpacker::stages::torch::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
 use rollpacker_dataflow::cluster::{Cluster, RunFacts};
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, Origin};
 use tch::TchError;
 use workplace::Workplace;
 
@@ -210,7 +210,7 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
         let session = opened.session(&seat).expect("it opens").with_reward("*", Spread);
         session
             .train_worker(Some(seat), &Stop::default(), &folder, steps.clone(), |_| {})
-            .map_err(|error| Fault::new("test", format!("{error:#}")))?;
+            .map_err(|error| Fault::new("test", Origin::Program, format!("{error:#}")))?;
         Ok(steps.0.take())
     });
     let on_workers = on_workers.expect("both train").remove(0);

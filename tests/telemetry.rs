@@ -26,7 +26,7 @@ use prost::Message;
 use rollpacker::telemetry::{Telemetry, TelemetryError};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, WallClock};
-use rollpacker_dataflow::fault::{Fault, faults_batch, raise};
+use rollpacker_dataflow::fault::{Fault, Origin, faults_batch, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::{feedback, runtime, schema, telemetry};
@@ -117,7 +117,7 @@ fn fail(stream: BatchStream<'_>) -> BatchStream<'_> {
         move |_| {
             input.for_each(|capability, _| {
                 if *capability.time() == Step(1) {
-                    let fault = Fault::new("fail", "as it should");
+                    let fault = Fault::new("fail", Origin::User, "as it should");
                     errors.give(&capability.retain(0), faults_batch(&[fault]));
                 }
             });

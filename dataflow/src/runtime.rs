@@ -7,7 +7,7 @@ use timely::dataflow::Scope;
 use timely::worker::Worker;
 
 use crate::clock::VirtualClock;
-use crate::fault::{Fault, Faults};
+use crate::fault::{Fault, Faults, Origin};
 use crate::step::Step;
 use crate::telemetry;
 use crate::watchdog::{self, Watchdog};
@@ -75,7 +75,7 @@ pub fn run_virtual<R>(
             !stalled
         },
     )?;
-    if stalled { Err(Fault::new("runtime", STALLED)) } else { Ok(result) }
+    if stalled { Err(Fault::new("runtime", Origin::Program, STALLED)) } else { Ok(result) }
 }
 
 const STALLED: &str = "the run is stalled: no alarm is set, and the graph has not ended";

@@ -136,6 +136,8 @@ pub mod column {
     pub const VALUE: &str = "value";
     /// `Utf8`: the operator that reports an error.
     pub const OPERATOR: &str = "operator";
+    /// `Utf8`: the [origin](crate::fault::Origin) of an error.
+    pub const ORIGIN: &str = "origin";
     /// `UInt32`: a worker of the graph, as the source of a row or the receiver of a request. Nullable in decisions: a decision about a
     /// prompt goes to the worker that holds the prompt, other decisions go to all workers.
     pub const WORKER: &str = "worker";
@@ -337,6 +339,7 @@ pub static TOTALS: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(OPERATOR, DataType::Utf8),
+        required(ORIGIN, DataType::Utf8),
         Field::new(PROMPT_ID, DataType::UInt64, true),
         Field::new(SAMPLE, DataType::UInt32, true),
         required(MESSAGE, DataType::Utf8),

@@ -11,7 +11,7 @@ use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Executor, OwnerThread, Panicked, Tasks, produce};
 use rollpacker_dataflow::budget::Budget;
-use rollpacker_dataflow::fault::raise;
+use rollpacker_dataflow::fault::{HasOrigin, Origin, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::runtime::run;
 use rollpacker_dataflow::schema::{self, column};
@@ -186,7 +186,7 @@ fn a_producer_runs_ahead_by_its_budget_only() {
                         "the budget stays open"
                     );
                 }
-                Ok::<_, String>(())
+                Ok::<_, Truncated>(())
             });
         raise(errors, faults);
         let mut operator = Operator::new("consumer", scope);
@@ -210,22 +210,32 @@ fn a_producer_runs_ahead_by_its_budget_only() {
     assert!(most.load(Ordering::Relaxed) <= 10, "never more than the budget is in flight");
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("train.parquet is truncated")]
+struct Truncated;
+
+impl HasOrigin for Truncated {
+    fn origin(&self) -> Origin {
+        Origin::Environment
+    }
+}
+
 #[test]
 fn a_producer_that_fails_ends_the_run_with_its_message() {
     let fault = run(|scope, faults| {
-        let (_rows, errors) = produce(scope, "reader", &schema::POLICIES, Budget::new(1), |_| {
-            Err("train.parquet is truncated")
-        });
+        let (_rows, errors) =
+            produce(scope, "reader", &schema::POLICIES, Budget::new(1), |_| Err(Truncated));
         raise(errors, faults);
     })
     .expect_err("raised");
     assert_eq!(fault.to_string(), "reader, step 1: train.parquet is truncated");
+    assert_eq!(fault.origin, Origin::Environment);
 }
 
 #[test]
 fn a_producer_that_panics_ends_the_run() {
     let fault = run(|scope, faults| {
-        let body = |_: &_| -> Result<(), String> { panic!("on purpose") };
+        let body = |_: &_| -> Result<(), Truncated> { panic!("on purpose") };
         let (_rows, errors) = produce(scope, "reader", &schema::POLICIES, Budget::new(1), body);
         raise(errors, faults);
     })

@@ -12,7 +12,7 @@ use arrow::array::{ArrayRef, Float64Array, StringArray};
 use arrow::datatypes::Float64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, RunFacts, WorkerHandle};
-use rollpacker_dataflow::fault::{Fault, Faults, faults_batch, raise};
+use rollpacker_dataflow::fault::{Fault, Faults, Origin, faults_batch, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route::{broadcast, gather_at_first};
 use rollpacker_dataflow::schema::{self, column};
@@ -81,7 +81,10 @@ fn failing(stream: BatchStream<'_>, faults: &Faults) {
             input.for_each(|capability, _| {
                 if last && *capability.time() == Step(2) && held.is_none() {
                     let capability = capability.retain(errors.index());
-                    errors.give(&capability, faults_batch(&[Fault::new("fragile", "it broke")]));
+                    errors.give(
+                        &capability,
+                        faults_batch(&[Fault::new("fragile", Origin::Program, "it broke")]),
+                    );
                     held = Some(capability);
                 }
             });
@@ -154,7 +157,7 @@ fn a_fault_of_one_worker_ends_all_with_its_message() {
 fn a_worker_that_does_not_begin_ends_those_that_run() {
     let error = Cluster::with_threads(3)
         .run(&facts("a"), "", |handle| match handle.index() {
-            1 => Err(Fault::new("session", "no such folder")),
+            1 => Err(Fault::new("session", Origin::User, "no such folder")),
             _ => endless(handle),
         })
         .expect_err("one did not begin");

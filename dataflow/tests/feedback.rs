@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
 use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::fault::{Fault, faults_batch, raise};
+use rollpacker_dataflow::fault::{Fault, Origin, faults_batch, raise};
 use rollpacker_dataflow::feedback;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::runtime::run;
@@ -124,7 +124,11 @@ fn a_fault_ends_the_run_and_names_step_and_operator() {
                     capability.downgrade(&Step(3));
                     errors.give(
                         capability,
-                        faults_batch(&[Fault::new("reward", "no reward for data_source `x`")]),
+                        faults_batch(&[Fault::new(
+                            "reward",
+                            Origin::User,
+                            "no reward for data_source `x`",
+                        )]),
                     );
                 }
             }

@@ -111,7 +111,7 @@ fn accumulate<'scope>(
                 match outcome {
                     Ok(()) => accumulated.give(&held.output, held.batch),
                     Err(error) => {
-                        let fault = Fault::new("gradient", error.to_string());
+                        let fault = Fault::of("gradient", &error);
                         errors.give(&held.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete, and no later group may be trained on.
                         failed = Some(held);

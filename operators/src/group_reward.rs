@@ -11,7 +11,7 @@ use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Panicked, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, fault_stream, faults_batch};
+use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin, fault_stream, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -102,6 +102,7 @@ pub(crate) fn score_groups<'scope>(
 fn unheard() -> Fault {
     Fault::new(
         NAME,
+        Origin::User,
         "the schedule decides by rewards but does not receive those of whole groups: \
          choose a schedule that does not decide by rewards, or remove the group rewards",
     )
@@ -110,6 +111,7 @@ fn unheard() -> Fault {
 fn unjudged() -> Fault {
     Fault::new(
         NAME,
+        Origin::User,
         "the curriculum decides by the rewards of single responses but does not receive those of whole groups: \
          remove data.curriculum, or remove the group rewards",
     )
@@ -233,7 +235,7 @@ impl GroupScorer {
         let about = |fault: Fault| Fault { prompt: Some(prompt), ..fault };
         let (result, timing) = match outcome {
             Ok(outcome) => outcome,
-            Err(lost) => return ScoredGroup::Failed(about(Fault::new(NAME, lost.to_string()))),
+            Err(lost) => return ScoredGroup::Failed(about(Fault::of(NAME, &lost))),
         };
         self.tallies.with(step, |tally| tally.tell(pending.context.take_metrics()));
         let rows = pending.rows.iter().map(ScoreRow::read);
@@ -250,7 +252,7 @@ impl GroupScorer {
                 let Some(effect) = self.count_error(step, source, &error) else {
                     let on_error = self.router.on_error_of(source);
                     let message = describe_last(&error, source, on_error);
-                    return ScoredGroup::Failed(about(Fault::new(NAME, message)));
+                    return ScoredGroup::Failed(about(Fault::new(NAME, error.origin(), message)));
                 };
                 let value = effect.value;
                 let rows = rows.map(|row| row.with_error(&error, value, timing));

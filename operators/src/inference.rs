@@ -101,7 +101,7 @@ impl InferenceExt for Groups<'_> {
                             inferred.give(&held.output, with_inferred(&held.batch, &said));
                         }
                         Err(error) => {
-                            let fault = Fault::new(NAME, error.to_string());
+                            let fault = Fault::of(NAME, &error);
                             errors.give(&held.errors, faults_batch(&[fault]));
                             // Keep the capabilities: the step must not complete.
                             failed = Some(held);

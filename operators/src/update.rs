@@ -133,7 +133,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                             policies.give(&done.capabilities.policies, policy_batch(&policy));
                         }
                         Err(error) => {
-                            let fault = Fault::new("update", error.to_string());
+                            let fault = Fault::of("update", &error);
                             errors.give(&done.capabilities.errors, faults_batch(&[fault]));
                             // Keep the capabilities: the step must not complete.
                             failed = Some(done);

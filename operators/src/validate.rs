@@ -8,7 +8,7 @@ use futures::future::join_all;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::{CallError, OwnerThread, Reply};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -63,6 +63,16 @@ pub enum ValidationError {
     /// This worker does not validate.
     #[error("another worker validates")]
     OtherWorker,
+}
+
+impl HasOrigin for ValidationError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Engine(error) => error.origin(),
+            Self::Reward { error, .. } => error.origin(),
+            Self::OtherWorker => Origin::Program,
+        }
+    }
 }
 
 /// A validator that measures policies on a fixed set of prompts, with an engine of its own.
@@ -344,7 +354,7 @@ fn gate<'scope>(
                         passing.pop_front();
                     }
                     Err(error) => {
-                        let fault = Fault::new("validate", error.to_string());
+                        let fault = Fault::of("validate", &error);
                         errors.give(&capabilities.errors, faults_batch(&[fault]));
                         failed = true;
                     }

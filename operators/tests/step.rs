@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::report::{Lengths, StepReport, measure};
@@ -206,7 +207,9 @@ impl Schedule for Failing {
         self.decided.extend(std::iter::from_fn(|| self.rounds.poll()).flat_map(|decision| {
             let fails = matches!(decision, Decision::Open { step: Step(1), .. });
             let message = "no prompt teaches anything".to_owned();
-            [decision].into_iter().chain(fails.then_some(Decision::Fail { message }))
+            [decision]
+                .into_iter()
+                .chain(fails.then_some(Decision::Fail { origin: Origin::User, message }))
         }));
     }
 

@@ -16,6 +16,7 @@ mod workers;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use rollpacker_dataflow::fault::{Fault, Origin};
 
 use crate::App;
 use crate::terminal;
@@ -90,8 +91,26 @@ pub(crate) fn run(app: &App) -> ExitCode {
     };
     dispatch(cli.command, app).unwrap_or_else(|error| {
         terminal::error(&error);
-        ExitCode::FAILURE
+        let fault = error.downcast_ref::<Fault>();
+        fault.map_or(ExitCode::FAILURE, |fault| failed(fault.origin))
     })
+}
+
+/// Prints advice for an error that ended a run, and returns its exit status.
+pub(crate) fn failed(origin: Origin) -> ExitCode {
+    terminal::warn(match origin {
+        Origin::User => {
+            "note: the cause is the input (settings, data, model or a stage of your own); another attempt fails in the same way"
+        }
+        Origin::Environment => {
+            "note: the cause is outside of this program (disk, memory, network, a server or another process); once it is mended, \
+             `--resume latest` continues a run with snapshots (`trainer.save_freq`)"
+        }
+        Origin::Program => {
+            "note: the cause is a defect of this program or of a stage, or is unknown; please report it with the recipe and this message"
+        }
+    });
+    ExitCode::FAILURE
 }
 
 /// Prints the help, or why the command line cannot be used.

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, RunFacts, WorkerHandle};
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin};
 use rollpacker_operators::report::{Observer, StepReport};
 use rollpacker_operators::schedule::operator::Stop;
 
-use super::BAD_INPUT;
 use super::train::{TrainingReport, train};
+use super::{BAD_INPUT, failed};
 use crate::recipe::Recipe;
 use crate::run_folder::RunFolder;
 use crate::session::{Session, SharedInputs};
@@ -110,7 +110,9 @@ impl Observer for Silent {
 }
 
 fn fault(error: anyhow::Error) -> Fault {
-    error.downcast().unwrap_or_else(|error| Fault::new("worker", format!("{error:#}")))
+    error
+        .downcast()
+        .unwrap_or_else(|error| Fault::new("worker", Origin::Program, format!("{error:#}")))
 }
 
 fn exit_code(error: &ClusterError) -> ExitCode {
@@ -125,6 +127,6 @@ fn exit_code(error: &ClusterError) -> ExitCode {
         | ClusterError::Connection { .. }
         | ClusterError::System { .. }
         | ClusterError::Fault(_)
-        | ClusterError::Lost(_) => ExitCode::FAILURE,
+        | ClusterError::Lost(_) => failed(error.origin()),
     }
 }

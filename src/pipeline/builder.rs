@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::WallClock;
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin};
 use rollpacker_dataflow::snapshot::SnapshotPlan;
 use rollpacker_dataflow::watchdog::WatchdogSettings;
 use rollpacker_operators::advantage::{Estimator, Grpo, KlController};
@@ -15,7 +15,7 @@ use rollpacker_operators::placement::PlacementPolicy;
 use rollpacker_operators::reward::TimeLimit;
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::Stop;
-use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::trainer::{TrainerCallError, TrainerThread};
 use rollpacker_operators::validate::ValidatorThread;
 use rollpacker_stages::reward::{Limits, Router};
 use rollpacker_stages::rollout::RolloutEngine;
@@ -263,7 +263,10 @@ impl PipelineBuilder {
 }
 
 fn initial(trainer: &TrainerThread) -> Result<RunStart, Fault> {
-    let failed = |error| Fault::new("pipeline", format!("publishing the initial weights: {error}"));
+    let failed = |error: TrainerCallError| {
+        let message = format!("publishing the initial weights: {error}");
+        Fault::new("pipeline", error.origin(), message)
+    };
     trainer.publish_initial().map(RunStart::Initial).map_err(failed)
 }
 
@@ -272,6 +275,7 @@ fn reward_thread() -> Result<Runtime, Fault> {
     let mut threads = runtime::Builder::new_multi_thread();
     let started = threads.worker_threads(1).thread_name("reward").enable_all().build();
     started.map_err(|error| {
-        Fault::new("pipeline", format!("cannot start the thread of the rewards: {error}"))
+        let message = format!("cannot start the thread of the rewards: {error}");
+        Fault::new("pipeline", Origin::Environment, message)
     })
 }

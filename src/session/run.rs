@@ -8,9 +8,9 @@ use crate::lifetime::{EndReason, WallTime};
 use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
 use crate::validation::validate;
 use anyhow::{Context, Error, ensure};
-use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::cluster::WorkerHandle;
+use rollpacker_dataflow::fault::WithOrigin;
 use rollpacker_dataflow::snapshot::RestoredSnapshot;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
@@ -267,7 +267,7 @@ impl Session {
         let reader = self.opened.reader(self.opened.train_data.clone(), self.left_out.clone());
         let epochs = self.opened.recipe.raw.trainer.total_epochs;
         PromptSource::Thread(Box::new(move |emitter| {
-            reader.emit(epochs, last, emitter).map_err(BoxError::from)
+            Ok(reader.emit(epochs, last, emitter).map_err(WithOrigin::from)?)
         }))
     }
 }

@@ -50,7 +50,12 @@ fn a_full_disk_ends_the_run_and_the_snapshot_before_is_good() {
     assert!(end.out.contains("ended with 1\n"), "{end:?}");
     assert_eq!(end.out.matches("resumed from step 2").count(), 2, "{end:?}");
     let error = std::fs::read_to_string(place.path("full.err")).expect("standard error");
-    for part in ["error: ", "run/snapshots/", "No space left on device"] {
+    for part in [
+        "error: ",
+        "run/snapshots/",
+        "No space left on device",
+        "note: the cause is outside of this program",
+    ] {
         assert!(error.contains(part), "`{part}` is expected in: {error}");
     }
 }

@@ -11,7 +11,7 @@ use timely::scheduling::SyncActivator;
 use super::panicked::{Panicked, WakeOnDrop};
 use crate::batch::{Batch, BatchStream};
 use crate::budget::Budget;
-use crate::fault::{Fault, faults_batch};
+use crate::fault::{Fault, HasOrigin, faults_batch};
 use crate::operator::Operator;
 use crate::schema;
 use crate::step::Step;
@@ -54,7 +54,7 @@ pub fn produce<'scope, E>(
     body: impl FnOnce(&Emitter) -> Result<(), E> + Send + 'static,
 ) -> (BatchStream<'scope>, BatchStream<'scope>)
 where
-    E: std::fmt::Display + Send + 'static,
+    E: HasOrigin + Send + 'static,
 {
     let mut operator = Operator::new(name, scope);
     let (mut output, stream) = operator.output(schema, &[]);
@@ -68,8 +68,8 @@ where
             match producer.drain(|batch| output.give(&capabilities[0], batch)) {
                 ProducerState::Running => {}
                 ProducerState::Ended => running = None,
-                ProducerState::Failed(message) => {
-                    errors.give(&capabilities[1], faults_batch(&[Fault::new(name, message)]));
+                ProducerState::Failed(fault) => {
+                    errors.give(&capabilities[1], faults_batch(&[fault]));
                     running = None;
                 }
             }
@@ -118,19 +118,20 @@ pub fn produce_inline<'scope>(
 enum ProducerState {
     Running,
     Ended,
-    Failed(String),
+    Failed(Fault),
 }
 
 struct Producer {
+    name: &'static str,
     batches: mpsc::Receiver<Batch>,
-    outcome: mpsc::Receiver<Result<(), String>>,
+    outcome: mpsc::Receiver<Result<(), Fault>>,
     budget: Budget,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Producer {
-    fn start<E: std::fmt::Display>(
-        name: &str,
+    fn start<E: HasOrigin>(
+        name: &'static str,
         budget: Budget,
         activator: SyncActivator,
         body: impl FnOnce(&Emitter) -> Result<(), E> + Send + 'static,
@@ -144,13 +145,13 @@ impl Producer {
                 let _ = activator.activate();
             }));
             let (report, emitter) = (report, emitter);
-            drop(report.send(body(&emitter).map_err(|error| error.to_string())));
+            drop(report.send(body(&emitter).map_err(|error| Fault::of(name, &error))));
         };
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(body)
             .expect("the system starts a thread");
-        Self { batches, outcome, budget, thread: Some(thread) }
+        Self { name, batches, outcome, budget, thread: Some(thread) }
     }
 
     fn drain(&self, mut give: impl FnMut(Batch)) -> ProducerState {
@@ -160,8 +161,10 @@ impl Producer {
         self.batches.try_iter().for_each(&mut give);
         match outcome {
             Ok(Ok(())) => ProducerState::Ended,
-            Ok(Err(message)) => ProducerState::Failed(message),
-            Err(TryRecvError::Disconnected) => ProducerState::Failed(Panicked.to_string()),
+            Ok(Err(fault)) => ProducerState::Failed(fault),
+            Err(TryRecvError::Disconnected) => {
+                ProducerState::Failed(Fault::of(self.name, &Panicked))
+            }
             Err(TryRecvError::Empty) => ProducerState::Running,
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, HasOrigin, Origin};
 
 /// The operator name of faults that the cluster itself raises.
 pub const NAME: &str = "cluster";
@@ -93,4 +93,21 @@ pub enum ClusterError {
     /// A process was lost: it was killed, or its machine or the network failed.
     #[error(transparent)]
     Lost(Fault),
+}
+
+impl HasOrigin for ClusterError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Address { .. }
+            | Self::Hosts { .. }
+            | Self::Process { .. }
+            | Self::Mismatch { .. } => Origin::User,
+            Self::Read { .. }
+            | Self::Listen { .. }
+            | Self::Missing { .. }
+            | Self::Connection { .. }
+            | Self::System { .. } => Origin::Environment,
+            Self::Fault(fault) | Self::Lost(fault) => fault.origin,
+        }
+    }
 }

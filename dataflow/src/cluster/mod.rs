@@ -35,7 +35,7 @@ use self::connect::{Peer, connect};
 use self::control::ControlConnections;
 use self::run_state::RunState;
 use crate::clock::WallClock;
-use crate::fault::Fault;
+use crate::fault::{Fault, Origin};
 
 /// The default time that processes wait for each other at the start.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -245,8 +245,10 @@ fn join_workers<R: Send + 'static>(
         let lost = run_state.is_lost();
         return Err(if lost { ClusterError::Lost(fault) } else { ClusterError::Fault(fault) });
     }
-    let unwound =
-        |reason| ClusterError::Fault(Fault::new(NAME, format!("a worker panicked: {reason}")));
+    let unwound = |reason| {
+        let message = format!("a worker panicked: {reason}");
+        ClusterError::Fault(Fault::new(NAME, Origin::Program, message))
+    };
     results
         .into_iter()
         .map(|result| result.map_err(unwound)?.map_err(ClusterError::Fault))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::NAME;
 use super::hosts::Hosts;
-use crate::fault::Fault;
+use crate::fault::{Fault, Origin};
 use crate::step::Step;
 use crate::watchdog::{self, ProgressCounter, Watchdog, WorkerProgress};
 
@@ -142,7 +142,7 @@ impl RunState {
         let message = format!("{} was lost at step {}: {why}", hosts.name(process), step.ordinal());
         let mut state = self.state();
         state.lost |= state.fault.is_none();
-        self.end(state, Fault::new(NAME, message), true);
+        self.end(state, Fault::new(NAME, Origin::Environment, message), true);
     }
 
     /// Returns `true` if the run failed because a process was lost.
@@ -237,7 +237,7 @@ impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let message = format!("{} panicked", self.run_state.worker(self.worker));
-            self.run_state.fail(Fault::new(NAME, message));
+            self.run_state.fail(Fault::new(NAME, Origin::Program, message));
         }
     }
 }

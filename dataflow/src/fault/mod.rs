@@ -4,6 +4,7 @@
 //! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping the capability on an error
 //! would lose data silently. A panic is a bug and stops the process, because the peers of a worker that unwinds would wait forever.
 
+mod origin;
 pub(crate) mod record;
 
 use std::cell::RefCell;
@@ -15,6 +16,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
+pub use self::origin::{HasOrigin, Origin, UnknownOrigin, WithOrigin};
 pub use self::record::Fault;
 use crate::batch::{Batch, BatchStream};
 use crate::exit::exit_now;
@@ -32,6 +34,9 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
         &schema::ERRORS,
         vec![
             Arc::new(faults.iter().map(|fault| Some(&fault.operator)).collect::<StringArray>()),
+            Arc::new(
+                faults.iter().map(|fault| Some(fault.origin.as_str())).collect::<StringArray>(),
+            ),
             Arc::new(
                 faults
                     .iter()
@@ -119,11 +124,14 @@ fn each(name: &'static str, errors: BatchStream<'_>, mut tell: impl FnMut(Fault)
 
 fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
     let (operators, messages) = (batch.text(column::OPERATOR), batch.text(column::MESSAGE));
+    let origins = batch.text(column::ORIGIN);
     let (prompts, samples) =
         (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::SAMPLE));
     (0..batch.num_rows()).map(move |row| Fault {
         step: Some(step),
         operator: operators.value(row).to_owned(),
+        // Only this module writes the column.
+        origin: origins.value(row).parse().unwrap_or(Origin::Program),
         prompt: prompts.is_valid(row).then(|| PromptId(prompts.value(row))),
         sample: samples.is_valid(row).then(|| samples.value(row)),
         message: messages.value(row).to_owned(),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::origin::{HasOrigin, Origin};
 use crate::step::{PromptId, Step};
 
 /// An error with its location.
@@ -13,6 +14,8 @@ pub struct Fault {
     pub step: Option<Step>,
     /// The operator that failed.
     pub operator: String,
+    /// The origin of the error.
+    pub origin: Origin,
     /// The prompt concerned, if any.
     pub prompt: Option<PromptId>,
     /// The sample concerned, if any.
@@ -24,14 +27,21 @@ pub struct Fault {
 impl Fault {
     /// Creates a fault that concerns no particular prompt.
     #[must_use]
-    pub fn new(operator: &str, message: impl Into<String>) -> Self {
+    pub fn new(operator: &str, origin: Origin, message: impl Into<String>) -> Self {
         Self {
             step: None,
             operator: operator.to_owned(),
+            origin,
             prompt: None,
             sample: None,
             message: message.into(),
         }
+    }
+
+    /// Creates the fault of an operator from an error.
+    #[must_use]
+    pub fn of(operator: &str, error: &(impl HasOrigin + ?Sized)) -> Self {
+        Self::new(operator, error.origin(), error.to_string())
     }
 
     /// Sets the response that the fault concerns.
@@ -59,3 +69,9 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+impl HasOrigin for Fault {
+    fn origin(&self) -> Origin {
+        self.origin
+    }
+}

@@ -16,7 +16,7 @@ use super::plan::{OnError, SnapshotPlan};
 use super::store::{Committed, SnapshotStore};
 use crate::batch::{Batch, BatchStream};
 use crate::bridge::Reply;
-use crate::fault::{Fault, faults_batch};
+use crate::fault::{Fault, Origin, faults_batch};
 use crate::operator::{Operator, Output};
 use crate::route::to_first;
 use crate::schema;
@@ -61,7 +61,7 @@ struct CommitInFlight {
 }
 
 /// The reason why there is no snapshot, and the way to handle it.
-type CommitFailure = (String, OnError);
+type CommitFailure = (Fault, OnError);
 
 type CommitResult = Result<Committed, CommitFailure>;
 
@@ -215,11 +215,12 @@ impl Committer {
             let message = format!(
                 "expected {expected} parts, found {found}: `{operator}` on worker {worker} reported no part, or is not registered"
             );
-            return Err((message, OnError::Fail));
+            return Err((Fault::new(NAME, Origin::Program, message), OnError::Fail));
         }
         let outcomes = parts.into_values().map(|part| part.outcome);
         let records: Result<Vec<_>, _> = outcomes.filter_map(Result::transpose).collect();
-        records.map_err(|message| (message, self.plan.on_error))
+        let fault = |message| (Fault::new(NAME, Origin::Environment, message), self.plan.on_error);
+        records.map_err(fault)
     }
 
     /// Reports the results of the commits that have finished.
@@ -228,26 +229,26 @@ impl Committer {
         let (plan, writer, committed) = (&self.plan, &self.writer, &mut self.committed);
         self.running.retain(|running| {
             let Some(outcome) = running.reply.poll() else { return true };
-            let outcome = outcome.unwrap_or_else(|lost| Err((lost.to_string(), OnError::Fail)));
+            let outcome =
+                outcome.unwrap_or_else(|lost| Err((Fault::of(NAME, &lost), OnError::Fail)));
             writer.end(running.step);
             let [errors, warnings, metrics] = outputs;
             let capabilities = &running.capabilities;
-            let fault = |message| faults_batch(&[Fault::new(NAME, message)]);
             match outcome {
                 Ok(done) => {
                     metrics.give(&capabilities[2], metrics_batch(&done));
                     *committed = Some(done.step);
                     if let Some(error) = done.cleanup_error {
-                        warnings.give(&capabilities[1], fault(error.to_string()));
+                        warnings.give(&capabilities[1], faults_batch(&[Fault::of(NAME, &error)]));
                     }
                 }
-                Err((message, OnError::Warn)) => {
-                    warnings.give(&capabilities[1], fault(message));
+                Err((fault, OnError::Warn)) => {
+                    warnings.give(&capabilities[1], faults_batch(&[fault]));
                     // If the request is rejected (several processes), the next attempt is at the next step of the cadence.
                     let _ = plan.cadence.request().now();
                 }
-                Err((message, OnError::Fail)) => {
-                    errors.give(&capabilities[0], fault(message));
+                Err((fault, OnError::Fail)) => {
+                    errors.give(&capabilities[0], faults_batch(&[fault]));
                     *failed = Some(capabilities.clone());
                 }
             }
@@ -266,24 +267,22 @@ fn commit_or_discard(
     workers: u32,
     on_error: OnError,
 ) -> CommitResult {
-    let commit =
-        |parts| store.commit(step, parts, workers).map_err(|error| (error.to_string(), on_error));
-    let (message, on_error) = match found.and_then(commit) {
+    let fault = |error| (Fault::of(NAME, &error), on_error);
+    let commit = |parts| store.commit(step, parts, workers).map_err(fault);
+    let (fault, on_error) = match found.and_then(commit) {
         Ok(committed) => return Ok(committed),
         Err(failure) => failure,
     };
     if let Err(error @ SnapshotError::Fenced { .. }) = store.fence() {
-        return Err((error.to_string(), OnError::Fail));
+        return Err((Fault::of(NAME, &error), OnError::Fail));
     }
     if on_error == OnError::Warn
         && let Err(error) = store.discard(folder)
     {
-        return Err((
-            format!("{message}; then the removal of its parts failed: {error}"),
-            on_error,
-        ));
+        let message = format!("{}; then the removal of its parts failed: {error}", fault.message);
+        return Err((Fault { message, ..fault }, on_error));
     }
-    Err((message, on_error))
+    Err((fault, on_error))
 }
 
 fn metrics_batch(committed: &Committed) -> Batch {

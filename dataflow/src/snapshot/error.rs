@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::generation::Generation;
+use crate::fault::{HasOrigin, Origin};
 use crate::step::Step;
 
 /// An error of a snapshot.
@@ -77,6 +78,15 @@ impl SnapshotError {
         path: &'a Path,
     ) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { operation, path: path.to_owned(), source }
+    }
+}
+
+impl HasOrigin for SnapshotError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Io { .. } | Self::Unwritten { .. } | Self::Damaged(_) => Origin::Environment,
+            Self::Elsewhere { .. } | Self::Fenced { .. } | Self::NoPart { .. } => Origin::User,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::waits::OperatorWaits;
 use crate::clock::Nanos;
-use crate::fault::record::Fault;
+use crate::fault::{Fault, Origin};
 use crate::step::{PromptId, Step};
 
 /// A wait of one operator for one step.
@@ -48,11 +48,12 @@ impl Stall {
         }
     }
 
-    /// Converts the report to a fault, which is used as a warning or to end the run.
+    /// Converts the report to a fault, which is used as a warning or to end the run. The origin is the environment: of what can block a
+    /// step, a call that hangs is most frequent.
     #[must_use]
     pub fn fault(&self) -> Fault {
         let step = self.waits.iter().map(|wait| wait.step).min();
-        Fault { step, ..Fault::new("watchdog", self.to_string()) }
+        Fault { step, ..Fault::new("watchdog", Origin::Environment, self.to_string()) }
     }
 
     /// Returns the fault that ends a run which was asked to end after its open step.

@@ -82,7 +82,7 @@ pub(super) fn deliver<'scope>(
                         putting.push((capabilities, trainer.put_sum(step, sum, wake.clone())));
                     }
                     Err(error) => {
-                        let fault = Fault::new(NAME, error.to_string());
+                        let fault = Fault::of(NAME, &error);
                         errors.give(&capabilities.errors, faults_batch(&[fault]));
                         failed.push(capabilities);
                     }
@@ -96,7 +96,7 @@ pub(super) fn deliver<'scope>(
                         metrics.give(&capabilities.metrics, metrics_batch(&measured));
                     }
                     Some(Err(error)) => {
-                        let fault = Fault::new(NAME, error.to_string());
+                        let fault = Fault::of(NAME, &error);
                         errors.give(&capabilities.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);

@@ -62,7 +62,7 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
                         }
                     }
                     Err(error) => {
-                        let fault = Fault::new(NAME, error.to_string());
+                        let fault = Fault::of(NAME, &error);
                         errors.give(&capabilities.errors, faults_batch(&[fault]));
                         // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);

@@ -78,7 +78,7 @@ pub(super) fn take<'scope>(
                     taker.keep(step, open);
                 }
                 Some((open, _, Err(error))) => {
-                    let fault = Fault::new(NAME, error.to_string());
+                    let fault = Fault::of(NAME, &error);
                     errors.give(&open.capabilities.errors, faults_batch(&[fault]));
                     // Keep the capabilities: the step must not complete.
                     taker.failed = Some(open);

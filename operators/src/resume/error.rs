@@ -1,6 +1,7 @@
 //! The error of a run that cannot be resumed.
 
 use rollpacker_dataflow::BoxError;
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
 use rollpacker_dataflow::snapshot::SnapshotError;
 use rollpacker_dataflow::step::Step;
 
@@ -32,4 +33,13 @@ pub enum ResumeError {
         /// The reason for the rejection.
         reason: BoxError,
     },
+}
+
+impl HasOrigin for ResumeError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Snapshot(error) => error.origin(),
+            Self::Layout { .. } | Self::Refused { .. } => Origin::User,
+        }
+    }
 }

@@ -67,7 +67,7 @@ impl<'scope> Resumable<'scope> {
     #[must_use]
     pub fn errors(&self, scope: Scope<'scope, Step>) -> BatchStream<'scope> {
         match self.unreadable.borrow().as_ref() {
-            Some(error) => fault_stream(scope, Fault::new("resume", error.to_string())),
+            Some(error) => fault_stream(scope, Fault::of("resume", error)),
             None => empty(scope),
         }
     }

@@ -20,7 +20,7 @@ use arrow::array::{BooleanArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, fault_stream, faults_batch};
+use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema;
@@ -180,6 +180,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
 fn too_late() -> Fault {
     Fault::new(
         NAME,
+        Origin::User,
         "the schedule decides by rewards, but responses are scored only after the round is over: \
          score responses as they end, or choose a schedule that does not decide by rewards",
     )

@@ -1,6 +1,6 @@
 //! Errors of rewards that do not end the run.
 
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, HasOrigin};
 use rollpacker_stages::reward::{MOST_TOLERATED, OnError, RewardError};
 
 use super::tally::Tally;
@@ -30,7 +30,8 @@ pub(crate) fn error_effect(
     let kind = error.kind.as_str();
     let warning = tally.error(error).then(|| {
         let more = format!("further ones of the step are counted in `reward/errors/{kind}`");
-        Fault::new(operator, format!("{}; {consequence}; {more}", describe(error, source)))
+        let message = format!("{}; {consequence}; {more}", describe(error, source));
+        Fault::new(operator, error.origin(), message)
     });
     Some(ErrorEffect { value, warning })
 }

@@ -8,7 +8,7 @@ use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Panicked, Tasks};
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, HasOrigin};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
@@ -218,7 +218,7 @@ impl<L: TimeLimit> Scorer<L> {
     /// Returns the responses whose scoring has ended, and the faults that end the run.
     pub(super) fn arrived(&mut self) -> (Vec<FinishedScore>, Vec<(&Capability<Step>, Fault)>) {
         let mut arrived = Vec::new();
-        let (mut messages, known) = (Vec::new(), self.failed.len());
+        let (mut faults, known) = (Vec::new(), self.failed.len());
         while let Some((id, outcome)) = self.tasks.try_next() {
             let pending =
                 self.pending.remove(&id).expect("invariant: a cancelled call does not answer");
@@ -226,27 +226,25 @@ impl<L: TimeLimit> Scorer<L> {
                 Ok((score, executions, warning)) => {
                     arrived.push(FinishedScore { pending, score, executions, warning });
                 }
-                Err(message) => {
-                    messages.push(message);
+                Err(fault) => {
+                    faults.push(fault);
                     self.failed.push(pending);
                 }
             }
         }
-        let faults = self.failed[known..].iter().zip(messages).map(|(pending, message)| {
-            let fault = Fault::new(NAME, message).about(pending.id.prompt, pending.id.sample);
-            (&pending.capabilities.errors, fault)
-        });
-        (arrived, faults.collect())
+        let failed = self.failed[known..].iter().map(|pending| &pending.capabilities.errors);
+        (arrived, failed.zip(faults).collect())
     }
 
-    /// Returns the score of a response, its executions, and a warning; or the message of an error that ends the run.
+    /// Returns the score of a response, its executions, and a warning; or the fault that ends the run.
     fn settle(
         &mut self,
         pending: &Pending,
         outcome: Result<Outcome, Panicked>,
-    ) -> Result<(ScoreRow, Vec<Execution>, Option<Fault>), String> {
+    ) -> Result<(ScoreRow, Vec<Execution>, Option<Fault>), Fault> {
+        let about = |fault: Fault| fault.about(pending.id.prompt, pending.id.sample);
         let ScorerConfig { router, limit, .. } = &mut self.rules;
-        let (result, timing) = outcome.map_err(|lost| lost.to_string())?;
+        let (result, timing) = outcome.map_err(|lost| about(Fault::of(NAME, &lost)))?;
         let told = pending.context.take_metrics();
         self.tallies.with(pending.id.step, |tally| tally.tell(told));
         let row = ScoreRow::new();
@@ -266,9 +264,10 @@ impl<L: TimeLimit> Scorer<L> {
                 let count =
                     |tally: &mut Tally| error_effect((&error, source), on_error, NAME, tally);
                 let effect = self.tallies.with(pending.id.step, count);
-                let effect = effect
-                    .ok_or_else(|| describe_last(&error, source, router.on_error_of(source)))?;
-                let about = |fault: Fault| fault.about(pending.id.prompt, pending.id.sample);
+                let effect = effect.ok_or_else(|| {
+                    let message = describe_last(&error, source, router.on_error_of(source));
+                    about(Fault::new(NAME, error.origin(), message))
+                })?;
                 let row = row.with_error(&error, effect.value, timing);
                 Ok((row, Vec::new(), effect.warning.map(about)))
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, Origin, faults_batch};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
@@ -71,7 +71,7 @@ pub(crate) struct RolloutDriver {
     /// `true` after a failure. The capabilities of all open steps are then kept.
     failed: bool,
     /// A failure that was not reported yet because no step was open.
-    unreported_failure: Option<String>,
+    unreported_failure: Option<Fault>,
 }
 
 impl RolloutDriver {
@@ -128,7 +128,7 @@ impl RolloutDriver {
     pub(crate) fn race_in_lockstep(&mut self, worker: usize) {
         match self.engine.lockstep() {
             Some(_) => self.notices = Some(Notices::new(worker)),
-            None => self.fail(NO_LOCKSTEP.to_owned()),
+            None => self.fail(Fault::new("rollout", Origin::User, NO_LOCKSTEP)),
         }
     }
 
@@ -328,24 +328,23 @@ impl RolloutDriver {
                     }
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);
                 }
-                RolloutEvent::Failed(error) => self.fail(error.to_string()),
+                RolloutEvent::Failed(error) => self.fail(Fault::of("rollout", &error)),
             }
         }
     }
 
-    fn fail(&mut self, message: String) {
+    fn fail(&mut self, fault: Fault) {
         if !std::mem::replace(&mut self.failed, true) {
-            self.unreported_failure = Some(message);
+            self.unreported_failure = Some(fault);
         }
     }
 
     /// Reports a failure at the first open step. The capabilities are kept, so that no frontier passes the failed step.
     fn report_failure(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if let Some(under_way) = self.steps.values().next()
-            && let Some(message) = self.unreported_failure.take()
+            && let Some(fault) = self.unreported_failure.take()
         {
-            let faults = faults_batch(&[Fault::new("rollout", message)]);
-            give(Port::Errors, under_way.capability(Port::Errors), faults);
+            give(Port::Errors, under_way.capability(Port::Errors), faults_batch(&[fault]));
         }
     }
 

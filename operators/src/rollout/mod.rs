@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, fault_stream};
+use rollpacker_dataflow::fault::{Fault, Origin, fault_stream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
@@ -224,6 +224,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
 fn unsaved_fault() -> Fault {
     Fault::new(
         "placement",
+        Origin::User,
         "the placement policy has no state that can be saved in a snapshot: implement `save` and `restore` for it, or train without snapshots",
     )
 }

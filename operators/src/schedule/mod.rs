@@ -60,6 +60,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
@@ -185,6 +186,8 @@ pub enum Decision {
     Finish,
     /// The open round cannot be completed as configured, and the run ends with this error. No decision follows.
     Fail {
+        /// The origin of the failure.
+        origin: Origin,
         /// The error message, which names the configuration key at fault.
         message: String,
     },
@@ -211,7 +214,7 @@ impl fmt::Display for Decision {
                 write!(f, "close {step} (queue {}, age {})", queue.length, queue.age)
             }
             Self::Finish => f.write_str("finish"),
-            Self::Fail { message } => write!(f, "fail ({message})"),
+            Self::Fail { message, .. } => write!(f, "fail ({message})"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, fault_stream, faults_batch};
+use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -323,6 +323,7 @@ fn ends_before(step: Step, ends: impl Fn(Step) -> bool) -> bool {
 fn unsaved_fault() -> Fault {
     Fault::new(
         "schedule",
+        Origin::User,
         "the schedule cannot be saved in a snapshot: implement `save` and `restore` for it, or train without snapshots",
     )
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, Origin};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::rollout::Policy;
@@ -67,6 +67,6 @@ impl PublishedPolicies {
     /// Returns once the fault that replicas differ. The capabilities of their step are kept, so that no frontier marks it as complete.
     pub(super) fn take_fault(&mut self) -> Option<(&OpenStep, Fault)> {
         let (open, message) = self.diverged.as_mut().filter(|(_, message)| !message.is_empty())?;
-        Some((open, Fault::new("schedule", std::mem::take(message))))
+        Some((open, Fault::new("schedule", Origin::Program, std::mem::take(message))))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::step::{SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
@@ -185,7 +186,7 @@ impl Rounds {
     /// Decides that the run cannot continue.
     pub(super) fn fail(&mut self, message: String) {
         self.finished = true;
-        self.out.push_back(Decision::Fail { message });
+        self.out.push_back(Decision::Fail { origin: Origin::User, message });
     }
 
     /// Appends a decision that is not one of the open round's own.

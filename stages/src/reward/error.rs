@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
+
 use crate::secret::redact;
 
 /// The reason why a response could not be scored. It is never replaced by a silent 0: errors are counted, and [`OnError`] configures their
@@ -59,6 +61,15 @@ impl fmt::Display for ErrorKind {
             Self::Timeout => "timed out",
             Self::NotApplicable => "is not applicable",
         })
+    }
+}
+
+impl HasOrigin for RewardError {
+    fn origin(&self) -> Origin {
+        match self.kind {
+            ErrorKind::Retryable | ErrorKind::Timeout => Origin::Environment,
+            ErrorKind::Fatal | ErrorKind::NotApplicable => Origin::User,
+        }
     }
 }
 

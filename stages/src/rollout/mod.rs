@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
 
@@ -167,6 +168,16 @@ pub enum RolloutEvent {
     Completed(Completion),
     /// The engine has failed; no more events follow.
     Failed(RolloutError),
+}
+
+impl HasOrigin for RolloutError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::PromptTooLong { .. } | Self::Placement { .. } => Origin::User,
+            Self::Load { .. } | Self::Unavailable { .. } => Origin::Environment,
+            Self::Resume { .. } | Self::Violation(_) | Self::Engine { .. } => Origin::Program,
+        }
+    }
 }
 
 /// The reason why an engine failed or rejected a command.

@@ -8,6 +8,7 @@ mod partial;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 
 use crate::rollout::Policy;
@@ -138,6 +139,17 @@ pub enum TrainError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+}
+
+impl HasOrigin for TrainError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::NotFinite { .. } | Self::Objective(_) | Self::Unsupported { .. } => Origin::User,
+            Self::Partial(error) => error.origin(),
+            Self::State(_) | Self::File(_) | Self::Write { .. } => Origin::Environment,
+            Self::NoExamples | Self::Sequence { .. } | Self::Backend { .. } => Origin::Program,
+        }
+    }
 }
 
 impl TrainError {

@@ -4,6 +4,7 @@
 //! all replicas. All replicas then divide by the same denominator and apply the same update. Nothing is averaged, so shards may be uneven
 //! or empty.
 
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
 use rollpacker_dataflow::step::PromptId;
 
 use super::fixed;
@@ -78,6 +79,15 @@ pub enum PartialError {
         /// The first sample.
         sample: u32,
     },
+}
+
+impl HasOrigin for PartialError {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::OutOfRange => Origin::User,
+            _ => Origin::Program,
+        }
+    }
 }
 
 impl Default for Numbers {

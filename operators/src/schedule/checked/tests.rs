@@ -90,7 +90,7 @@ fn failure(first: usize, decisions: impl IntoIterator<Item = Decision>) -> Strin
     let mut checked = checked(first, decisions);
     (0..2).for_each(|sample| checked.on(Nanos(1), ended(sample)));
     let last = std::iter::from_fn(|| checked.poll()).last();
-    let Some(Decision::Fail { message }) = last else { panic!("no failure: {last:?}") };
+    let Some(Decision::Fail { message, .. }) = last else { panic!("no failure: {last:?}") };
     assert_eq!(checked.poll(), None, "nothing follows a failure");
     message.strip_prefix("the schedule violates its contract: ").expect("a violation").to_owned()
 }

@@ -1,5 +1,6 @@
 //! The curriculum of a driver: which prompts the schedule receives, and what is recorded of its groups.
 
+use rollpacker_dataflow::fault::{Fault, Origin};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::train::Metrics;
@@ -38,7 +39,7 @@ impl ScheduleDriver {
                 Ok(Some(GateOutput::Drawn(offer))) => Event::Prompt(offer),
                 Ok(Some(GateOutput::End)) => Event::EndOfPrompts,
                 Err(skipped) => {
-                    self.failure = Some(skipped.to_string());
+                    self.failure = Some(Fault::new("schedule", Origin::User, skipped.to_string()));
                     return false;
                 }
             };

@@ -71,7 +71,7 @@ pub(super) struct ScheduleDriver {
     /// The prompts whose texts were sent in the open round, with the workers that have them.
     texts_sent: BTreeSet<(PromptId, u32)>,
     /// The error that ends the run, until it is reported.
-    failure: Option<String>,
+    failure: Option<Fault>,
     spread: PromptAffinity,
 }
 
@@ -256,7 +256,9 @@ impl ScheduleDriver {
                     self.finished = true;
                     self.stop.complete();
                 }
-                Decision::Fail { message } => self.failure = Some(message.clone()),
+                Decision::Fail { origin, message } => {
+                    self.failure = Some(Fault::new("schedule", *origin, message));
+                }
                 _ => {}
             }
             self.record(&next);
@@ -363,9 +365,9 @@ impl ScheduleDriver {
         }
         let round = self.round.and_then(|(step, _)| self.open.get(&step));
         if let Some(open) = round.or_else(|| self.open.values().next())
-            && let Some(message) = self.failure.take()
+            && let Some(fault) = self.failure.take()
         {
-            tell(open, Fault::new("schedule", message));
+            tell(open, fault);
         }
     }
 

@@ -73,7 +73,7 @@ fn decisions(log: &[Entry]) -> Vec<&Decision> {
 fn check_end(log: &[Entry]) -> Result<(), Nonconformance> {
     match decisions(log).last() {
         Some(Decision::Finish) => Ok(()),
-        Some(Decision::Fail { message }) => Err(Nonconformance::new(CONTRACT, message)),
+        Some(Decision::Fail { message, .. }) => Err(Nonconformance::new(CONTRACT, message)),
         last => {
             let last = last.map_or("none".to_owned(), ToString::to_string);
             Err(Nonconformance::new(ENDS, format!("the last decision is {last}")))

@@ -447,7 +447,7 @@ impl Play {
                 self.policies.push_back(next);
             }
             Decision::Finish => self.finished = true,
-            Decision::Fail { message } => panic!("{message}"),
+            Decision::Fail { message, .. } => panic!("{message}"),
             Decision::Defer { .. } => {}
         }
     }

@@ -66,7 +66,7 @@ impl Oracle {
             }
             Decision::Close { step, queue } => self.close(past, *step, *queue),
             Decision::Finish => self.finish(past),
-            Decision::Fail { message } => panic!("these schedules do not fail: {message}"),
+            Decision::Fail { message, .. } => panic!("these schedules do not fail: {message}"),
         }
     }
 

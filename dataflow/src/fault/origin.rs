@@ -1,0 +1,137 @@
+//! The origin of an error: who can mend its cause, and whether a retry can help.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::BoxError;
+use crate::bridge::{CallError, Panicked};
+
+/// The origin of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// The user's input: a setting, the data, the model, or a stage that cannot do what the settings ask for. The same input fails again.
+    User,
+    /// The surroundings of the process: files and disks, memory, the network, servers, other processes. A retry can help.
+    Environment,
+    /// This program, or a stage that violates its contract. Also errors of unknown origin, such as those of libtorch.
+    Program,
+}
+
+impl Origin {
+    /// All origins.
+    pub const ALL: [Self; 3] = [Self::User, Self::Environment, Self::Program];
+
+    /// Returns the name of the origin: `user`, `environment` or `program`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Environment => "environment",
+            Self::Program => "program",
+        }
+    }
+
+    /// Returns `true` if another attempt with the same input can succeed.
+    #[must_use]
+    pub fn retry_can_help(self) -> bool {
+        self == Self::Environment
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The text is not the name of an origin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected `user`, `environment` or `program`, found `{0}`")]
+pub struct UnknownOrigin(String);
+
+impl FromStr for Origin {
+    type Err = UnknownOrigin;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOrigin> {
+        let named = Self::ALL.into_iter().find(|origin| origin.as_str() == text);
+        named.ok_or_else(|| UnknownOrigin(text.to_owned()))
+    }
+}
+
+/// An error that knows its origin.
+///
+/// # Example
+/// ```
+/// use rollpacker_dataflow::fault::{Fault, HasOrigin, Origin};
+///
+/// #[derive(Debug, thiserror::Error)]
+/// enum JudgeError {
+///     #[error("the judge is busy")]
+///     Busy,
+///     #[error("option `judge`: expected a URL, found `{0}`")]
+///     Url(String),
+/// }
+///
+/// impl HasOrigin for JudgeError {
+///     fn origin(&self) -> Origin {
+///         match self {
+///             Self::Busy => Origin::Environment,
+///             Self::Url(_) => Origin::User,
+///         }
+///     }
+/// }
+///
+/// let fault = Fault::of("judge", &JudgeError::Busy);
+/// assert!(fault.origin.retry_can_help());
+/// assert_eq!(Fault::of("judge", &JudgeError::Url("x".into())).origin, Origin::User);
+/// ```
+pub trait HasOrigin: fmt::Display {
+    /// Returns the origin of the error.
+    fn origin(&self) -> Origin;
+}
+
+/// An error with its origin, for results of type [`BoxError`].
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct WithOrigin {
+    origin: Origin,
+    error: BoxError,
+}
+
+impl<E: HasOrigin + std::error::Error + Send + Sync + 'static> From<E> for WithOrigin {
+    fn from(error: E) -> Self {
+        Self { origin: error.origin(), error: error.into() }
+    }
+}
+
+/// The origin of a [`WithOrigin`]. Other errors count as the user's, because only functions of users return errors of any type.
+impl HasOrigin for BoxError {
+    fn origin(&self) -> Origin {
+        self.downcast_ref::<WithOrigin>().map_or(Origin::User, |error| error.origin)
+    }
+}
+
+impl HasOrigin for Infallible {
+    fn origin(&self) -> Origin {
+        match *self {}
+    }
+}
+
+impl HasOrigin for Panicked {
+    fn origin(&self) -> Origin {
+        Origin::Program
+    }
+}
+
+impl<E: HasOrigin + std::error::Error> HasOrigin for CallError<E> {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Failed(error) => error.origin(),
+            Self::Panicked(error) => error.origin(),
+        }
+    }
+}
