@@ -32,6 +32,9 @@ pub struct EngineContext {
     /// [`load`](rollpacker_stages::rollout::RolloutEngine::load) names, as tensors by their Hugging Face names. Unused with a trainer that
     /// publishes elsewhere.
     pub weights: WeightStore,
+    /// Tokens of the first training prompts, one prompt after the other, for checks of an engine on text like that of the run: at most
+    /// [`EXAMPLE_TOKENS`](Self::EXAMPLE_TOKENS). Empty for the torch engine and for validation.
+    pub example: Vec<i32>,
     /// The device of this worker's models.
     pub device: Device,
     /// The settings of the recipe.
@@ -42,6 +45,11 @@ pub struct EngineContext {
     pub(crate) replay: Option<Lengths>,
     /// The models that the torch engine hosts.
     pub(crate) guests: Guests,
+}
+
+impl EngineContext {
+    /// The maximum length of [`example`](Self::example) in tokens.
+    pub const EXAMPLE_TOKENS: usize = 96;
 }
 
 /// The use of an engine.

@@ -28,11 +28,11 @@ pub(super) const VLLM: About =
 pub(super) const SGLANG: About =
     About::new(&[], "SGLang servers over HTTP; not run against a live server yet", "SGLang 0.5");
 
-/// The text that the canary scores: ordinary language, code and numbers.
+/// The text that the canary scores if the training prompts are too short: ordinary language, code and numbers.
 const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5 + 7 = 16. \
     def add(a, b):\n    return a + b\n";
-/// The maximum number of tokens of the canary.
-const CANARY_TOKENS: usize = 48;
+/// The number of tokens below which another text is scored.
+const FEW_TOKENS: usize = 24;
 
 /// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers` and `server_timeout` are also keys of `[rollout]`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -175,7 +175,7 @@ fn config(
             ..Limits::default()
         },
         canary: CanaryConfig {
-            tokens: canary_tokens(context, CANARY_TOKENS.min(longest - 1)),
+            tokens: canary_tokens(context, longest - 1),
             max_kl: options.canary_max_kl,
             max_difference: options.canary_max_difference,
         },
@@ -184,14 +184,24 @@ fn config(
     }
 }
 
-/// Returns the first `most` tokens of the canary's text. If the tokenizer cannot represent it, returns tokens from all of its vocabulary.
+/// Returns at most `most` tokens for the canary: of training prompts, of a fixed text, or of all of the vocabulary, the first that is not
+/// short.
+///
+/// Training prompts come first, because scores of text unlike anything in training move a lot with rounding and with each update: 48
+/// unknown tokens differed by 0.13 nats in half precision, the prompts of the built-in task by 0.03.
 fn canary_tokens(context: &EngineContext, most: usize) -> Vec<i32> {
-    let mut tokens = context.tokenizer.encode(CANARY).unwrap_or_default();
-    if tokens.len() < most.min(CANARY_TOKENS / 2) {
-        let vocabulary = i32::try_from(context.tokenizer.vocab_size()).unwrap_or(1).max(1);
-        tokens = (0..CANARY_TOKENS as i32).map(|at| (at * 7919 + 3) % vocabulary).collect();
+    let is_short = |tokens: &[i32]| tokens.len() < most.min(FEW_TOKENS);
+    let mut tokens = context.example.clone();
+    if is_short(&tokens) {
+        tokens = context.tokenizer.encode(CANARY).unwrap_or_default();
     }
-    tokens.truncate(most.max(2));
+    if is_short(&tokens) {
+        let vocabulary = i32::try_from(context.tokenizer.vocab_size()).unwrap_or(1).max(1);
+        tokens = (0..EngineContext::EXAMPLE_TOKENS as i32)
+            .map(|at| (at * 7919 + 3) % vocabulary)
+            .collect();
+    }
+    tokens.truncate(most.clamp(2, EngineContext::EXAMPLE_TOKENS));
     tokens
 }
 

@@ -8,6 +8,7 @@ use rollpacker_torch::rollout::guests::Guests;
 
 use super::shared_inputs::SharedInputs;
 use crate::engines::{EngineContext, EnginePurpose, EngineSettings};
+use crate::prompts::OverlongPrompts;
 use crate::recipe::Recipe;
 
 impl SharedInputs {
@@ -16,7 +17,13 @@ impl SharedInputs {
         let lengths = self.recipe.raw.rollout.replay_lengths.as_deref();
         let replay = lengths.map(Lengths::read).transpose()?;
         let context = self.engine_context(EnginePurpose::Training, sampling(&self.recipe));
-        Ok(EngineContext { replay, guests: self.guests.clone(), ..context })
+        let example = if self.engine.is_torch() {
+            Vec::new()
+        } else {
+            let reader = self.reader(self.train_data.clone(), OverlongPrompts::default());
+            reader.first_tokens(EngineContext::EXAMPLE_TOKENS)?
+        };
+        Ok(EngineContext { replay, example, guests: self.guests.clone(), ..context })
     }
 
     /// Returns the inputs of an engine for validation that samples by `sampling`.
@@ -36,6 +43,7 @@ impl SharedInputs {
             device: self.device,
             settings: EngineSettings { sampling, ..settings(&self.recipe) },
             clock: self.stages.clock.clone(),
+            example: Vec::new(),
             replay: None,
             guests: Guests::default(),
         }
