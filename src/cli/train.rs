@@ -24,7 +24,7 @@ use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
 use crate::snapshots::{self, ResumeFrom, ResumeFromError, RunSnapshots};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, warnings};
 use crate::terminal;
 
 /// Train a model by reinforcement learning on a prompt dataset.
@@ -189,6 +189,7 @@ pub(super) fn train(
     stop: &Stop,
 ) -> anyhow::Result<TrainingReport> {
     let (prompts, telemetry) = (session.prompts(), Telemetry::from_env()?);
+    warnings::print();
     let run = match &snapshots.restored {
         None => RunReporter::start(recipe, prompts, telemetry, stop.clone())?,
         Some(restored) => RunReporter::resume(recipe, prompts, telemetry, stop.clone(), restored)?,

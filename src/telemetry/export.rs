@@ -161,6 +161,9 @@ fn subscribe(provider: &SdkTracerProvider) -> Result<(), TelemetryError> {
         .with_target(false)
         .with_tracked_inactivity(false)
         .with_filter(ours);
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer))?;
+    let subscriber = tracing_subscriber::registry().with(layer);
+    #[cfg(feature = "cli")]
+    let subscriber = subscriber.with(super::warnings::layer());
+    tracing::subscriber::set_global_default(subscriber)?;
     Ok(())
 }

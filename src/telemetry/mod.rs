@@ -2,7 +2,7 @@
 //!
 //! Each step is one trace: the span `step` with a child span per stage, as `rollpacker_dataflow::telemetry` opens and closes them. The
 //! metrics of each step are exported as gauges. Exports run on their own threads. A slow or absent collector never delays the run; it only
-//! loses data, which [`Telemetry::shutdown`] counts. Without the variables there is no thread, no subscriber and no exporter.
+//! loses data, which [`Telemetry::shutdown`] counts. Without the variables there is no thread and no exporter.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -36,6 +36,8 @@ mod loss_counter;
 mod metrics;
 #[cfg(not(feature = "otlp"))]
 mod no_export;
+#[cfg(feature = "cli")]
+pub(crate) mod warnings;
 
 pub use self::error::TelemetryError;
 #[cfg(feature = "otlp")]

@@ -44,8 +44,13 @@ default_local_dir = "run"
 
 impl Workplace {
     pub(crate) fn new(recipe: &str) -> Self {
+        Self::with_rows(recipe, 96)
+    }
+
+    /// Creates a workplace with this many rows of data.
+    pub(crate) fn with_rows(recipe: &str, rows: u64) -> Self {
         let place = Self { folder: tempfile::tempdir().expect("a folder") };
-        let chain = generate::ChainConfig { rows: 96, validation_rows: 4, ..Default::default() };
+        let chain = generate::ChainConfig { rows, validation_rows: 4, ..Default::default() };
         generate::generate(&chain, &place.path("data"), WriteOptions::default()).expect("data");
         fresh_model(&place.path("model"));
         fs::write(place.path("recipe.toml"), recipe).expect("written");

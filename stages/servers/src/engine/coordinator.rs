@@ -127,8 +127,6 @@ impl Coordinator {
 
     /// Fails if no server was in rotation for too long.
     fn check_rotation(&mut self) {
-        let ready = self.members.iter().filter(|member| member.is_ready()).count();
-        self.output.shared.measurements.change(|reading| reading.servers_ready = ready as u64);
         if !self.members.iter().all(Member::is_gone) {
             self.gone_since = None;
             return;

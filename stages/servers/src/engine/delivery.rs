@@ -136,8 +136,13 @@ impl Coordinator {
 
     fn rejoin(&mut self, server: usize, brought: Brought) {
         let member = &mut self.members[server];
-        tracing::debug!(server = member.server.name(), figures = %brought.figures, "a server has the weights");
+        let name = member.server.name();
+        if member.is_lost && member.failures > 0 {
+            tracing::warn!(server = name, "an inference server is back in rotation");
+        }
+        tracing::debug!(server = name, figures = %brought.figures, "a server has the weights");
         member.state = MemberState::Ready;
+        member.is_lost = false;
         member.proven = Some(brought.proven);
         // The breaker closes when a response ends, so that a server that only fails to generate is not called at once again and again.
         member.failures = 0;
@@ -145,19 +150,23 @@ impl Coordinator {
         let measurements = &self.output.shared.measurements;
         measurements.record_canary(&brought.figures);
         measurements.record_phases(brought.phases);
+        self.count_servers();
         self.settle_unproven(server);
         self.check_loaded();
     }
 
     fn exclude(&mut self, server: usize, salt: String, fault: Fault) {
         let member = &mut self.members[server];
-        tracing::warn!(server = member.server.name(), %fault, "an inference server is out of rotation");
+        let name = member.server.name();
         self.last_fault = Some(fault.to_string());
         member.breaker.failed();
         member.failures += 1;
-        if !member.is_gone() {
-            self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
+        if member.is_lost {
+            tracing::debug!(server = name, %fault, "an inference server stays out of rotation");
+        } else {
+            tracing::warn!(server = name, %fault, "an inference server is out of rotation");
         }
+        self.lose(server);
         let member = &mut self.members[server];
         member.state = match fault {
             Fault::Canary { .. } => MemberState::Out { salt, fault },
@@ -169,18 +178,36 @@ impl Coordinator {
     pub(super) fn suspect(&mut self, server: usize, fault: String) {
         let member = &mut self.members[server];
         member.breaker.failed();
-        tracing::warn!(
-            server = member.server.name(),
-            fault,
-            "a call to an inference server failed"
-        );
+        let is_in_rotation = matches!(member.state, MemberState::Ready | MemberState::Draining);
+        // One line per failure of a server, not one per response.
+        if is_in_rotation {
+            tracing::warn!(
+                fault,
+                "a call to an inference server failed; responses go on elsewhere"
+            );
+        } else {
+            tracing::debug!(fault, "a call to an inference server failed");
+        }
         self.last_fault = Some(fault);
         self.output.shared.measurements.change(|reading| reading.server_errors += 1);
-        if matches!(member.state, MemberState::Ready | MemberState::Draining) {
-            member.state = MemberState::Suspect;
-            self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
+        if is_in_rotation {
+            self.members[server].state = MemberState::Suspect;
+            self.lose(server);
             self.advance(server);
         }
+    }
+
+    /// Counts a server that leaves the rotation because of a fault.
+    fn lose(&mut self, server: usize) {
+        if !std::mem::replace(&mut self.members[server].is_lost, true) {
+            self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
+        }
+        self.count_servers();
+    }
+
+    fn count_servers(&self) {
+        let servers = self.members.iter().filter(|member| member.is_in_rotation()).count();
+        self.output.shared.measurements.change(|reading| reading.servers_ready = servers as u64);
     }
 
     /// Records the time at which every server in rotation has the wanted weights.

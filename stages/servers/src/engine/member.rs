@@ -57,6 +57,8 @@ pub(super) struct Member {
     pub(super) not_before: Option<Instant>,
     /// The number of errands in a row that failed.
     pub(super) failures: u32,
+    /// `true` after a fault, until the server has weights again that the canary has proven.
+    pub(super) is_lost: bool,
     /// `true` while an errand runs.
     pub(super) has_errand: bool,
     /// Responses that ended with tokens of weights that the canary has not proven yet.
@@ -77,6 +79,7 @@ impl Member {
             load: 0,
             not_before: None,
             failures: 0,
+            is_lost: false,
             has_errand: false,
             unproven: Vec::new(),
         }
@@ -93,6 +96,11 @@ impl Member {
 
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, MemberState::Ready)
+    }
+
+    /// Returns `true` if the server is in rotation. It is also while it loads new weights, unless it left the rotation before.
+    pub(super) fn is_in_rotation(&self) -> bool {
+        !self.is_lost && self.policy.is_some()
     }
 
     /// Returns `true` if the server is neither in rotation nor on the way to it. A server that fails to load again and again is not on the

@@ -41,6 +41,7 @@ pub(super) async fn coordinator(
                 "an inference server does not answer yet"
             );
             member.state = MemberState::Suspect;
+            member.is_lost = true;
         }
         member
     });

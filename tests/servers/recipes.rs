@@ -1,9 +1,6 @@
-//! The engines `vllm` and `sglang` on the command line. Their behaviour with servers is tested in `stages/servers`.
-#![cfg(feature = "servers")]
+//! Recipes with servers that are not there.
 
-mod workplace;
-
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 /// No server listens at this port.
 const DEAD: &str = "rollout.servers=[\"http://127.0.0.1:9\"]";

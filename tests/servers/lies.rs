@@ -1,0 +1,55 @@
+//! Servers that report success for a load and keep their weights.
+
+use super::proxy::{Fault, Gate, LOAD, SCORE};
+use super::world::World;
+
+const LIE: Fault = Fault::Answer {
+    status: "200 OK",
+    header: "content-type: application/json\r\n",
+    body: r#"{"results": [null]}"#,
+};
+
+/// The end of a test after which every load is a lie.
+const ALWAYS: usize = 1000;
+
+#[test]
+fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
+    let world = World::new();
+    let [liar, honest] = &world.proxies;
+    let gate = Gate::default();
+    // The first load is of the weights that the server already has.
+    liar.inject(LOAD, 1, ALWAYS, LIE);
+    // The second step goes on only after the liar had both of its chances, so that its figures are in the metrics of this step.
+    honest.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
+    let mut run = world.spawn(&[]);
+    run.wait_until(|| gate.holds(1));
+    // The call that asks whether the server can generate counts as a score, too.
+    run.wait_until(|| liar.count(LOAD) >= 3 && liar.count(SCORE) >= 4);
+    gate.open();
+    let outcome = world.ended(run);
+    for (metric, expected) in [("canary_reloads", 1.0), ("servers_lost", 1.0)] {
+        let metric = format!("rollout/{metric}");
+        assert_eq!(outcome.of(1, &metric), 0.0, "{metric}");
+        assert_eq!(outcome.of(2, &metric), expected, "{metric}");
+    }
+    assert!(outcome.of(2, "rollout/canary_max") > 1e-4);
+    assert_eq!(outcome.of(2, "rollout/servers_ready"), 1.0);
+    let later = outcome.0.range(2..).flat_map(|(_, step)| &step.responses);
+    assert!(later.clone().all(|row| row.instance == 1), "the liar takes no responses");
+    assert!(outcome.0.range(2..).all(|(step, outcome)| {
+        outcome.responses.iter().flat_map(|row| &row.versions).all(|version| version + 1 == *step)
+    }));
+}
+
+#[test]
+fn a_run_whose_servers_all_lie_ends_in_that_step_with_their_figures() {
+    let world = World::new();
+    world.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, LIE));
+    let end = world.spawn(&[]).end();
+    let urls = world.proxies.each_ref().map(|proxy| proxy.url());
+    let parts =
+        ["cannot load policy v1", "does not use the weights of v1", "canary_kl", "canary_max"];
+    end.assert_failed(&[&parts[..], &urls.each_ref().map(String::as_str)].concat());
+    let metrics = std::fs::read_to_string(world.place.path("run/metrics.jsonl")).unwrap();
+    assert_eq!(metrics.lines().count(), 1, "no step was trained with old weights: {metrics}");
+}

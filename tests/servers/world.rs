@@ -1,0 +1,135 @@
+//! A workplace with two servers, each behind a proxy.
+
+use std::process::Child;
+use std::thread::park_timeout;
+use std::time::Duration;
+
+use super::outcome::Outcome;
+use super::peer::Peer;
+use super::proxy::Proxy;
+use super::workplace::{ProcessEnd, Workplace};
+
+/// The number of prompts in the data.
+pub(crate) const ROWS: u64 = 16;
+/// The number of responses to a prompt.
+pub(crate) const SAMPLES: usize = 4;
+/// The number of prompts of a step.
+pub(crate) const PROMPTS: usize = 4;
+/// The number of steps of an epoch.
+pub(crate) const STEPS: usize = 4;
+
+/// A recipe of one epoch. Each response has at least eight tokens, so that a fault can be in its middle. The learning rate moves the scores of
+/// the canary in each step by far more than rounding.
+pub(crate) const RECIPE: &str = r#"
+[data]
+train_files = "data/train.parquet"
+train_batch_size = 4
+max_prompt_length = 64
+max_response_length = 24
+
+[model]
+path = "model"
+
+[rollout]
+n = 4
+min_response_length = 8
+max_num_seqs = 8
+
+[schedule]
+name = "sync"
+
+[reward.routes]
+"*" = "repetition"
+
+[reward.options.repetition]
+ngram = 1
+
+[actor]
+lr = 1e-3
+threads = 1
+
+[trainer]
+device = "cpu"
+"#;
+
+/// A workplace and its servers.
+pub(crate) struct World {
+    pub(crate) place: Workplace,
+    pub(crate) proxies: [Proxy; 2],
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let place = Workplace::with_rows(RECIPE, ROWS);
+        let peers = [Peer::start(&place), Peer::start(&place)];
+        let proxies = peers.map(|peer| Proxy::start(peer.ready()));
+        Self { place, proxies }
+    }
+
+    /// Starts a run over both servers, in the folder `run`.
+    pub(crate) fn spawn(&self, more: &[&str]) -> Run {
+        let urls = self.proxies.each_ref().map(Proxy::url);
+        let servers = format!("rollout.servers={urls:?}");
+        let args = ["--out", "run", "rollout.engine=vllm", &servers];
+        Run(Some(self.place.training(&[&args[..], more].concat()).spawn().unwrap()))
+    }
+
+    /// Trains over both servers.
+    pub(crate) fn trained(&self, more: &[&str]) -> Outcome {
+        self.ended(self.spawn(more))
+    }
+
+    /// Trains over both servers, and also returns the text on standard error.
+    pub(crate) fn trained_and_printed(&self, more: &[&str]) -> (Outcome, String) {
+        self.ended_and_printed(self.spawn(more))
+    }
+
+    /// Waits for the end of a run that must succeed. Each prompt of the data was trained once, four in each step, and nothing was lost.
+    pub(crate) fn ended(&self, run: Run) -> Outcome {
+        self.ended_and_printed(run).0
+    }
+
+    fn ended_and_printed(&self, run: Run) -> (Outcome, String) {
+        let end = run.end();
+        assert_eq!(end.code, Some(0), "{end:?}");
+        let outcome = Outcome::read(&self.place.path("run"));
+        assert_full(&outcome);
+        (outcome, end.err)
+    }
+}
+
+/// A running trainer. It is killed with the value.
+pub(crate) struct Run(Option<Child>);
+
+impl Run {
+    /// Waits for something that happens while the trainer runs.
+    pub(crate) fn wait_until(&mut self, is_done: impl Fn() -> bool) {
+        while !is_done() {
+            let child = self.0.as_mut().unwrap();
+            if child.try_wait().unwrap().is_some() {
+                panic!("the run ended early: {:?}", ProcessEnd::of(self.0.take().unwrap()));
+            }
+            park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for the end of the trainer.
+    pub(crate) fn end(mut self) -> ProcessEnd {
+        ProcessEnd::of(self.0.take().unwrap())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+fn assert_full(outcome: &Outcome) {
+    assert_eq!(outcome.trained_once(), (0..ROWS).collect::<Vec<_>>());
+    assert_eq!(outcome.sizes(SAMPLES), [PROMPTS; STEPS]);
+    assert!(outcome.rows().all(|row| row.trained && row.tokens >= 8), "no response is lost");
+}
