@@ -162,7 +162,7 @@ fn subscribe(provider: &SdkTracerProvider) -> Result<(), TelemetryError> {
         .with_tracked_inactivity(false)
         .with_filter(ours);
     let subscriber = tracing_subscriber::registry().with(layer);
-    #[cfg(feature = "cli")]
+    #[cfg(all(feature = "cli", feature = "torch"))]
     let subscriber = subscriber.with(super::warnings::layer());
     tracing::subscriber::set_global_default(subscriber)?;
     Ok(())

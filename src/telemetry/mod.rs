@@ -36,7 +36,7 @@ mod loss_counter;
 mod metrics;
 #[cfg(not(feature = "otlp"))]
 mod no_export;
-#[cfg(feature = "cli")]
+#[cfg(all(feature = "cli", feature = "torch"))]
 pub(crate) mod warnings;
 
 pub use self::error::TelemetryError;
