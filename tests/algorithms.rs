@@ -304,6 +304,59 @@ fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
     }
 }
 
+/// Engine and trainer compute the same policy on one machine, so the mismatch is rounding, with and without correction.
+#[test]
+fn the_mismatch_is_reported_and_corrected_with_any_keys() {
+    let place = Workplace::warm(RECIPE, 16, 2);
+    let runs: [(&str, &[&str]); 5] = [
+        ("plain", &[]),
+        ("rejected", &["rollout_rs=token_k1,seq_mean_k3", "rollout_rs_threshold='0.9_1.1,0.01'"]),
+        ("normalized", &["rollout_is=token", "rollout_is_batch_normalize=true"]),
+        ("reinforce", &["bypass_mode=true", "loss_type=reinforce", "rollout_is=sequence"]),
+        ("bypassed", &["bypass_mode=true", "rollout_rs=token_k2", "rollout_rs_threshold=0.1"]),
+    ];
+    for (name, keys) in runs {
+        let overrides: Vec<_> =
+            keys.iter().map(|key| format!("algorithm.rollout_correction.{key}")).collect();
+        let (steps, _) = place.train(name, &overrides);
+        for step in &steps {
+            let near = |metric: &str, expect: f64| {
+                let found = step[metric];
+                assert!((found - expect).abs() < 1e-3, "{name}, {metric}: {found}");
+            };
+            near("rollout_corr/kl", 0.0);
+            near("rollout_corr/k3_kl", 0.0);
+            near("rollout_corr/ppl_ratio", 1.0);
+            near("rollout_corr/rollout_is_ratio_fraction_high", 0.0);
+            near("training/rollout_actor_probs_pearson_corr", 1.0);
+            assert!(step["rollout_corr/training_ppl"] > 1.0);
+            assert_eq!(name.ends_with("ed") && name != "normalized", {
+                step.contains_key("rollout_corr/rollout_rs_masked_fraction")
+            });
+            if name == "normalized" {
+                near("rollout_corr/rollout_is_batch_norm_factor", 1.0);
+            }
+        }
+    }
+}
+
+/// Every token is rejected by a rule that no rounding passes, so the loss has no token.
+#[test]
+fn a_step_that_rejects_every_token_trains_nothing() {
+    let place = Workplace::warm(RECIPE, 16, 2);
+    let correction = "algorithm.rollout_correction";
+    let overrides = [
+        format!("{correction}.rollout_rs=token_k1"),
+        format!("{correction}.rollout_rs_threshold='1.5_2.0'"),
+    ];
+    let (steps, _) = place.train("rejects-all", &overrides);
+    for step in &steps {
+        assert_eq!(step["rollout_corr/rollout_rs_masked_fraction"], 1.0);
+        assert_eq!(step["rollout_corr/rollout_rs_seq_masked_fraction"], 1.0);
+        assert!(!step.contains_key("actor/grad_norm"));
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused_by_its_key() {
     let place = Workplace::warm(RECIPE, 16, 2);

@@ -1,18 +1,15 @@
 //! Converts the algorithm settings of a recipe into the configuration of the stages.
 
 use rollpacker_operators::advantage::{KlControl, KlController};
-use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::catalog::{Choice, Options};
-use rollpacker_stages::train::config::{
-    CriticConfig, Level, OldLogprobs, OptimizerConfig, RolloutIs, Threshold, TrainerConfig,
-};
+use rollpacker_stages::train::config::{CriticConfig, OldLogprobs, OptimizerConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use serde_json::Value;
 use toml::Table;
 
-use super::error::{RecipeError, one_of, out_of_bounds};
-use super::limits;
-use super::raw::{Algorithm, IsThreshold, RawRecipe, RolloutCorrection};
+use super::error::RecipeError;
+use super::raw::{Algorithm, RawRecipe};
+use super::rollout_correction::REINFORCE_LOSS;
 
 /// A catalog choice together with the recipe keys under which its options are written.
 #[cfg_attr(
@@ -60,6 +57,7 @@ impl RawRecipe {
                 .unwrap_or(f64::from(self.data.max_response_length)),
             old_logprobs: if bypasses { OldLogprobs::Engine } else { OldLogprobs::Trainer },
             rollout_is: self.rollout_is()?,
+            rollout_rs: self.rollout_rs()?,
             kl_loss_coef: if actor.use_kl_loss { actor.kl_loss_coef } else { 0.0 },
             kl_loss_type: Choice::of(&actor.kl_loss_type),
             use_bias_correction_kl: actor.use_bias_correction_kl,
@@ -93,46 +91,6 @@ impl RawRecipe {
         }
     }
 
-    /// Returns `true` if policy ratios use the engine's log-probabilities instead of the trainer's.
-    ///
-    /// Defaults to `true` when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
-    /// responses.
-    pub(super) fn uses_engine_logprobs(&self) -> Result<bool, RecipeError> {
-        let correction = &self.algorithm.rollout_correction;
-        let older = self.algorithm.staleness > 0 || self.build_schedule()?.pauses();
-        // Importance weights already correct for the older policy. Against the engine's own log-probabilities they would all be 1.
-        Ok(correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()))
-    }
-
-    pub(super) fn rollout_is(&self) -> Result<Option<RolloutIs>, RecipeError> {
-        let correction = &self.algorithm.rollout_correction;
-        let key = "algorithm.rollout_correction.rollout_is";
-        let level = match correction.rollout_is.as_deref() {
-            None if correction.rollout_is_threshold
-                != RolloutCorrection::default().rollout_is_threshold =>
-            {
-                return Err(out_of_bounds(
-                    key,
-                    "`token` or `sequence` when rollout_is_threshold is set",
-                    "nothing",
-                ));
-            }
-            None => return Ok(None),
-            Some("token") => Level::Token,
-            Some("sequence") => Level::Sequence,
-            Some(other) => {
-                one_of(key, other, &["token", "sequence"])?;
-                unreachable!("invariant: every name is matched above")
-            }
-        };
-        if correction.bypass_mode == Some(true) {
-            let expected =
-                "false when rollout_is is set, whose weights need the trainer's log-probabilities";
-            return Err(out_of_bounds("algorithm.rollout_correction.bypass_mode", expected, true));
-        }
-        Ok(Some(RolloutIs { level, threshold: threshold(&correction.rollout_is_threshold)? }))
-    }
-
     /// Returns the policy loss with its options and their recipe keys.
     pub(crate) fn policy_loss(&self) -> KeyedChoice {
         let actor = &self.actor;
@@ -146,12 +104,14 @@ impl RawRecipe {
             ("actor.tau_pos", "tau_pos", actor.tau_pos),
             ("actor.tau_neg", "tau_neg", actor.tau_neg),
         ];
-        KeyedChoice {
-            key: "actor.policy_loss.loss_mode",
-            section: "actor.policy_loss",
-            choice: choice(&actor.policy_loss.loss_mode, &actor.policy_loss.options),
-            keyed: keyed.into_iter().filter_map(keyed_number).collect(),
+        let keyed = keyed.into_iter().filter_map(keyed_number).collect();
+        let section = "actor.policy_loss";
+        if self.reinforces() {
+            let key = "algorithm.rollout_correction.loss_type";
+            return KeyedChoice { key, section, choice: Choice::of(REINFORCE_LOSS), keyed };
         }
+        let choice = choice(&actor.policy_loss.loss_mode, &actor.policy_loss.options);
+        KeyedChoice { key: "actor.policy_loss.loss_mode", section, choice, keyed }
     }
 
     /// Returns the advantage estimator with its options and their recipe keys.
@@ -230,26 +190,4 @@ fn choice(name: &str, options: &Table) -> Choice {
         _ => Options::new(),
     };
     Choice { name: name.to_owned(), options }
-}
-
-fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
-    let key = "algorithm.rollout_correction.rollout_is_threshold";
-    let expected = "a number from 1 to 1e6, or a band as `low_high` of numbers from 1e-6 to 1e6";
-    let (found, threshold) = match written {
-        IsThreshold::Above(most) => (most.to_string(), Some(Threshold::Above(*most))),
-        IsThreshold::Band(text) => {
-            let ends = text.split_once('_').and_then(|(low, high)| {
-                Some(Threshold::Outside(low.parse().ok()?, high.parse().ok()?))
-            });
-            (format!("`{text}`"), ends)
-        }
-    };
-    let fits = |threshold: &Threshold| match *threshold {
-        // TOML reads `0.5_2` as a number, therefore a band must be written as a string.
-        Threshold::Above(above) => (1.0..=limits::FACTOR).contains(&above),
-        Threshold::Outside(low, high) => {
-            low >= 1.0 / limits::FACTOR && low <= high && high <= limits::FACTOR
-        }
-    };
-    threshold.filter(fits).ok_or_else(|| out_of_bounds(key, expected, found))
 }

@@ -14,6 +14,7 @@ pub mod period;
 mod pipeline;
 mod placement;
 pub mod raw;
+mod rollout_correction;
 pub mod schedule;
 mod table;
 pub(crate) mod value;

@@ -45,13 +45,17 @@ num_key_value_heads = 1
 "#;
 
 /// Settings that keys need to have an effect, by the prefix of the key.
-const BESIDE: [(&str, &[&str]); 19] = [
+const BESIDE: [(&str, &[&str]); 20] = [
     ("critic.", &["algorithm.adv_estimator=gae"]),
     ("trainer.critic_warmup", &["algorithm.adv_estimator=gae"]),
     ("algorithm.gamma", &["algorithm.adv_estimator=gae"]),
     ("algorithm.lam", &["algorithm.adv_estimator=gae"]),
     ("algorithm.kl_ctrl.", &["algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"]),
     ("algorithm.rollout_correction.", &["algorithm.rollout_correction.rollout_is=token"]),
+    (
+        "algorithm.rollout_correction.rollout_rs_threshold",
+        &["algorithm.rollout_correction.rollout_rs=token_k2"],
+    ),
     ("actor.kl_loss_coef", &["actor.use_kl_loss=true"]),
     ("actor.tau_", &["actor.policy_loss.loss_mode=sapo"]),
     ("actor.loss_scale_factor", &["actor.loss_agg_mode=seq-mean-token-sum-norm"]),

@@ -64,9 +64,23 @@ section! {
         /// Upper bound of the weights, from 1 to 1e6; or a band `low_high`, outside of which a weight is 0. Default: 2. (verl:
         /// `algorithm.rollout_correction.rollout_is_threshold`)
         rollout_is_threshold: IsThreshold = IsThreshold::Above(2.0),
+        /// `true` to divide the weights by their mean over the step, after the threshold. Default: `false`. Excludes `actor.use_kl_loss` and
+        /// `actor.entropy_coeff`. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
+        rollout_is_batch_normalize: bool = false,
+        /// Rules that reject tokens (`token_k1`, `token_k2`, `token_k3`) or sequences (`seq_sum_*`, `seq_mean_*`, `seq_max_k2`,
+        /// `seq_max_k3`) whose engine and trainer differ too much; several are separated by commas. Default: no rejection. (verl:
+        /// `algorithm.rollout_correction.rollout_rs`)
+        rollout_rs: Option<String> = None,
+        /// Bound of the rules, or one for each, separated by commas: the largest divergence, from 1e-9 to 1e6; for `k1` the largest ratio
+        /// of the two probabilities, from 1 to 1e6, or a band `low_high`. Required by `rollout_rs`. (verl:
+        /// `algorithm.rollout_correction.rollout_rs_threshold`)
+        rollout_rs_threshold: Option<RsThreshold> = None,
         /// `true` if policy ratios use the engine's log-probabilities instead of the trainer's. Default: `true` if the sampling policy can
         /// differ from the trained one and no weights are set. (verl: `algorithm.rollout_correction.bypass_mode`)
         bypass_mode: Option<bool> = None,
+        /// Policy loss of `bypass_mode = true`: `ppo_clip`, that of `actor.policy_loss`, or `reinforce`, the log-probability without ratio
+        /// and clip, which `rollout_is` may weight. Default: `ppo_clip`. (verl: `algorithm.rollout_correction.loss_type`)
+        loss_type: Option<String> = None,
     }
 }
 
@@ -78,6 +92,19 @@ pub enum IsThreshold {
     Above(f64),
     /// Weights outside of this band, written `low_high`, are set to 0.
     Band(String),
+}
+
+/// The bounds of the rules that reject tokens or sequences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a number, or a text of numbers and bands `low_high` separated by commas"
+)]
+pub enum RsThreshold {
+    /// One number for all rules.
+    Number(f64),
+    /// Numbers or bands, one for all rules or one for each.
+    Text(String),
 }
 
 section! {

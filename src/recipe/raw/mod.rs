@@ -8,7 +8,9 @@ mod placement;
 mod reward;
 mod trainer;
 
-pub use algorithm::{Actor, Algorithm, Critic, IsThreshold, KlCtrl, PolicyLoss, RolloutCorrection};
+pub use algorithm::{
+    Actor, Algorithm, Critic, IsThreshold, KlCtrl, PolicyLoss, RolloutCorrection, RsThreshold,
+};
 pub use placement::Placement;
 pub use reward::{Reward, RouteTarget};
 pub use trainer::{Sft, SnapshotOnError, Trainer};

@@ -11,6 +11,7 @@ pub const SECTIONS: &[Section] = &[
     Section { title: "Placement", metrics: PLACEMENT },
     Section { title: "Rewards", metrics: REWARDS },
     Section { title: "Training", metrics: TRAINING },
+    Section { title: "Training-inference mismatch", metrics: MISMATCH },
     Section { title: "Length bias", metrics: BIAS },
     Section { title: "Ledger", metrics: LEDGER },
     Section { title: "Workers and snapshots", metrics: WORKERS },
@@ -186,12 +187,43 @@ const TRAINING: &[Metric] = &[
     Metric::new("actor/lr", "1", "Learning rate."),
     Metric::new("actor/reward_kl_penalty", "1", "Mean KL divergence that is subtracted from rewards."),
     Metric::new("actor/reward_kl_penalty_coeff", "1", "Coefficient of that divergence."),
-    Metric::new("rollout_corr/kl", "1", "With `rollout_is`: divergence of the engine's from the old policy, estimated on the sampled tokens."),
-    Metric::new("rollout_corr/rollout_is_{mean,max}", "1", "With `rollout_is`: importance weights, as they are applied."),
-    Metric::new("training/rollout_probs_diff_{mean,max}", "1",
-        "Absolute difference of the probabilities that engine and trainer compute for a sampled token."),
     Metric::new("training/off_policy/token_staleness/{mean,max,min}", "{update}",
         "Updates between the policy that sampled a trained token and the policy that is trained."),
+];
+
+#[rustfmt::skip]
+const MISMATCH: &[Metric] = &[
+    Metric::new("rollout_corr/kl", "1",
+        "Mean of the engine's minus the trainer's log-probability of a token: divergence of the engine's from the trainer's policy (k1)."),
+    Metric::new("rollout_corr/k3_kl", "1",
+        "The same divergence as the mean of `exp(d) - d - 1` (k3), where `d` is the trainer's minus the engine's log-probability within 20."),
+    Metric::new("rollout_corr/training_ppl", "1", "Perplexity of the trainer on a response, mean over responses."),
+    Metric::new("rollout_corr/rollout_ppl", "1", "The same of the engine."),
+    Metric::new("rollout_corr/log_ppl_diff", "1",
+        "Logarithm of the trainer's perplexity of a response minus that of the engine's, mean over responses."),
+    Metric::new("rollout_corr/log_ppl_abs_diff", "1", "Mean of the absolute value of this difference."),
+    Metric::new("rollout_corr/ppl_ratio", "1", "Perplexity of the trainer divided by that of the engine, mean over responses."),
+    Metric::new("rollout_corr/chi2_token", "1", "Mean square of the ratio of the trainer's to the engine's probability of a token, minus 1."),
+    Metric::new("rollout_corr/chi2_seq", "1", "The same for the probabilities of whole responses."),
+    Metric::new("rollout_corr/rollout_is_ratio_fraction_high", "1",
+        "Share of the importance weights above `rollout_is_threshold`, which limits them or sets them to 0. Without `rollout_is`, the share of \
+         the tokens whose weight would be above 2."),
+    Metric::new("rollout_corr/rollout_is_ratio_fraction_low", "1",
+        "Share of the importance weights below the band, which sets them to 0, or below the inverse of a single bound. Without `rollout_is`, \
+         the share of the tokens whose weight would be below 0.5."),
+    Metric::new("rollout_corr/rollout_is_{mean,max}", "1",
+        "With `rollout_is`: importance weights of tokens after the threshold, before they are divided by their mean."),
+    Metric::new("rollout_corr/rollout_is_eff_sample_size", "1",
+        "With `rollout_is`: effective sample size of these weights divided by the number of tokens, `(sum w)^2 / (n sum w^2)`."),
+    Metric::new("rollout_corr/rollout_is_batch_norm_factor", "1",
+        "With `rollout_is_batch_normalize`: mean by which the importance weights are divided."),
+    Metric::new("rollout_corr/rollout_rs_masked_fraction", "1", "With `rollout_rs`: share of the tokens that are rejected."),
+    Metric::new("rollout_corr/rollout_rs_seq_masked_fraction", "1",
+        "With `rollout_rs`: share of the responses with at least one rejected token."),
+    Metric::new("training/rollout_probs_diff_{mean,max,std}", "1",
+        "Absolute difference of the probabilities that engine and trainer compute for a sampled token."),
+    Metric::new("training/rollout_actor_probs_pearson_corr", "1",
+        "Pearson correlation of these probabilities; absent if either of them does not vary."),
 ];
 
 #[rustfmt::skip]

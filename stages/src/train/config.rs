@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::learning_rate::LearningRate;
 use crate::catalog::Choice;
 
+pub use super::rollout_correction::{
+    Divergence, LOG_RATIO_LIMIT, Level, RejectionUnit, RolloutIs, RolloutRs, Threshold,
+};
+
 /// The settings of AdamW and of gradient clipping.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerConfig {
@@ -53,8 +57,13 @@ pub struct TrainerConfig {
     pub loss_scale_factor: f64,
     /// The source of the old log-probabilities, against which ratios are computed.
     pub old_logprobs: OldLogprobs,
-    /// Importance sampling between the engine's policy and the old policy. Default: none. (verl: `algorithm.rollout_correction.rollout_is`)
+    /// Importance sampling between the engine's policy and that of the trainer at the start of the step, whatever `old_logprobs` is.
+    /// Default: none. (verl: `algorithm.rollout_correction.rollout_is`)
     pub rollout_is: Option<RolloutIs>,
+    /// Rules that reject tokens or sequences by the difference of the same two policies; a token is kept if every rule keeps it. Default:
+    /// none. (verl: `algorithm.rollout_correction.rollout_rs`)
+    #[serde(default)]
+    pub rollout_rs: Vec<RolloutRs>,
     /// Coefficient of the KL divergence from the initial weights in the loss. At least 0; default 0. At 0, the loss needs no reference
     /// model. (verl: `actor.kl_loss_coef`)
     pub kl_loss_coef: f64,
@@ -91,6 +100,7 @@ impl Default for TrainerConfig {
             loss_scale_factor: 512.0,
             old_logprobs: OldLogprobs::Engine,
             rollout_is: None,
+            rollout_rs: Vec::new(),
             kl_loss_coef: 0.0,
             kl_loss_type: Choice::of("low_var_kl"),
             use_bias_correction_kl: false,
@@ -155,34 +165,6 @@ pub enum OldLogprobs {
     /// The policy at the start of the step, with the log-probabilities of the trainer. With one update per step, these equal the
     /// log-probabilities in the loss: the ratio is 1, and its gradient is the policy gradient.
     Trainer,
-}
-
-/// Importance sampling between the engine's log-probabilities and the old ones.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RolloutIs {
-    /// The level at which weights are computed. (verl: `algorithm.rollout_correction.rollout_is`)
-    pub level: Level,
-    /// The treatment of large and small weights. (verl: `algorithm.rollout_correction.rollout_is_threshold`)
-    pub threshold: Threshold,
-}
-
-/// The level of importance weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// One weight per token.
-    Token,
-    /// One weight per sequence: the product over its tokens.
-    Sequence,
-}
-
-/// The treatment of large and small importance weights.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Threshold {
-    /// Larger weights are truncated to this value. At least 1.
-    Above(f64),
-    /// Weights outside of this band are set to 0. Both bounds are positive, and the first is at most the second.
-    Outside(f64, f64),
 }
 
 /// The aggregation of token losses into one number: a numerator over a denominator, both sums over responses.

@@ -4,6 +4,7 @@ pub mod config;
 pub mod fixed;
 pub mod learning_rate;
 mod partial;
+mod rollout_correction;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -260,9 +260,8 @@ fn importance_weights_are_of_tokens_or_sequences_and_cut_off() {
     let old = Tensor::from_slice(&[-1.0f32, -2.0, -0.5]).set_requires_grad(true);
     let rollout = Tensor::from_slice(&[-2.0f32, -1.5, -3.0]);
     let weights = |level, threshold| {
-        let weights =
-            importance_weights(&RolloutIs { level, threshold }, &old, &rollout, &segments(&[2, 1]))
-                .unwrap();
+        let is = RolloutIs { level, threshold, batch_normalize: false };
+        let weights = importance_weights(&is, &old, &rollout, &segments(&[2, 1])).unwrap();
         assert!(!weights.requires_grad());
         floats(&weights)
     };

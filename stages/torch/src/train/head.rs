@@ -18,6 +18,14 @@ pub(crate) struct TokenScores {
     pub(crate) entropy: Tensor,
 }
 
+impl TokenScores {
+    /// Returns the scores of the tokens at the indices `at`.
+    pub(crate) fn select(&self, at: &Tensor) -> Result<Self, TchError> {
+        let select = |scores: &Tensor| scores.f_index_select(0, at);
+        Ok(Self { logprobs: select(&self.logprobs)?, entropy: select(&self.entropy)? })
+    }
+}
+
 /// The output head of a decoder, evaluated only at positions that predict a response token.
 ///
 /// For a large vocabulary, logits are computed in chunks and discarded; the backward pass computes them again.

@@ -9,6 +9,7 @@ use super::head::TokenScores;
 use super::loss::{
     Segments, SharedKl, SharedPolicyLoss, Tokens, importance_weights, kl_estimators, policy_losses,
 };
+use super::rejection::Kept;
 use super::tally::{Over, Reduced, Terms};
 
 /// The functions named by a [`TrainerConfig`].
@@ -56,18 +57,48 @@ impl Objective {
         self.policy_loss.aggregation().unwrap_or(config.loss_agg_mode)
     }
 
-    /// Returns the numerator of the loss of a micro-batch, and its terms.
+    /// Returns the numerator of the loss of a micro-batch, and what else its step needs of it. The `columns` are those of the `sequences`.
     pub(crate) fn numerator(
         &self,
         config: &TrainerConfig,
         scores: &TokenScores,
         columns: &Columns,
-    ) -> Result<(Tensor, Reduced), TchError> {
+        sequences: &[Sequence<'_>],
+    ) -> Result<(Tensor, Outcome), TchError> {
         let mut terms = Terms::default();
-        let now = scores.logprobs.f_detach()?;
+        let logprobs = scores.logprobs.f_detach()?;
+        let importance = add_mismatch(config, &logprobs, columns, &mut terms)?;
+        let kept = Kept::of(&config.rollout_rs, sequences, &logprobs)?;
+        let total = match &kept {
+            None => self.loss(config, scores, columns, importance.as_ref(), &mut terms)?,
+            // The losses need at least one token.
+            Some(kept) if kept.is_empty() => scores.logprobs.f_narrow(0, 0, 0)?,
+            Some(kept) => {
+                let (device, scale) = (logprobs.device(), config.loss_scale_factor);
+                let at = kept.indices(device)?;
+                let factors = kept.factors(sequences, self.aggregation(config), scale, device)?;
+                let columns = columns.select(&at, factors, &kept.lengths())?;
+                let importance = importance.as_ref().map(|of| of.f_index_select(0, &at));
+                let (scores, importance) = (scores.select(&at)?, importance.transpose()?);
+                self.loss(config, &scores, &columns, importance.as_ref(), &mut terms)?
+            }
+        };
+        let outcome = Outcome { terms: terms.reduce()?, logprobs, importance, kept };
+        Ok((total.f_sum(total.kind())?, outcome))
+    }
+
+    /// Returns the loss of each token, times its factor.
+    fn loss(
+        &self,
+        config: &TrainerConfig,
+        scores: &TokenScores,
+        columns: &Columns,
+        importance: Option<&Tensor>,
+        terms: &mut Terms,
+    ) -> Result<Tensor, TchError> {
         let old = match config.old_logprobs {
             OldLogprobs::Engine => columns.rollout.shallow_clone(),
-            OldLogprobs::Trainer => now.shallow_clone(),
+            OldLogprobs::Trainer => scores.logprobs.f_detach()?,
         };
         let tokens = Tokens {
             logprobs: &scores.logprobs,
@@ -75,7 +106,7 @@ impl Objective {
             advantages: &columns.advantages,
             segments: &columns.segments,
         };
-        let mut total = self.policy_term(config, &tokens, columns, &mut terms)?;
+        let mut total = self.policy_term(&tokens, columns, importance, terms)?;
         if let Some(kl) = self.kl_term(config, &tokens, columns)? {
             terms.add("actor/kl_loss", Over::Loss, &kl)?;
             total = total.f_add(&kl.f_mul_scalar(config.kl_loss_coef)?)?;
@@ -85,36 +116,28 @@ impl Objective {
         if config.entropy_coeff > 0.0 {
             total = total.f_sub(&entropy.f_mul_scalar(config.entropy_coeff)?)?;
         }
-        terms.add("actor/loss", Over::Loss, &total)?;
-        let difference = now.f_exp()?.f_sub(&columns.rollout.f_exp()?)?.f_abs()?;
-        terms.add("training/rollout_probs_diff_mean", Over::Tokens, &difference)?;
-        terms.add("training/rollout_probs_diff_max", Over::Largest, &difference)?;
-        Ok((total.f_sum(total.kind())?, terms.reduce()?))
+        terms.add("actor/loss", Over::Policy, &total)?;
+        Ok(total)
     }
 
-    /// Returns the policy loss of each token, times its factor.
+    /// Returns the policy loss of each token, times its factor and its importance weight.
     fn policy_term(
         &self,
-        config: &TrainerConfig,
         tokens: &Tokens<'_>,
         columns: &Columns,
+        importance: Option<&Tensor>,
         terms: &mut Terms,
     ) -> Result<Tensor, TchError> {
         let policy = self.policy_loss.tokens(tokens)?;
         let mut loss = policy.loss.f_mul(&columns.factors)?;
         for (name, values) in &policy.metrics {
-            terms.add(name, Over::Tokens, values)?;
+            terms.add(name, Over::KeptTokens, values)?;
         }
-        terms.add("actor/ppo_kl", Over::Tokens, &tokens.log_ratio()?.f_neg()?)?;
-        if let Some(is) = &config.rollout_is {
-            let weights = importance_weights(is, tokens.old, &columns.rollout, tokens.segments)?;
-            let apart = columns.rollout.f_sub(tokens.old)?;
-            terms.add("rollout_corr/kl", Over::Tokens, &apart)?;
-            terms.add("rollout_corr/rollout_is_mean", Over::Tokens, &weights)?;
-            terms.add("rollout_corr/rollout_is_max", Over::Largest, &weights)?;
-            loss = loss.f_mul(&self.policy_loss.importance(&weights, tokens.segments)?)?;
+        terms.add("actor/ppo_kl", Over::KeptTokens, &tokens.log_ratio()?.f_neg()?)?;
+        if let Some(weights) = importance {
+            loss = loss.f_mul(&self.policy_loss.importance(weights, tokens.segments)?)?;
         }
-        terms.add("actor/pg_loss", Over::Loss, &loss)?;
+        terms.add("actor/pg_loss", Over::Policy, &loss)?;
         Ok(loss)
     }
 
@@ -132,6 +155,35 @@ impl Objective {
         }
         kl.f_mul(&columns.factors).map(Some)
     }
+}
+
+/// What a step needs of a micro-batch besides its gradient.
+pub(crate) struct Outcome {
+    pub(crate) terms: Reduced,
+    /// The trainer's log-probabilities at the start of the step, without gradient; `[response tokens]`.
+    pub(crate) logprobs: Tensor,
+    /// The importance weights, before they are divided by their mean; `[response tokens]`.
+    pub(crate) importance: Option<Tensor>,
+    /// The tokens that are not rejected; `None` without rejection.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// Adds the terms of the difference between engine and trainer, and returns the importance weights if there are any.
+fn add_mismatch(
+    config: &TrainerConfig,
+    logprobs: &Tensor,
+    columns: &Columns,
+    terms: &mut Terms,
+) -> Result<Option<Tensor>, TchError> {
+    let difference = logprobs.f_exp()?.f_sub(&columns.rollout.f_exp()?)?.f_abs()?;
+    terms.add("training/rollout_probs_diff_mean", Over::Tokens, &difference)?;
+    terms.add("training/rollout_probs_diff_max", Over::Largest, &difference)?;
+    terms.add("rollout_corr/kl", Over::Tokens, &columns.rollout.f_sub(logprobs)?)?;
+    let Some(is) = &config.rollout_is else { return Ok(None) };
+    let weights = importance_weights(is, logprobs, &columns.rollout, &columns.segments)?;
+    terms.add("rollout_corr/rollout_is_mean", Over::Tokens, &weights)?;
+    terms.add("rollout_corr/rollout_is_max", Over::Largest, &weights)?;
+    Ok(Some(weights))
 }
 
 /// The inputs of the loss besides the model; all `[response tokens]`.
@@ -161,6 +213,18 @@ impl Columns {
             factors,
             reference,
             segments: Segments::new(&lengths, device)?,
+        })
+    }
+
+    /// Returns the columns of the tokens at `at`, with other factors, as sequences of the given lengths.
+    fn select(&self, at: &Tensor, factors: Tensor, lengths: &[i64]) -> Result<Self, TchError> {
+        let reference = self.reference.as_ref().map(|reference| reference.f_index_select(0, at));
+        Ok(Self {
+            rollout: self.rollout.f_index_select(0, at)?,
+            advantages: self.advantages.f_index_select(0, at)?,
+            factors,
+            reference: reference.transpose()?,
+            segments: Segments::new(lengths, at.device())?,
         })
     }
 }
@@ -210,7 +274,11 @@ mod tests {
     /// The numerator of one response with two tokens, whose importance weights are 0.5 and 8, and its gradient with respect to their
     /// log-probabilities.
     fn weighed(loss: &str) -> (f64, Vec<f64>) {
-        let rollout_is = RolloutIs { level: Level::Token, threshold: Threshold::Above(10.0) };
+        let rollout_is = RolloutIs {
+            level: Level::Token,
+            threshold: Threshold::Above(10.0),
+            batch_normalize: false,
+        };
         let config = TrainerConfig {
             policy_loss: Choice::of(loss),
             rollout_is: Some(rollout_is),
@@ -227,7 +295,7 @@ mod tests {
         };
         let scores = TokenScores { entropy: logprobs.zeros_like(), logprobs };
         let objective = Objective::builtin(&config).unwrap();
-        let (numerator, _) = objective.numerator(&config, &scores, &columns).unwrap();
+        let (numerator, _) = objective.numerator(&config, &scores, &columns, &[]).unwrap();
         numerator.backward();
         let gradient = Vec::try_from(scores.logprobs.grad()).unwrap();
         (numerator.double_value(&[]), gradient)

@@ -12,28 +12,47 @@ use super::{PartialError, Total};
 
 /// Weighted tokens or responses: the divisor of the loss.
 const DENOMINATOR: &str = "denominator";
-/// The number of tokens that carry loss.
-const TOKENS: &str = "tokens";
+/// The number of tokens that carry loss before any is rejected.
+pub(crate) const TOKENS: &str = "tokens";
+/// The number of tokens that rejection sampling keeps. Absent without rejection, where it is that of all tokens.
+pub(crate) const KEPT_TOKENS: &str = "kept tokens";
+/// The number of responses.
+pub(crate) const SEQUENCES: &str = "sequences";
+/// The sum of importance weights that are divided by their mean, and the number of terms, both weighted by responses.
+pub(crate) const IMPORTANCE: &str = "importance";
+pub(crate) const IMPORTANCE_TERMS: &str = "importance terms";
+
+/// The mean of importance weights at and below which they are not divided by it, as in verl.
+const LEAST_IMPORTANCE: f64 = 1e-8;
 
 /// The reduction of a term over the tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// Sum of values that include the token's factor in the loss, divided like the loss.
+    /// Sum of values that include the token's factor in the loss, divided by the denominator of the loss.
     Loss,
+    /// The same of values that include importance weights, which are divided by their mean if the configuration says so.
+    Policy,
     /// Sum divided by the number of tokens.
     Tokens,
+    /// Sum divided by the number of tokens that are not rejected.
+    KeptTokens,
+    /// Sum divided by the number of responses.
+    Sequences,
     /// Maximum over the step.
     Largest,
-    /// Sum that other sums are divided by. It is not a metric.
-    Divisor,
+    /// Sum that metrics are computed from. It is not a metric.
+    Part,
 }
 
 impl Over {
-    const ALL: [(Self, &str); 4] = [
+    const ALL: [(Self, &str); 7] = [
         (Self::Loss, "loss"),
+        (Self::Policy, "policy"),
         (Self::Tokens, "mean"),
+        (Self::KeptTokens, "kept mean"),
+        (Self::Sequences, "sequence mean"),
         (Self::Largest, "max"),
-        (Self::Divisor, "divisor"),
+        (Self::Part, "part"),
     ];
 
     fn name(self) -> &'static str {
@@ -66,7 +85,7 @@ impl Terms {
         self.names.push((name, over));
         self.values.push(match over {
             Over::Largest => values.f_max()?,
-            Over::Loss | Over::Tokens | Over::Divisor => values.f_sum(Kind::Double)?,
+            _ => values.f_sum(Kind::Double)?,
         });
         Ok(())
     }
@@ -85,15 +104,32 @@ impl StepSums {
     pub(crate) fn of(denominator: f64, tokens: usize, reduced: &Reduced) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(&reduced.values)?;
         let divisors = [(DENOMINATOR, denominator), (TOKENS, tokens as f64)]
-            .map(|(name, value)| (Cow::Borrowed(name), (Over::Divisor, value)));
+            .map(|(name, value)| (Cow::Borrowed(name), (Over::Part, value)));
         let named = reduced.names.iter().zip(values);
         let named = named.map(|(&(name, over), value)| (Cow::Borrowed(name), (over, value)));
         Ok(Self(divisors.into_iter().chain(named).collect()))
     }
 
-    /// Returns the divisor of the loss: weighted tokens or responses.
+    /// Returns the denominator of the loss: weighted tokens or responses.
     pub(crate) fn denominator(&self) -> f64 {
         self.value(DENOMINATOR)
+    }
+
+    /// Returns the mean by which importance weights are divided; `None` if they are not.
+    pub(crate) fn mean_importance(&self) -> Option<f64> {
+        let mean = self.value(IMPORTANCE) / self.value(IMPORTANCE_TERMS);
+        (mean > LEAST_IMPORTANCE).then_some(mean)
+    }
+
+    /// Returns the divisor of the policy loss and of its gradient: the denominator, times the mean of the importance weights if these are
+    /// divided by it.
+    pub(crate) fn policy_divisor(&self) -> f64 {
+        self.denominator() * self.mean_importance().unwrap_or(1.0)
+    }
+
+    /// Adds `more` to the sum `name`, or to its maximum.
+    pub(crate) fn add_to(&mut self, name: &'static str, over: Over, more: f64) {
+        self.add_term(Cow::Borrowed(name), over, more);
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -106,22 +142,30 @@ impl StepSums {
         self.0.values().all(|(_, value)| value.is_finite())
     }
 
-    /// Returns the metrics of a step.
+    /// Returns the metrics of a step: those whose divisor is positive.
     pub(crate) fn metrics(&self) -> Metrics {
-        let (denominator, tokens) = (self.denominator(), self.value(TOKENS));
         let metric = |(name, &(over, value)): (&Cow<'static, str>, &(Over, f64))| {
-            let value = match over {
-                Over::Loss => value / denominator,
-                Over::Tokens => value / tokens,
-                Over::Largest => value,
-                Over::Divisor => return None,
-            };
-            Some((name.to_string(), value))
+            let divisor = self.divisor(over)?;
+            (divisor > 0.0).then(|| (name.to_string(), value / divisor))
         };
         self.0.iter().filter_map(metric).collect()
     }
 
-    fn value(&self, name: &str) -> f64 {
+    fn divisor(&self, over: Over) -> Option<f64> {
+        Some(match over {
+            Over::Loss => self.denominator(),
+            Over::Policy => self.policy_divisor(),
+            Over::Tokens => self.value(TOKENS),
+            Over::KeptTokens if self.0.contains_key(KEPT_TOKENS) => self.value(KEPT_TOKENS),
+            Over::KeptTokens => self.value(TOKENS),
+            Over::Sequences => self.value(SEQUENCES),
+            Over::Largest => 1.0,
+            Over::Part => return None,
+        })
+    }
+
+    /// Returns a sum by its name; 0 if there is none.
+    pub(crate) fn value(&self, name: &str) -> f64 {
         self.0.get(name).map_or(0.0, |&(_, value)| value)
     }
 
@@ -226,66 +270,4 @@ fn parse(name: &str) -> Result<(&str, Over, &str), PartialError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tally(loss: f64, largest: f64) -> StepSums {
-        let mut tally = StepSums::default();
-        tally.add_term(Cow::Borrowed(DENOMINATOR), Over::Divisor, 2.0);
-        tally.add_term(Cow::Borrowed(TOKENS), Over::Divisor, 4.0);
-        tally.add_term(Cow::Borrowed("loss"), Over::Loss, loss);
-        tally.add_term(Cow::Borrowed("clip:fraction"), Over::Tokens, 1.0);
-        tally.add_term(Cow::Borrowed("largest"), Over::Largest, largest);
-        tally
-    }
-
-    fn unit(prompt: u64, sample: u32) -> Unit {
-        Unit { prompt: PromptId(prompt), sample }
-    }
-
-    #[test]
-    fn each_sum_has_its_divisor() {
-        let mut tallies = Tallies::default();
-        tallies.add(unit(1, 0), &tally(3.0, 0.5), false).unwrap();
-        tallies.add(unit(1, 0), &tally(5.0, 0.25), false).unwrap();
-        let metrics = tallies.sum().metrics();
-        let expect = [("clip:fraction", 0.25), ("largest", 0.5), ("loss", 2.0)];
-        assert_eq!(metrics, expect.map(|(name, value)| (name.to_owned(), value)).into());
-    }
-
-    #[test]
-    fn sums_are_in_the_order_of_units_through_any_replicas() {
-        let units = [(unit(2, 0), 1e16), (unit(0, 4), 1.0), (unit(0, 0), -1e16)];
-        let mut whole = Tallies::default();
-        let mut replicas = [Tallies::default(), Tallies::default()];
-        for (at, (unit, loss)) in units.into_iter().enumerate() {
-            whole.add(unit, &tally(loss, 0.0), true).unwrap();
-            replicas[at % 2].add(unit, &tally(loss, 0.0), true).unwrap();
-        }
-        let totals: Vec<_> = replicas.iter().rev().flat_map(|one| one.totals("policy")).collect();
-        let mut reduced = Tallies::default();
-        reduced.take_in(&totals, "policy", true).unwrap();
-        assert_eq!(reduced, whole);
-        // In the order of units: -1e16 + 1, then 1e16.
-        assert_eq!(reduced.sum().metrics()["loss"], 0.0);
-        let mut other = Tallies::default();
-        other.take_in(&totals, "critic", true).unwrap();
-        assert_eq!(other, Tallies::default());
-    }
-
-    #[test]
-    fn what_came_twice_or_from_a_stranger_is_refused() {
-        let mut tallies = Tallies::default();
-        tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap();
-        let expect = "received the responses of p7 from sample 3 on twice";
-        let again = tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap_err();
-        assert_eq!(again.to_string(), expect);
-        let totals = tallies.totals("policy");
-        assert_eq!(tallies.take_in(&totals, "policy", true).unwrap_err().to_string(), expect);
-        for name in ["loss", "policy:loss", "policy:median:loss"] {
-            let total = Total { name: name.to_owned(), ..totals[0].clone() };
-            let error = tallies.take_in(&[total], "policy", true).unwrap_err().to_string();
-            assert_eq!(error, format!("unknown total `{name}` in a partial gradient"));
-        }
-    }
-}
+mod tests;

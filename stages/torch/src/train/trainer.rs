@@ -18,6 +18,7 @@ use super::config::TrainerConfig;
 use super::critic::{Critic, ValueModel};
 use super::head::{Head, TokenScores};
 use super::micro_batch::{MicroBatch, PromptResponse, plan};
+use super::mismatch;
 use super::objective::{Columns, Objective, column, denominator, factors, tokens};
 use super::optimizer::AdamW;
 use super::tally::{StepSums, Unit};
@@ -31,8 +32,8 @@ use crate::model::{Decoder, WeightStore};
 /// that the result depends neither on the order of arrival nor on the micro-batches.
 ///
 /// Reference and critic start as copies of the initial weights. Ratios are computed against log-probabilities of the engine or of the
-/// trainer ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `training/rollout_probs_diff_*` report the difference between the
-/// two.
+/// trainer ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `rollout_corr/*` and `training/rollout_probs_diff_*` report the
+/// difference between the two.
 #[derive(Debug)]
 pub struct TorchTrainer {
     config: TrainerConfig,
@@ -55,7 +56,8 @@ impl TorchTrainer {
     /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// If `config` names an unknown loss or estimator, or the device runs out of memory for the optimizer, reference or critic.
+    /// If `config` names an unknown loss or estimator, or combines terms that it cannot, or the device runs out of memory for the optimizer,
+    /// reference or critic.
     pub fn new(
         decoder: Decoder,
         config: TrainerConfig,
@@ -68,7 +70,7 @@ impl TorchTrainer {
     /// Creates a trainer with a custom objective instead of the functions that `config` names.
     ///
     /// # Errors
-    /// If the device runs out of memory for the optimizer, reference or critic.
+    /// If `config` combines terms that it cannot, or the device runs out of memory for the optimizer, reference or critic.
     pub fn with_objective(
         mut decoder: Decoder,
         config: TrainerConfig,
@@ -78,6 +80,11 @@ impl TorchTrainer {
         let failed = || TrainError::backend("setting up");
         if config.deterministic && decoder.device() != Device::Cpu {
             let operation = "be deterministic on a device whose kernels add in no fixed order";
+            return Err(TrainError::Unsupported { operation });
+        }
+        let normalizes = config.rollout_is.is_some_and(|is| is.batch_normalize);
+        if normalizes && (config.kl_loss_coef > 0.0 || config.entropy_coeff > 0.0) {
+            let operation = "divide importance weights by their mean over the step if the loss has a KL term or an entropy bonus";
             return Err(TrainError::Unsupported { operation });
         }
         let reference = config.needs_reference().then(|| copy_of(&decoder)).transpose()?;
@@ -182,9 +189,16 @@ impl TorchTrainer {
         let factors = factors(sequences, mode, config.loss_scale_factor, device)?;
         let reference = self.reference_logprobs(sequences, batch)?;
         let columns = Columns::new(sequences, factors, reference, device)?;
-        let numerator = |scores: &TokenScores| self.objective.numerator(config, scores, &columns);
-        let reduced = self.head.backward(&self.decoder, batch, numerator)?;
-        StepSums::of(denominator(sequences, mode), tokens(sequences), &reduced)
+        let numerator =
+            |scores: &TokenScores| self.objective.numerator(config, scores, &columns, sequences);
+        let outcome = self.head.backward(&self.decoder, batch, numerator)?;
+        let denominator = match &outcome.kept {
+            Some(kept) => kept.denominator(sequences, mode),
+            None => denominator(sequences, mode),
+        };
+        let mut sums = StepSums::of(denominator, tokens(sequences), &outcome.terms)?;
+        sums.add(&mismatch::sums(config, sequences, &outcome)?);
+        Ok(sums)
     }
 
     /// Returns the log-probabilities under the reference: those from inference if they are present, otherwise computed now. `None` if the
@@ -248,17 +262,19 @@ impl TorchTrainer {
             None => Metrics::new(),
         };
         let (tally, parameters) = (self.accumulated.tally()?, self.decoder.parameters());
+        metrics.extend(tally.metrics());
+        metrics.extend(mismatch::derived(&tally));
         if tally.denominator() <= 0.0 {
             self.accumulated.clear(parameters).map_err(failed())?;
             return Ok(metrics);
         }
-        let gradient = self.accumulated.mean(parameters, tally.denominator()).map_err(failed())?;
+        let divisor = tally.policy_divisor();
+        let gradient = self.accumulated.mean(parameters, divisor).map_err(failed())?;
         self.accumulated.clear(parameters).map_err(failed())?;
         let update = self.optimizer.update_by(parameters, gradient).map_err(failed())?;
         if !update.grad_norm.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "gradient" });
         }
-        metrics.extend(tally.metrics());
         metrics.insert("actor/grad_norm".to_owned(), update.grad_norm);
         metrics.insert("actor/lr".to_owned(), update.learning_rate);
         if self.config.kl_loss_coef > 0.0 {

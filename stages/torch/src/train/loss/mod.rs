@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use tch::{TchError, Tensor};
 
-use super::config::Aggregation;
+use super::config::{Aggregation, LOG_RATIO_LIMIT};
 
 pub use builtin::{kl_estimators, policy_losses};
 pub use cispo::Cispo;
@@ -34,9 +34,6 @@ pub use kl::{Abs, K1, K2, K3, KlEstimator, SharedKl, StraightThrough};
 pub use sapo::Sapo;
 pub use segments::Segments;
 pub use value::{ValueLoss, value_loss};
-
-/// The bound to which log-ratios are clamped before they are exponentiated, as in verl.
-pub(crate) const LOG_RATIO_LIMIT: f64 = 20.0;
 
 /// Tokens of some sequences, as input of a policy loss. All tensors are `[tokens]`.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! Tests of streaming updates (law 3), their weights, and errors.
 
+mod correction;
 mod replicas;
 mod state;
 
@@ -155,8 +156,8 @@ fn accumulate<'a>(trainer: &mut TorchTrainer, calls: impl IntoIterator<Item = Ve
 
 /// Returns the gradient that an update would apply.
 fn gradient(trainer: &TorchTrainer) -> Tensor {
-    let denominator = denominator_of(trainer).max(f64::MIN_POSITIVE);
-    trainer.accumulated.mean(trainer.decoder.parameters(), denominator).unwrap()
+    let divisor = trainer.accumulated.tally().unwrap().policy_divisor().max(f64::MIN_POSITIVE);
+    trainer.accumulated.mean(trainer.decoder.parameters(), divisor).unwrap()
 }
 
 fn denominator_of(trainer: &TorchTrainer) -> f64 {
@@ -223,7 +224,7 @@ proptest! {
         let threshold = Threshold::Above(2.0);
         let config = TrainerConfig {
             policy_loss: Choice::of(&name),
-            rollout_is: level.map(|level| RolloutIs { level, threshold }),
+            rollout_is: level.map(|level| RolloutIs { level, threshold, batch_normalize: false }),
             // Weights are 1 if the old log-probabilities are the engine's.
             old_logprobs: level.map_or(OldLogprobs::Engine, |_| OldLogprobs::Trainer),
             ..config(MODES[mode])

@@ -137,7 +137,7 @@ impl Reduction {
 fn divide(replica: &mut Partial) {
     let Numbers::Float(gradient) = &mut replica.gradient else { panic!("not deterministic") };
     for total in &mut replica.totals {
-        if total.name == "policy:divisor:denominator" {
+        if total.name == "policy:part:denominator" {
             gradient.iter_mut().for_each(|number| *number /= total.value);
             total.value = 1.0;
         }

@@ -1,0 +1,229 @@
+//! Converts `[algorithm.rollout_correction]` into the configuration of the trainer.
+
+use rollpacker_stages::train::config::{
+    Divergence, Level, RejectionUnit, RolloutIs, RolloutRs, Threshold,
+};
+
+use super::error::{RecipeError, one_of, out_of_bounds};
+use super::limits;
+use super::raw::{IsThreshold, PolicyLoss, RawRecipe, RolloutCorrection, RsThreshold};
+
+/// The policy loss that `loss_type = "reinforce"` stands for.
+pub(super) const REINFORCE_LOSS: &str = "gpg";
+
+/// Smallest bound of a divergence. Float32 log-probabilities of the same policy differ by more.
+const LEAST_DIVERGENCE: f64 = 1e-9;
+
+impl RawRecipe {
+    /// Returns `true` if policy ratios use the engine's log-probabilities instead of the trainer's.
+    ///
+    /// Defaults to `true` when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
+    /// responses.
+    pub(super) fn uses_engine_logprobs(&self) -> Result<bool, RecipeError> {
+        let correction = &self.algorithm.rollout_correction;
+        let older = self.algorithm.staleness > 0 || self.build_schedule()?.pauses();
+        // Importance weights already correct for the older policy; ratios would correct a second time.
+        Ok(correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()))
+    }
+
+    /// Checks all keys of the section.
+    pub(super) fn check_rollout_correction(&self) -> Result<(), RecipeError> {
+        self.check_loss_type()?;
+        self.rollout_is()?;
+        self.rollout_rs().map(|_| ())
+    }
+
+    /// Returns `true` if the policy loss is that of `loss_type = "reinforce"`.
+    pub(super) fn reinforces(&self) -> bool {
+        self.algorithm.rollout_correction.loss_type.as_deref() == Some("reinforce")
+    }
+
+    fn check_loss_type(&self) -> Result<(), RecipeError> {
+        let correction = &self.algorithm.rollout_correction;
+        let Some(loss_type) = correction.loss_type.as_deref() else { return Ok(()) };
+        let key = "algorithm.rollout_correction.loss_type";
+        one_of(key, loss_type, &["ppo_clip", "reinforce"])?;
+        if correction.bypass_mode != Some(true) {
+            let expected = "algorithm.rollout_correction.bypass_mode = true when it is set";
+            return Err(out_of_bounds(key, expected, format!("`{loss_type}`")));
+        }
+        if !self.reinforces() {
+            return Ok(());
+        }
+        let written = &self.actor.policy_loss;
+        if *written != PolicyLoss::default() {
+            let expected = "no other loss than that of algorithm.rollout_correction.loss_type";
+            let found = format!("`{}`", written.loss_mode);
+            return Err(out_of_bounds("actor.policy_loss.loss_mode", expected, found));
+        }
+        match self.policy_loss().keyed.first() {
+            Some(option) => {
+                let expected = format!("`ppo_clip` when {} is set", option.key);
+                Err(out_of_bounds(key, expected, "`reinforce`"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the importance weights, if there are any.
+    pub(super) fn rollout_is(&self) -> Result<Option<RolloutIs>, RecipeError> {
+        let correction = &self.algorithm.rollout_correction;
+        let key = "algorithm.rollout_correction.rollout_is";
+        let level = match correction.rollout_is.as_deref() {
+            None => return self.check_without_weights(key).map(|()| None),
+            Some("token") => Level::Token,
+            Some("sequence") => Level::Sequence,
+            Some(other) => {
+                one_of(key, other, &["token", "sequence"])?;
+                unreachable!("invariant: every name is matched above")
+            }
+        };
+        if correction.bypass_mode == Some(true) && !self.reinforces() {
+            let expected = "false when rollout_is is set without loss_type = \"reinforce\": the ratios of the loss correct already";
+            return Err(out_of_bounds("algorithm.rollout_correction.bypass_mode", expected, true));
+        }
+        let batch_normalize = correction.rollout_is_batch_normalize;
+        if batch_normalize {
+            self.check_only_policy_loss()?;
+        }
+        let threshold = is_threshold(&correction.rollout_is_threshold)?;
+        Ok(Some(RolloutIs { level, threshold, batch_normalize }))
+    }
+
+    /// Rejects settings of importance weights where there are none.
+    fn check_without_weights(&self, key: &str) -> Result<(), RecipeError> {
+        let correction = &self.algorithm.rollout_correction;
+        let unset = RolloutCorrection::default();
+        let stray = if correction.rollout_is_threshold != unset.rollout_is_threshold {
+            "rollout_is_threshold"
+        } else if correction.rollout_is_batch_normalize {
+            "rollout_is_batch_normalize"
+        } else {
+            return Ok(());
+        };
+        let expected = format!("`token` or `sequence` when {stray} is set");
+        Err(out_of_bounds(key, expected, "nothing"))
+    }
+
+    /// Rejects terms of the loss besides the policy loss. Gradients are accumulated while the round still runs, before the mean of the
+    /// weights is known. The sum is divided by the mean afterwards, which would divide the other terms, too.
+    fn check_only_policy_loss(&self) -> Result<(), RecipeError> {
+        let actor = &self.actor;
+        let term = if actor.use_kl_loss {
+            "actor.use_kl_loss"
+        } else if actor.entropy_coeff > 0.0 {
+            "actor.entropy_coeff"
+        } else {
+            return Ok(());
+        };
+        let key = "algorithm.rollout_correction.rollout_is_batch_normalize";
+        let expected = format!(
+            "false when {term} is set: the mean of the weights is known after the gradients, and dividing by it would change that term"
+        );
+        Err(out_of_bounds(key, expected, true))
+    }
+
+    /// Returns the rules of rejection, in the order in which they are written.
+    pub(super) fn rollout_rs(&self) -> Result<Vec<RolloutRs>, RecipeError> {
+        let correction = &self.algorithm.rollout_correction;
+        let key = "algorithm.rollout_correction.rollout_rs";
+        let Some(written) = &correction.rollout_rs else {
+            return match &correction.rollout_rs_threshold {
+                None => Ok(Vec::new()),
+                Some(_) => {
+                    let expected = "the name of a rule when rollout_rs_threshold is set";
+                    Err(out_of_bounds(key, expected, "nothing"))
+                }
+            };
+        };
+        let names: Vec<&str> = written.split(',').map(str::trim).collect();
+        for (at, name) in names.iter().enumerate() {
+            one_of(key, name, &RolloutRs::NAMES)?;
+            if names[..at].contains(name) {
+                return Err(out_of_bounds(key, "each rule once", format!("`{name}` twice")));
+            }
+        }
+        let bounds = rs_bounds(correction.rollout_rs_threshold.as_ref(), &names)?;
+        names.iter().zip(bounds).map(|(name, bound)| rule(name, &bound)).collect()
+    }
+}
+
+fn is_threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
+    let key = "algorithm.rollout_correction.rollout_is_threshold";
+    let expected = "a number from 1 to 1e6, or a band as `low_high` of numbers from 1e-6 to 1e6";
+    let (found, threshold) = match written {
+        IsThreshold::Above(most) => (most.to_string(), Some(Threshold::Above(*most))),
+        IsThreshold::Band(text) => {
+            (format!("`{text}`"), band(text).map(|(low, high)| Threshold::Outside(low, high)))
+        }
+    };
+    let fits = |threshold: &Threshold| match *threshold {
+        // TOML reads `0.5_2` as a number, therefore a band must be written as a string.
+        Threshold::Above(above) => (1.0..=limits::FACTOR).contains(&above),
+        Threshold::Outside(low, high) => is_band((low, high)),
+    };
+    threshold.filter(fits).ok_or_else(|| out_of_bounds(key, expected, found))
+}
+
+/// Returns the bounds of the rules `names` as they are written: one for all, or one for each.
+fn rs_bounds(written: Option<&RsThreshold>, names: &[&str]) -> Result<Vec<String>, RecipeError> {
+    let key = "algorithm.rollout_correction.rollout_rs_threshold";
+    let text = match written {
+        None => {
+            let expected = format!("a bound when rollout_rs = `{}` is set", names.join(","));
+            return Err(out_of_bounds(key, expected, "nothing"));
+        }
+        Some(RsThreshold::Number(number)) => number.to_string(),
+        Some(RsThreshold::Text(text)) => text.clone(),
+    };
+    let bounds: Vec<String> = text.split(',').map(|bound| bound.trim().to_owned()).collect();
+    match bounds.as_slice() {
+        [bound] => Ok(vec![bound.clone(); names.len()]),
+        bounds if bounds.len() == names.len() => Ok(bounds.to_vec()),
+        bounds => {
+            let expected = format!("1 bound, or {}, one for each rule of rollout_rs", names.len());
+            Err(out_of_bounds(key, expected, format!("{} in `{text}`", bounds.len())))
+        }
+    }
+}
+
+/// Returns the rule `name`, one of [`RolloutRs::NAMES`], with its bound.
+fn rule(name: &str, bound: &str) -> Result<RolloutRs, RecipeError> {
+    let (unit, estimator) = name.rsplit_once('_').unwrap_or_default();
+    let unit = RejectionUnit::ALL.iter().find(|(_, name)| *name == unit).map(|(unit, _)| *unit);
+    let number = || bound.parse().ok().filter(|most| is_divergence(*most));
+    let divergence = match estimator {
+        "k1" => ratios(bound).map(|(least, most)| Divergence::K1 { least, most }),
+        "k2" => number().map(|most| Divergence::K2 { most }),
+        _ => number().map(|most| Divergence::K3 { most }),
+    };
+    let expected = if estimator == "k1" {
+        "a ratio from 1 to 1e6, or a band as `low_high` of ratios from 1e-6 to 1e6"
+    } else {
+        "a number from 1e-9 to 1e6"
+    };
+    let unit = unit.expect("invariant: the name was found among those of rules");
+    divergence.map(|divergence| RolloutRs { unit, divergence }).ok_or_else(|| {
+        let key = "algorithm.rollout_correction.rollout_rs_threshold";
+        out_of_bounds(key, format!("{expected} for `{name}`"), format!("`{bound}`"))
+    })
+}
+
+/// Returns the band `low_high`, or that of one number and its inverse.
+fn ratios(text: &str) -> Option<(f64, f64)> {
+    let of_number = || text.parse().ok().map(|most: f64| (1.0 / most, most));
+    band(text).or_else(of_number).filter(|&band| is_band(band))
+}
+
+fn band(text: &str) -> Option<(f64, f64)> {
+    let (low, high) = text.split_once('_')?;
+    Some((low.parse().ok()?, high.parse().ok()?))
+}
+
+fn is_band((low, high): (f64, f64)) -> bool {
+    low >= 1.0 / limits::FACTOR && low <= high && high <= limits::FACTOR
+}
+
+fn is_divergence(most: f64) -> bool {
+    (LEAST_DIVERGENCE..=limits::FACTOR).contains(&most)
+}
