@@ -4,9 +4,12 @@
 mod workplace;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command};
 
+use rollpacker::dataflow::snapshot::SnapshotStore;
+use rollpacker::dataflow::step::Step;
 use serde_json::Value;
 use workplace::{ProcessEnd, RECIPE, Workplace};
 
@@ -31,17 +34,27 @@ fn train(place: &Workplace, settings: &[&str]) -> ProcessEnd {
     ProcessEnd::of(started(place, settings))
 }
 
-/// Returns the ids of the server processes of a workplace: their command lines have its model folder.
+/// Returns the ids of the servers of a run.
 fn servers(place: &Workplace) -> Vec<String> {
+    processes(place, |line| line.starts_with(env!("CARGO_BIN_EXE_rollpacker")))
+}
+
+/// Returns the ids of all processes that a run started for its servers: the servers and their guards.
+fn left(place: &Workplace) -> Vec<String> {
+    processes(place, |_| true)
+}
+
+/// Returns the ids of the processes whose command lines have the model folder of a workplace.
+fn processes(place: &Workplace, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
     let model = place.path("model").display().to_string();
-    let is_server = |process: &Path| {
-        // A process that has ended, or that is not ours, has no command line.
+    let is_one = |process: &Path| {
+        // A process that has ended has no command line.
         let line = fs::read(process.join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).into_owned();
-        line.contains(&model) && line.contains("\0serve\0")
+        let line = String::from_utf8_lossy(&line);
+        line.contains(&model) && is_meant(&line)
     };
     let processes = fs::read_dir("/proc").expect("processes").flatten().map(|entry| entry.path());
-    let names = processes.filter(|process| is_server(process));
+    let names = processes.filter(|process| is_one(process));
     names.map(|path| path.file_name().expect("an id").to_string_lossy().into_owned()).collect()
 }
 
@@ -71,7 +84,7 @@ fn a_run_starts_its_servers_and_leaves_none() {
     let place = Workplace::new(RECIPE);
     let end = train(&place, &[&serve(2, ""), "trainer.total_training_steps=3"]);
     assert_eq!(end.code, Some(0), "{end:?}");
-    assert_eq!(servers(&place), Vec::<String>::new());
+    assert_eq!(left(&place), Vec::<String>::new());
     let steps = steps(&place);
     assert_eq!(steps.len(), 3);
     for metrics in &steps {
@@ -132,7 +145,7 @@ fn a_killed_server_is_started_again_and_gets_the_weights() {
     }
     let log = fs::read_to_string(place.path("run/servers/0.log")).expect("a log");
     assert!(log.contains("[rollpacker] ended with signal: 9 (SIGKILL); start 2 on port "), "{log}");
-    assert_eq!(servers(&place), Vec::<String>::new());
+    assert_eq!(left(&place), Vec::<String>::new());
 }
 
 #[test]
@@ -147,11 +160,48 @@ fn servers_end_with_a_run_that_is_killed_or_asked_to_end() {
         let end = ProcessEnd::of(run);
         assert_eq!(end.code, code, "{end:?}");
         // The guards of the servers of a killed run act on their own.
-        while !servers(&place).is_empty() {
+        while !left(&place).is_empty() {
             std::thread::yield_now();
         }
         fs::remove_dir_all(place.path("run")).expect("removed");
     }
+}
+
+/// Starts a server outside of the run, and returns it with the setting that names it.
+fn own_server(place: &Workplace) -> (Child, String) {
+    let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
+    let mut server = place.command(&line).spawn().expect("the program starts");
+    let mut announced = String::new();
+    let out = server.stdout.as_mut().expect("captured");
+    BufReader::new(out).read_line(&mut announced).expect("a line");
+    let announced: Value = serde_json::from_str(&announced).expect("JSON");
+    let setting = format!("rollout.servers=[{}]", announced["url"]);
+    (server, setting)
+}
+
+#[test]
+fn a_run_that_loses_all_servers_saves_its_last_complete_step() {
+    let place = Workplace::new(RECIPE);
+    let (mut server, url) = own_server(&place);
+    let settings =
+        ["trainer.save_freq=1000", "trainer.total_training_steps=20", "rollout.server_timeout=2"];
+    let mut run = started(&place, &[&settings[..], &[&url]].concat());
+    wait(&mut run, || steps(&place).len() >= 3);
+    server.kill().expect("killed");
+    server.wait().expect("it ended");
+    let end = ProcessEnd::of(run);
+    assert_eq!(end.code, Some(75), "{end:?}");
+    let done = steps(&place);
+    let taken = SnapshotStore::steps_in(&place.path("run/snapshots")).expect("a folder");
+    assert_eq!(taken, [Step(done.len() as u64 - 1)], "the last complete step");
+    let (mut server, url) = own_server(&place);
+    let end = train(&place, &[&settings[..], &[&url, "--resume"]].concat());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let all = steps(&place);
+    assert_eq!(all.len(), 20);
+    assert_eq!(all[..done.len()], done, "no step before was computed again");
+    server.kill().expect("killed");
+    server.wait().expect("it ended");
 }
 
 #[test]
