@@ -165,12 +165,18 @@ fn plan(
     restored: Option<&RestoredSnapshot>,
 ) -> Option<SnapshotPlan> {
     let every = recipe.save_freq;
+    let cadence = Cadence::every(every);
     (every > 0).then(|| SnapshotPlan {
         store: Arc::new(store),
-        cadence: Cadence::every(every),
+        cadence: if has_servers(recipe) { cadence.holding() } else { cadence },
         on_error: recipe.raw.trainer.snapshot_on_error.into(),
         resumed: restored.map(RestoredSnapshot::step),
     })
+}
+
+/// Returns `true` if the engine may end the run because no server is available. The last complete step is then saved.
+fn has_servers(recipe: &Recipe) -> bool {
+    matches!(recipe.raw.rollout.engine.as_str(), "vllm" | "sglang")
 }
 
 /// Returns the snapshot that the first process resumes from, as it is visible to this process.

@@ -5,6 +5,8 @@
 
 mod context;
 #[cfg(feature = "servers")]
+mod launch;
+#[cfg(feature = "servers")]
 mod servers;
 mod torch;
 

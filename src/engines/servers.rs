@@ -7,6 +7,7 @@ use std::time::Duration;
 use rollpacker_model::ModelConfig;
 use rollpacker_servers::canary::CanaryConfig;
 use rollpacker_servers::engine::{Measurements, ServersConfig, ServersEngine, StartError};
+use rollpacker_servers::launch::{Fleet, Restarts};
 use rollpacker_servers::sampling::LogprobsMode;
 use rollpacker_servers::server::{Limits, Protocol};
 use rollpacker_servers::vllm::protocol::PauseMode;
@@ -19,8 +20,9 @@ use tch::{Kind, Tensor};
 
 use super::{
     EngineContext, EnginePurpose, EngineStarter, ServerReports, ServersUnavailable, StartedEngine,
-    torch,
+    launch, torch,
 };
+use crate::recipe::Serve;
 use crate::recipe::error::out_of_bounds;
 
 pub(super) const VLLM: About =
@@ -34,12 +36,14 @@ const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5
 /// The number of tokens below which another text is scored.
 const FEW_TOKENS: usize = 24;
 
-/// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers` and `server_timeout` are also keys of `[rollout]`.
+/// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers`, `serve` and `server_timeout` are also keys of `[rollout]`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ServerOptions {
-    /// The URLs of the servers. Required.
+    /// The URLs of the servers. Required without `serve`.
     servers: Vec<String>,
+    /// The servers that the run starts. Default: none.
+    serve: Option<Serve>,
     /// The environment variable with the API key of all servers. Default: no key.
     api_key_env: Option<String>,
     /// The expected name of the model. Default: that of the first server.
@@ -67,6 +71,7 @@ impl Default for ServerOptions {
         let (limits, canary) = (Limits::default(), CanaryConfig::new(Vec::new()));
         Self {
             servers: Vec::new(),
+            serve: None,
             api_key_env: None,
             model: None,
             pause: PauseMode::default(),
@@ -82,13 +87,18 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    fn check(&self) -> Result<(), CatalogError> {
-        if self.servers.is_empty() {
-            return Err(CatalogError::bound(
-                "servers",
-                "at least one URL in `rollout.servers`",
-                "none",
-            ));
+    fn check(&self, protocol: Protocol) -> Result<(), CatalogError> {
+        match &self.serve {
+            Some(_) if !self.servers.is_empty() => {
+                let expected = "only one of `rollout.serve` and `rollout.servers`";
+                return Err(CatalogError::bound("serve", expected, "both"));
+            }
+            Some(serve) => launch::check(protocol, serve)?,
+            None if self.servers.is_empty() => {
+                let expected = "at least one URL in `rollout.servers`, or `rollout.serve`";
+                return Err(CatalogError::bound("servers", expected, "none"));
+            }
+            None => {}
         }
         let positive = [
             ("server_timeout", self.server_timeout),
@@ -113,7 +123,7 @@ pub(super) fn sglang(options: ServerOptions) -> Result<EngineStarter, CatalogErr
 }
 
 fn starter(protocol: Protocol, options: ServerOptions) -> Result<EngineStarter, CatalogError> {
-    options.check()?;
+    options.check(protocol)?;
     let start = move |context| start(protocol, &options, context);
     Ok(EngineStarter { start: Arc::new(start), is_torch: false })
 }
@@ -136,14 +146,22 @@ fn start(
     }
     let model = ModelConfig::from_folder(&context.model)?;
     let decoder = Decoder::load(&context.model, context.device)?;
-    let config = config(protocol, options, &context, &model);
+    let mut config = config(protocol, options, &context, &model);
+    let fleet = launch::start(options.serve.as_ref(), &config, &context.run_folder)?;
+    if let Some(fleet) = &fleet {
+        config.servers = fleet.urls();
+    }
     let EngineContext { tokenizer, clock, weights, .. } = context;
     // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
     let detokenize = Arc::new(move |ids: &[i32]| tokenizer.decode(ids, true).unwrap_or_default());
     let source = TrainedWeights { store: weights, decoder: Arc::new(Mutex::new(decoder)) };
     let engine =
         ServersEngine::start(config, Box::new(source), detokenize, clock).map_err(refusal)?;
-    let servers = Some(reports(engine.measurements()));
+    let servers = Some(reports(engine.measurements(), fleet.as_ref().map(Fleet::restarts)));
+    let engine = match fleet {
+        Some(fleet) => engine.with_fleet(fleet),
+        None => engine,
+    };
     Ok(StartedEngine { engine: Box::new(engine), measurements: None, servers })
 }
 
@@ -225,10 +243,12 @@ fn refusal(error: StartError) -> anyhow::Error {
     }
 }
 
-fn reports(measurements: Measurements) -> ServerReports {
+fn reports(measurements: Measurements, restarts: Option<Restarts>) -> ServerReports {
     let read = measurements.clone();
     let metrics = move || {
-        let metrics = read.take().metrics().into_iter();
+        let restarts = restarts.as_ref().map(|restarts| restarts.take() as f64);
+        let restarts = restarts.map(|restarts| ("rollout/server_restarts", restarts));
+        let metrics = read.take().metrics().into_iter().chain(restarts);
         metrics.map(|(name, value)| (name.to_owned(), value)).collect()
     };
     ServerReports {

@@ -147,12 +147,17 @@ impl RawRecipe {
             option: "servers",
             value: servers.as_slice().into(),
         });
+        let serve = self.rollout.serve.as_ref().map(|serve| KeyedOption {
+            key: "rollout.serve",
+            option: "serve",
+            value: serde_json::to_value(serve).expect("invariant: texts and numbers"),
+        });
         let timeout = keyed_number(("rollout.server_timeout", "server_timeout", *server_timeout));
         KeyedChoice {
             key: "rollout.engine",
             section: "rollout.engine_options",
             choice: choice(&self.rollout.engine, &self.rollout.engine_options),
-            keyed: servers.into_iter().chain(timeout).collect(),
+            keyed: servers.into_iter().chain(serve).chain(timeout).collect(),
         }
     }
 

@@ -34,6 +34,8 @@ pub use error::RecipeError;
 use error::{one_of, out_of_bounds};
 pub use placement::PlacementKind;
 pub use raw::RawRecipe;
+#[cfg(feature = "servers")]
+pub(crate) use raw::Serve;
 use schedule::Schedules;
 pub(crate) use table::{from_table, overlay, read_table};
 

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rollpacker_stages::secret::{REDACTED, is_secret_name, without_credentials};
+use rollpacker_stages::secret::{
+    REDACTED, is_secret_name, is_secret_parameter, without_command_secrets, without_credentials,
+};
 use toml::{Table, Value};
 
 use super::error::{RecipeError, first_line};
-use super::raw::RawRecipe;
+use super::raw::{RawRecipe, Serve};
 use super::{aliases, keys, limits, schedule};
 
 impl RawRecipe {
@@ -36,6 +38,9 @@ impl RawRecipe {
         for url in &mut recorded.rollout.servers {
             *url = without_credentials(url).into_owned();
         }
+        if let Some(serve) = &mut recorded.rollout.serve {
+            leave_out_of_serve(serve);
+        }
         recorded
     }
 
@@ -46,6 +51,17 @@ impl RawRecipe {
         self.reward.options != recorded.reward.options
             || self.rollout.engine_options != recorded.rollout.engine_options
             || self.rollout.servers != recorded.rollout.servers
+            || self.rollout.serve != recorded.rollout.serve
+    }
+}
+
+fn leave_out_of_serve(serve: &mut Serve) {
+    serve.command = without_command_secrets(&serve.command);
+    for (name, value) in &mut serve.env {
+        match is_secret_parameter(name) {
+            true => REDACTED.clone_into(value),
+            false => *value = without_credentials(value).into_owned(),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ fn check_error(text: &str, overrides: &[&str], expected: Expect) {
 #[test]
 fn keys_declare_whether_a_run_may_be_resumed_with_another_value() {
     for key in
-        ["trainer.workers", "rollout.instances", "placement.kind", "pipeline.reward", "sft.lr"]
+        ["trainer.workers", "rollout.instances", "rollout.serve.count", "placement.kind", "sft.lr"]
     {
         assert!(RawRecipe::is_resumable(key), "{key}");
     }
@@ -52,11 +52,14 @@ fn a_recorded_recipe_has_no_credentials() {
         extra_body = { api_key = "body-key", servers = ["http://other:pass-word@host"] }
         [rollout.engine_options]
         url = "http://engine:pass-word@host"
+        [rollout.serve]
+        command = ["serve", "--api-key", "flag-key", "--port={port}"]
+        env = { HF_TOKEN = "hub-key", CUDA_VISIBLE_DEVICES = "{index}" }
     "#;
     let recipe = read(text, &[]).expect("valid");
     let settings = format!("{:?}", recipe.raw.settings());
     for recorded in [recipe.to_toml(), settings] {
-        for secret in ["pass-word", "query-key", "body-key", "user:"] {
+        for secret in ["pass-word", "query-key", "body-key", "user:", "flag-key", "hub-key"] {
             assert!(!recorded.contains(secret), "{recorded}");
         }
         let url = "https://[redacted]@host/v1?key=[redacted]";

@@ -172,8 +172,65 @@ pub fn is_secret_name(name: &str) -> bool {
     ends_with(name, &NAMES)
 }
 
-/// Returns `true` if a parameter of this name in the query of a URL holds a secret.
-fn is_secret_parameter(name: &str) -> bool {
+/// Returns a command without its secrets: the values of flags and variables whose names indicate secrets, and the credentials of URLs. An
+/// argument of several words, such as a script, is treated like a command.
+///
+/// ```
+/// use rollpacker_stages::secret::without_command_secrets;
+///
+/// let command = ["serve", "--api-key", "value", "--hf-token=value", "--port", "80"].map(str::to_owned);
+/// let expected = ["serve", "--api-key", "[redacted]", "--hf-token=[redacted]", "--port", "80"];
+/// assert_eq!(without_command_secrets(&command), expected);
+/// ```
+#[must_use]
+pub fn without_command_secrets(command: &[String]) -> Vec<String> {
+    let mut shown: Vec<String> = Vec::with_capacity(command.len());
+    for (at, argument) in command.iter().enumerate() {
+        let before = at.checked_sub(1).map(|before| command[before].as_str());
+        shown.push(match secret_of(before, argument) {
+            Some(secret) => {
+                let name = &argument[..argument.len() - secret.len()];
+                format!("{name}{REDACTED}")
+            }
+            None if argument.contains(' ') => without_command_secrets(&words(argument)).join(" "),
+            None => without_credentials(argument).into_owned(),
+        });
+    }
+    shown
+}
+
+/// Returns the secrets that [`without_command_secrets`] replaces, other than those in URLs.
+#[must_use]
+pub fn command_secrets(command: &[String]) -> Vec<String> {
+    let mut secrets = Vec::new();
+    for (at, argument) in command.iter().enumerate() {
+        let before = at.checked_sub(1).map(|before| command[before].as_str());
+        match secret_of(before, argument) {
+            Some(secret) => secrets.push(secret.trim_matches(['"', '\'']).to_owned()),
+            None if argument.contains(' ') => secrets.extend(command_secrets(&words(argument))),
+            None => {}
+        }
+    }
+    secrets
+}
+
+fn words(argument: &str) -> Vec<String> {
+    argument.split(' ').map(str::to_owned).collect()
+}
+
+/// Returns the part of an argument that is a secret: the value of `NAME=VALUE`, or all of it after the flag `--NAME`.
+fn secret_of<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
+    let assigned = argument.split_once('=').filter(|(name, _)| !name.contains(' '));
+    if let Some((_, value)) = assigned.filter(|(name, _)| is_secret_parameter(name)) {
+        return Some(value).filter(|value| !value.is_empty());
+    }
+    let is_flag = |flag: &&str| flag.starts_with('-') && is_secret_parameter(flag);
+    before.filter(is_flag).map(|_| argument).filter(|value| !value.starts_with('-'))
+}
+
+/// Returns `true` if a parameter of this name, in the query of a URL, on a command line or in the environment, holds a secret.
+#[must_use]
+pub fn is_secret_parameter(name: &str) -> bool {
     is_secret_name(name) || ends_with(name, &["key", "token", "auth", "sig", "signature"])
 }
 
@@ -262,6 +319,23 @@ mod tests {
         keep("short");
         keep("long enough");
         assert_eq!(redact("short, and long enough"), "short, and [redacted]");
+    }
+
+    #[test]
+    fn a_command_is_shown_without_secrets() {
+        let shown = |command: &[&str]| {
+            let command: Vec<String> = command.iter().map(|&text| text.to_owned()).collect();
+            (without_command_secrets(&command).join("|"), command_secrets(&command).join("|"))
+        };
+        let of = |shown: &str, secrets: &str| (shown.to_owned(), secrets.to_owned());
+        let script = "API_KEY=abc exec serve --hf-token 'def' http://u:p@h";
+        let expected =
+            "sh|-c|API_KEY=[redacted] exec serve --hf-token [redacted] http://[redacted]@h";
+        assert_eq!(shown(&["sh", "-c", script]), of(expected, "abc|def"));
+        assert_eq!(shown(&["--api-key-env", "NAME"]), of("--api-key-env|NAME", ""));
+        assert_eq!(shown(&["--auth", "--port", "1"]), of("--auth|--port|1", ""));
+        assert_eq!(shown(&["--api-key=a=b"]), of("--api-key=[redacted]", "a=b"));
+        assert_eq!(shown(&["--api-key=", "x"]), of("--api-key=|x", ""));
     }
 
     #[test]

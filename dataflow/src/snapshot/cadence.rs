@@ -1,6 +1,7 @@
 //! The cadence of snapshots: the steps after which they are taken.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::step::Step;
@@ -9,6 +10,7 @@ use crate::step::Step;
 #[derive(Clone, Debug)]
 pub struct Cadence {
     every: u64,
+    holds: bool,
     agenda: Arc<Mutex<Agenda>>,
 }
 
@@ -22,13 +24,42 @@ struct Agenda {
     workers: usize,
     /// The number of workers of the graph.
     peers: usize,
+    /// The last step whose snapshot was committed, or given up with a warning.
+    settled: Option<Step>,
+    wakes: Wakes,
+}
+
+/// A function that activates an operator.
+pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Functions that activate the operators which hold the state of their last step.
+#[derive(Clone, Default)]
+struct Wakes(Vec<Wake>);
+
+impl fmt::Debug for Wakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Wakes").field(&self.0.len()).finish()
+    }
+}
+
+impl Wakes {
+    fn call(&self) {
+        self.0.iter().for_each(|wake| wake());
+    }
 }
 
 impl Cadence {
     /// Takes snapshots after every `steps`-th step, counted from the start of the run; 0 for never.
     #[must_use]
     pub fn every(steps: u64) -> Self {
-        Self { every: steps, agenda: Arc::default() }
+        Self { every: steps, holds: false, agenda: Arc::default() }
+    }
+
+    /// Lets every operator hold its state at the end of the last step in memory, so that [`Parts::save_held`](super::Parts::save_held) can take
+    /// a snapshot of that step after the next one has begun. For runs whose steps may fail for a reason that passes.
+    #[must_use]
+    pub fn holding(self) -> Self {
+        Self { holds: true, ..self }
     }
 
     /// Returns a handle that requests additional snapshots.
@@ -43,6 +74,7 @@ impl Cadence {
         agenda.workers += 1;
         agenda.peers = peers;
         agenda.asked = agenda.asked.max(resumed);
+        agenda.settled = agenda.settled.max(resumed);
     }
 
     pub(crate) fn leave(&self) {
@@ -55,6 +87,41 @@ impl Cadence {
         agenda.asked = agenda.asked.max(Some(step));
         let regular = self.every > 0 && step.next().0.is_multiple_of(self.every);
         regular || agenda.requested.contains(&step)
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        self.holds
+    }
+
+    /// Registers an operator that holds its state.
+    pub(crate) fn wake_by(&self, wake: Wake) {
+        self.lock().wakes.0.push(wake);
+    }
+
+    /// Returns `true` if a snapshot of `step` was requested.
+    pub(crate) fn is_requested(&self, step: Step) -> bool {
+        self.lock().requested.contains(&step)
+    }
+
+    /// Requests the snapshot of a completed step, and returns `true` once it is committed or was given up. The callers are activated then.
+    pub(crate) fn is_settled(&self, step: Step) -> bool {
+        let mut agenda = self.lock();
+        if agenda.settled >= Some(step) {
+            return true;
+        }
+        let wakes = agenda.requested.insert(step).then(|| agenda.wakes.clone());
+        drop(agenda);
+        wakes.unwrap_or_default().call();
+        false
+    }
+
+    /// Records that the snapshot of `step` is committed, or that the run goes on without it.
+    pub(crate) fn settle(&self, step: Step) {
+        let mut agenda = self.lock();
+        agenda.settled = agenda.settled.max(Some(step));
+        let wakes = agenda.wakes.clone();
+        drop(agenda);
+        wakes.call();
     }
 
     fn lock(&self) -> MutexGuard<'_, Agenda> {
@@ -118,5 +185,20 @@ mod tests {
         assert_eq!(cadence.request().now(), None);
         cadence.join(2, None);
         assert_eq!(cadence.request().now(), Some(Step(0)));
+    }
+
+    #[test]
+    fn a_completed_step_is_settled_once_its_snapshot_is() {
+        let cadence = Cadence::every(0).holding();
+        cadence.join(1, Some(Step(3)));
+        let (sender, woken) = std::sync::mpsc::channel();
+        cadence.wake_by(Arc::new(move || sender.send(()).expect("a receiver")));
+        assert!(cadence.is_settled(Step(3)), "the run was resumed from it");
+        assert!(!cadence.is_requested(Step(4)) && !cadence.is_settled(Step(4)));
+        assert!(!cadence.is_settled(Step(4)) && cadence.is_requested(Step(4)));
+        assert_eq!(woken.try_iter().count(), 1, "a second request wakes nobody");
+        assert!(cadence.is_due(Step(4)), "for operators that have not closed the step");
+        cadence.settle(Step(4));
+        assert!(cadence.is_settled(Step(4)) && woken.try_iter().count() == 1);
     }
 }

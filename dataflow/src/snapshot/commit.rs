@@ -192,6 +192,7 @@ impl Committer {
         let Some(of) = reached.filter(|&of| self.committed != Some(of)) else {
             // If the removal fails, the folder is removed when the store is opened next.
             drop(self.writer.call(|| {}, move |store| drop(store.discard(step))));
+            self.plan.cadence.settle(step);
             return;
         };
         let (found, wake) = (self.check(parts), self.wake.clone());
@@ -238,12 +239,14 @@ impl Committer {
                 Ok(done) => {
                     metrics.give(&capabilities[2], metrics_batch(&done));
                     *committed = Some(done.step);
+                    plan.cadence.settle(running.step);
                     if let Some(error) = done.cleanup_error {
                         warnings.give(&capabilities[1], faults_batch(&[Fault::of(NAME, &error)]));
                     }
                 }
                 Err((fault, OnError::Warn)) => {
                     warnings.give(&capabilities[1], faults_batch(&[fault]));
+                    plan.cadence.settle(running.step);
                     // If the request is rejected (several processes), the next attempt is at the next step of the cadence.
                     let _ = plan.cadence.request().now();
                 }

@@ -1,5 +1,6 @@
 //! Parts: the contribution of one operator on one worker to a snapshot.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -102,6 +103,8 @@ pub struct Draft<'a> {
     pub(crate) step: Step,
     pub(crate) operator: &'static str,
     pub(crate) worker: u32,
+    /// `Some` if the part is only held in memory; `true` once the operator has asked another writer for it.
+    pub(crate) held: Option<Cell<bool>>,
 }
 
 impl Draft<'_> {
@@ -121,11 +124,17 @@ impl Draft<'_> {
     ///
     /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The closure that it returns
     /// runs on the writer thread and waits until the file is complete. An error of the closure becomes the error of the part.
+    ///
+    /// If the part is only [held](super::Cadence::holding), `begin` is not called; the operator is asked for the part again if it is needed.
     pub fn external<W, E>(&self, extension: &str, begin: impl FnOnce(&Path) -> W) -> Part
     where
         W: FnOnce() -> Result<(), E> + Send + 'static,
         E: Into<BoxError>,
     {
+        if let Some(is_external) = &self.held {
+            is_external.set(true);
+            return Part::nothing();
+        }
         let folder = self.store.part_folder(self.step);
         Part::of(match self.store.prepare(&folder) {
             Ok(()) => {

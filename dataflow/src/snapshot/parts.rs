@@ -1,6 +1,6 @@
 //! The operator's side of the protocol: its parts, and the capability it holds until they are on disk.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use timely::dataflow::operators::Capability;
 use timely::progress::frontier::MutableAntichain;
 
+use super::cadence::Wake;
 use super::descriptor::Descriptor;
 use super::error::SnapshotError;
 use super::manifest::PartRecord;
@@ -28,8 +29,6 @@ pub(crate) struct Writer {
     /// Functions that wake the operators which wait for fewer such snapshots.
     waiting: RefCell<Vec<Wake>>,
 }
-
-type Wake = Arc<dyn Fn() + Send + Sync>;
 
 impl Writer {
     pub(crate) fn new(peers: usize, plan: &SnapshotPlan, owner: Owner<Arc<SnapshotStore>>) -> Self {
@@ -88,8 +87,18 @@ pub struct Parts {
     /// The last step at whose end the state was handed to the writer.
     handed: Option<Step>,
     pending: VecDeque<PendingPart>,
+    /// The state at the end of the last step, if it is held.
+    held: Option<HeldPart>,
     /// The result of the last write.
     written: Result<Option<PartRecord>, String>,
+}
+
+/// The state at the end of a step of which no snapshot is due.
+struct HeldPart {
+    capability: Capability<Step>,
+    reached: Option<Step>,
+    /// `None` if another writer makes the file. Its state is that of the last step until the next one ends, so it can be asked later.
+    part: Option<Part>,
 }
 
 /// A part that is being written.
@@ -97,8 +106,11 @@ struct PendingPart {
     capability: Capability<Step>,
     reached: Option<Step>,
     /// `None` if the state is unchanged and the previous result is used again.
-    reply: Option<Reply<Result<Option<PartRecord>, SnapshotError>>>,
+    reply: Option<PartReply>,
 }
+
+/// The reply of the writer to a part.
+type PartReply = Reply<Result<Option<PartRecord>, SnapshotError>>;
 
 impl Parts {
     pub(crate) fn new(
@@ -108,17 +120,22 @@ impl Parts {
         waiting: WaitHandle,
         writer: Rc<Writer>,
     ) -> Self {
+        let (wake, cadence): (Wake, _) = (Arc::new(wake), &writer.plan.cadence);
+        if cadence.holds() {
+            cadence.wake_by(wake.clone());
+        }
         Self {
             name,
             worker,
             output,
-            wake: Arc::new(wake),
+            wake,
             waiting,
             writer,
             capability: None,
             reached: None,
             handed: None,
             pending: VecDeque::new(),
+            held: None,
             written: Ok(None),
         }
     }
@@ -171,12 +188,25 @@ impl Parts {
     /// Must be called at the end of each activation, when the state includes everything before `frontier`. Writes the result of `state` for
     /// each step before `frontier` at whose end a snapshot is taken and not yet written, and for the end of the run when `frontier` is
     /// `None`.
-    pub fn closed(&mut self, frontier: Option<Step>, state: impl FnMut(&Draft<'_>) -> Part) {
+    pub fn closed(&mut self, frontier: Option<Step>, mut state: impl FnMut(&Draft<'_>) -> Part) {
         match frontier {
-            Some(step) => self.hand_over(step, state),
-            None => self.end(state),
+            Some(step) => self.hand_over(step, &mut state),
+            None => self.end(&mut state),
         }
+        self.write_held(&mut state);
         self.emit_written();
+    }
+
+    /// Requests a snapshot of the completed step before `step`, from the states that all operators [hold](super::Cadence::holding). Returns
+    /// `true` once it is committed or was given up, and at once if none is held; the operator is activated in the meantime.
+    ///
+    /// # Contract
+    /// No operator has completed `step`.
+    #[must_use]
+    pub fn save_held(&self, step: Step) -> bool {
+        let cadence = &self.writer.plan.cadence;
+        let before = step.0.checked_sub(1).filter(|_| cadence.holds()).map(Step);
+        before.is_none_or(|step| cadence.is_settled(step))
     }
 
     /// Writes the state for each due step before `to`, and moves the capability past it.
@@ -188,9 +218,12 @@ impl Parts {
             if step >= to {
                 return;
             }
+            self.held = None;
             if self.writer.plan.cadence.is_due(step) {
                 self.write_or_keep(step, &mut state);
                 self.handed = Some(step);
+            } else if step.next() == to && self.writer.plan.cadence.holds() {
+                self.hold(step, &mut state);
             }
             if let Some(capability) = &mut self.capability {
                 capability.downgrade(&step.next());
@@ -203,6 +236,7 @@ impl Parts {
         if let Some(reached) = self.reached {
             self.hand_over(reached.next(), &mut state);
         }
+        self.held = None;
         let Some(mut capability) = self.capability.take() else { return };
         capability.downgrade(&Step::END);
         self.capability = Some(capability);
@@ -228,17 +262,48 @@ impl Parts {
     }
 
     fn write(&mut self, step: Step, state: &mut impl FnMut(&Draft<'_>) -> Part) {
-        let (operator, worker) = (self.name, self.worker);
-        let part = state(&Draft { store: &self.writer.plan.store, step, operator, worker });
-        let wake = self.wake.clone();
-        let reply = self
-            .writer
-            .call(move || wake(), move |store| store.write(step, operator, worker, part));
-        self.writer.begin(step);
+        let part = state(&self.draft(step, None));
+        let reply = self.send(step, part);
         self.pend(Some(reply));
     }
 
-    fn pend(&mut self, reply: Option<Reply<Result<Option<PartRecord>, SnapshotError>>>) {
+    fn draft(&self, step: Step, held: Option<Cell<bool>>) -> Draft<'_> {
+        let (store, operator, worker) = (&self.writer.plan.store, self.name, self.worker);
+        Draft { store, step, operator, worker, held }
+    }
+
+    /// Hands a part to the writer.
+    fn send(&self, step: Step, part: Part) -> PartReply {
+        let (operator, worker, wake) = (self.name, self.worker, self.wake.clone());
+        self.writer.begin(step);
+        self.writer.call(move || wake(), move |store| store.write(step, operator, worker, part))
+    }
+
+    /// Holds the state at the end of `step`, with a capability for its part.
+    fn hold(&mut self, step: Step, state: &mut impl FnMut(&Draft<'_>) -> Part) {
+        let draft = self.draft(step, Some(Cell::new(false)));
+        let part = state(&draft);
+        let is_external = draft.held.as_ref().is_some_and(Cell::get);
+        let part = Some(part).filter(|_| !is_external);
+        let (capability, reached) = (self.capability.clone(), self.reached);
+        self.held = capability.map(|capability| HeldPart { capability, reached, part });
+    }
+
+    /// Writes the held state, if a snapshot of its step was requested.
+    fn write_held(&mut self, state: &mut impl FnMut(&Draft<'_>) -> Part) {
+        let cadence = self.writer.plan.cadence.clone();
+        let is_requested = |held: &mut HeldPart| cadence.is_requested(*held.capability.time());
+        let Some(held) = self.held.take_if(is_requested) else { return };
+        let HeldPart { capability, reached, part } = held;
+        let step = *capability.time();
+        let part = part.unwrap_or_else(|| state(&self.draft(step, None)));
+        let reply = Some(self.send(step, part));
+        self.handed = Some(step);
+        self.waiting.begin(step, "the disk to take its part of a snapshot");
+        self.pending.push_back(PendingPart { capability, reached, reply });
+    }
+
+    fn pend(&mut self, reply: Option<PartReply>) {
         if let Some(capability) = self.capability.clone() {
             self.waiting.begin(*capability.time(), "the disk to take its part of a snapshot");
             self.pending.push_back(PendingPart { capability, reached: self.reached, reply });

@@ -33,6 +33,11 @@ impl Keeper {
         self.parts.as_ref().is_some_and(|parts| parts.writes_pending(limit))
     }
 
+    /// See [`Parts::save_held`]. Returns `true` if no snapshots are taken.
+    pub(crate) fn save_held(&self, step: Step) -> bool {
+        self.parts.as_ref().is_none_or(|parts| parts.save_held(step))
+    }
+
     /// See [`Parts::before`].
     pub(crate) fn before(&mut self, step: Step, state: impl Fn(&Draft<'_>) -> Part) {
         let first_only = self.first_only;

@@ -14,7 +14,7 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::WaitHandle;
 use rollpacker_stages::rollout::lockstep::Reached;
 use rollpacker_stages::rollout::{
-    CheckedEngine, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+    CheckedEngine, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
 };
 use rollpacker_stages::train::Metrics;
 
@@ -70,8 +70,10 @@ pub(crate) struct RolloutDriver {
     ended: BTreeMap<Step, Vec<EndedResponse>>,
     /// `true` after a failure. The capabilities of all open steps are then kept.
     failed: bool,
-    /// A failure that was not reported yet because no step was open.
+    /// A failure that was not reported yet because no step was open, or the step before is being saved.
     unreported_failure: Option<Fault>,
+    /// `true` while the failure waits for a snapshot of the step before.
+    is_saving: bool,
 }
 
 impl RolloutDriver {
@@ -91,6 +93,7 @@ impl RolloutDriver {
             ended: BTreeMap::new(),
             failed: false,
             unreported_failure: None,
+            is_saving: false,
         }
     }
 
@@ -328,9 +331,23 @@ impl RolloutDriver {
                     }
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);
                 }
-                RolloutEvent::Failed(error) => self.fail(Fault::of("rollout", &error)),
+                RolloutEvent::Failed(error) => {
+                    // The fault passes, so the run should resume from its last complete step.
+                    self.is_saving |= matches!(error, RolloutError::Unavailable { .. });
+                    self.fail(Fault::of("rollout", &error));
+                }
             }
         }
+    }
+
+    /// Returns the failed step, if the step before must be saved before the failure is reported.
+    pub(super) fn unsaved(&self) -> Option<Step> {
+        self.steps.keys().next().copied().filter(|_| self.is_saving)
+    }
+
+    /// Records that the step before the failed one was saved, or that it cannot be saved.
+    pub(super) fn saved(&mut self) {
+        self.is_saving = false;
     }
 
     fn fail(&mut self, fault: Fault) {
@@ -341,7 +358,8 @@ impl RolloutDriver {
 
     /// Reports a failure at the first open step. The capabilities are kept, so that no frontier passes the failed step.
     fn report_failure(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
-        if let Some(under_way) = self.steps.values().next()
+        if !self.is_saving
+            && let Some(under_way) = self.steps.values().next()
             && let Some(fault) = self.unreported_failure.take()
         {
             give(Port::Errors, under_way.capability(Port::Errors), faults_batch(&[fault]));

@@ -19,7 +19,7 @@ use rollpacker_dataflow::step::{PromptId, Step, Steps};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
-use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
 use rollpacker_stages::rollout::RolloutEngine;
 
 use self::kept_rows::KeptRows;
@@ -291,7 +291,14 @@ fn generate<'scope>(
                 parts.before(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, retained, &batch);
             });
-            driver.report(|port, capability, batch| outputs[port as usize].give(capability, batch));
+            let mut give = |port: Port, capability: &Capability<Step>, batch: Batch| {
+                outputs[port as usize].give(capability, batch);
+            };
+            driver.report(&mut give);
+            if driver.unsaved().is_some_and(|step| parts.save_held(step)) {
+                driver.saved();
+                driver.report(&mut give);
+            }
             let asked = frontiers[0].frontier().first().copied();
             let open = asked.into_iter().chain(driver.open()).min();
             parts.closed(open, |_| kept_rows::part(driver.samples()));

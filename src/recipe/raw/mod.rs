@@ -6,6 +6,7 @@
 mod algorithm;
 mod placement;
 mod reward;
+mod serve;
 mod trainer;
 
 pub use algorithm::{
@@ -13,6 +14,7 @@ pub use algorithm::{
 };
 pub use placement::Placement;
 pub use reward::{Reward, RouteTarget};
+pub use serve::Serve;
 pub use trainer::{Sft, SnapshotOnError, Trainer};
 
 use std::path::PathBuf;
@@ -148,6 +150,10 @@ section! {
         /// URLs of the inference servers, for the engines `vllm` and `sglang`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         servers: Vec<String> = Vec::new() => resumable,
+        /// Servers that the run starts, watches and stops itself, for the engines `vllm` and `sglang`: a table of `command`, `count` and
+        /// `env`. Excludes `rollout.servers`. Default: none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        serve: Option<Serve> = None => resumable,
         /// Longest time without any inference server before the run ends, in seconds; positive. Default: 600.
         #[serde(skip_serializing_if = "Option::is_none")]
         server_timeout: Option<f64> = None => resumable,
@@ -203,6 +209,7 @@ impl Sections for RawRecipe {
             "data.curriculum" => fields::<CurriculumOptions>(),
             "model" => fields::<Model>(),
             "rollout" => fields::<Rollout>(),
+            "rollout.serve" => fields::<Serve>(),
             "pipeline" => fields::<Pipeline>(),
             "placement" => fields::<Placement>(),
             "reward" => fields::<Reward>(),
@@ -226,7 +233,7 @@ impl Sections for RawRecipe {
 
 impl RawRecipe {
     /// Returns `true` if a run may be resumed with another value of the key with this dotted name. Each key declares it where it is
-    /// defined.
+    /// defined, also for the keys of a table below it.
     #[must_use]
     pub fn is_resumable(key: &str) -> bool {
         let Some((section, key)) = key.split_once('.') else {
@@ -242,6 +249,7 @@ impl RawRecipe {
             "trainer" => Trainer::RESUMABLE,
             _ => &[],
         };
+        let key = key.split_once('.').map_or(key, |(table, _)| table);
         Self::RESUMABLE.contains(&section) || keys.contains(&key)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`ServersEngine`](engine::ServersEngine) is a [`RolloutEngine`](rollpacker_stages::rollout::RolloutEngine) over several servers. It
 //! sends prompts and receives tokens, [delivers weights](weights), proves by a [canary] that they arrived, and moves responses away from
-//! servers that fail. [`vllm::protocol`] has the wire types, which clients and servers share.
+//! servers that fail. A [`Fleet`](launch::Fleet) starts servers on this machine and watches them. [`vllm::protocol`] has the wire types, which clients and servers share.
 //!
 //! The feature `client` (default) has the clients and the rollout engine. The feature `serve` has [`serve`], a server of vLLM's protocol over
 //! any engine. Without both, the crate has only the wire types.
@@ -11,11 +11,15 @@
 //! weights come from the program, as [`PublishedWeights`](weights::PublishedWeights).
 
 #[cfg(feature = "client")]
+mod breaker;
+#[cfg(feature = "client")]
 pub mod canary;
 #[cfg(feature = "client")]
 pub mod engine;
 #[cfg(feature = "client")]
 pub mod http;
+#[cfg(feature = "client")]
+pub mod launch;
 #[cfg(feature = "client")]
 pub mod sampling;
 #[cfg(feature = "serve")]

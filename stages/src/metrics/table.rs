@@ -97,6 +97,8 @@ const SERVERS: &[Metric] = &[
     Metric::new("rollout/server_discarded_tokens", "{token}",
         "Tokens of servers that were discarded, because their policy version was uncertain or their server had failed.").sum().timed(),
     Metric::new("rollout/server_errors", "{call}", "Calls of servers that failed.").sum().timed(),
+    Metric::new("rollout/server_restarts", "{restart}",
+        "Times that a server of `rollout.serve` ended and was started again.").sum().timed(),
     Metric::new("rollout/servers_lost", "{server}", "Times that a server left the rotation.").sum().timed(),
     Metric::new("rollout/servers_ready", "{server}", "Servers in rotation at the end of the step.").timed(),
     Metric::new("timing_s/weight_sync/{write,pause,load,resume,canary}", "s",

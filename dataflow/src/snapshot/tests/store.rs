@@ -304,7 +304,7 @@ fn rows_come_back_as_they_were() {
 fn a_file_that_someone_else_writes_is_a_part_once_it_is_complete() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Arc::new(SnapshotStore::open(folder.path(), options(1)).expect("opens"));
-    let draft = |operator| Draft { store: &store, step: Step(3), operator, worker: 0 };
+    let draft = |operator| Draft { store: &store, step: Step(3), operator, worker: 0, held: None };
     let (begun, begin) = mpsc::channel();
     let part = draft("weights").external("safetensors", |path| {
         assert_eq!(path.extension().and_then(|e| e.to_str()), Some("safetensors"));

@@ -2,21 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use failsafe::StateMachine;
-use failsafe::backoff::{self, EqualJittered};
-use failsafe::failure_policy::{self, ConsecutiveFailures};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_stages::rollout::Policy;
 use tokio::time::Instant;
 
 use super::errand::{Fault, salt};
+use crate::breaker::Breaker;
 use crate::canary::Proven;
 use crate::server::{Limits, Outcome, Pulse, Server};
-
-/// The number of failures in a row after which the circuit breaker opens.
-const FAILURES: u32 = 3;
 
 /// The state of a server.
 #[derive(Clone, Debug)]
@@ -119,35 +113,5 @@ impl Member {
             && self.version() >= Some(oldest)
             && self.running.len() < most
             && self.not_before.is_none_or(|time| time <= now)
-    }
-}
-
-/// Decides how soon a server that fails is called again: at once after a first failure, and after a growing time from the third one on.
-#[derive(Clone)]
-pub(super) struct Breaker(StateMachine<ConsecutiveFailures<EqualJittered>, ()>);
-
-impl Default for Breaker {
-    fn default() -> Self {
-        let delays = backoff::equal_jittered(Duration::from_secs(1), Duration::from_secs(30));
-        Self(StateMachine::new(failure_policy::consecutive_failures(FAILURES, delays), ()))
-    }
-}
-
-impl Breaker {
-    pub(super) fn succeeded(&self) {
-        self.0.on_success();
-    }
-
-    pub(super) fn failed(&self) {
-        self.0.on_error();
-    }
-
-    /// Waits until the server may be called.
-    pub(super) async fn permitted(&self) {
-        /// The delays of the breaker are seconds.
-        const INTERVAL: Duration = Duration::from_millis(100);
-        while !self.0.is_call_permitted() {
-            tokio::time::sleep(INTERVAL).await;
-        }
     }
 }

@@ -40,6 +40,7 @@ use self::delivery::Loading;
 pub use self::measurements::{Measurements, Phases, Reading};
 use self::output::{Output, Shared};
 use self::response::{Response, defect};
+use crate::launch::Fleet;
 use crate::weights::WeightSource;
 
 /// The number of threads for calls to servers.
@@ -64,6 +65,8 @@ pub struct ServersEngine {
     has_failed: bool,
     /// Dropped last, without waiting: a call may be under way.
     runtime: Option<Runtime>,
+    /// The servers that run as processes of this engine. Dropped after the runtime, so that no call is under way when they end.
+    fleet: Option<Fleet>,
 }
 
 impl ServersEngine {
@@ -99,7 +102,15 @@ impl ServersEngine {
             longest_prompt,
             has_failed: false,
             runtime: Some(runtime),
+            fleet: None,
         })
+    }
+
+    /// Gives the engine the processes of its servers, which end when the engine is dropped.
+    #[must_use]
+    pub fn with_fleet(mut self, fleet: Fleet) -> Self {
+        self.fleet = Some(fleet);
+        self
     }
 
     /// Returns access to the measurements.
@@ -191,5 +202,7 @@ impl Drop for ServersEngine {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+        // Waits until the processes have ended.
+        drop(self.fleet.take());
     }
 }

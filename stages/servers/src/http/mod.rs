@@ -3,22 +3,18 @@
 mod error;
 mod events;
 
-use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
-use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Response, Url};
-use rollpacker_stages::secret::{REDACTED, Secrets};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, Response, Url};
+use rollpacker_endpoint::{Address, chain, message, retry_after, shown};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 pub use self::error::{Reaction, ServerError};
 pub(crate) use self::events::Events;
 
-const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 /// The maximum size of an answer in bytes. The log-probabilities of a long prompt take about 60 bytes per token.
 const LARGEST_ANSWER: usize = 64 << 20;
 /// The maximum number of characters of an answer that an error quotes.
@@ -29,11 +25,7 @@ const LONGEST_QUOTE: usize = 300;
 /// The API key and the credentials of the URL are redacted in all texts that the server returns, because some servers repeat the headers of
 /// a request.
 #[derive(Clone)]
-pub struct Endpoint {
-    client: Client,
-    base: Url,
-    secrets: Secrets,
-}
+pub struct Endpoint(Address);
 
 /// The reason why an address cannot be used. Texts are without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +46,21 @@ pub enum AddressError {
     Client(String),
 }
 
+impl From<rollpacker_endpoint::AddressError> for AddressError {
+    fn from(error: rollpacker_endpoint::AddressError) -> Self {
+        use rollpacker_endpoint::AddressError as Shared;
+        match error {
+            Shared::Redacted { url } => {
+                let reason = "expected credentials, found a redacted text; insert the credentials";
+                Self::Url { url: shown(&url).to_owned(), reason: reason.to_owned() }
+            }
+            Shared::Url { url, reason } => Self::Url { url, reason },
+            Shared::Key(reason) => Self::Key(reason),
+            Shared::Client(reason) => Self::Client(reason),
+        }
+    }
+}
+
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Endpoint").field(&self.name()).finish()
@@ -66,43 +73,21 @@ impl Endpoint {
     /// # Errors
     /// If the URL is invalid, or the key is missing or cannot be sent in a header.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, AddressError> {
-        let base = parse(url)?;
-        let mut secrets = Secrets::default();
-        secrets.add_url(&base);
-        let key = api_key_env.map(key).transpose()?;
-        if let Some(key) = &key {
-            secrets.add(key);
-            // Secrets of few characters are not redacted by themselves, but are recognized after this prefix.
-            secrets.add(&format!("Bearer {key}"));
+        let address = Address::new(url, api_key_env, |client| {
+            client.tcp_keepalive(Duration::from_secs(30)).tcp_nodelay(true)
+        })?;
+        let scheme = address.url.scheme();
+        if !matches!(scheme, "http" | "https") {
+            let reason = format!("expected `http` or `https`, found `{scheme}`");
+            return Err(AddressError::Url { url: shown(url).to_owned(), reason });
         }
-        secrets.keep();
-        let headers = key.zip(api_key_env).map(|(key, name)| authorization(&key, name));
-        let client = Client::builder()
-            .redirect(Policy::none())
-            .connect_timeout(LONGEST_CONNECT)
-            .tcp_keepalive(Duration::from_secs(30))
-            .tcp_nodelay(true)
-            .default_headers(headers.transpose()?.unwrap_or_default());
-        // Plain HTTP needs no certificates, so a machine without any must not cause an error.
-        let client = if base.scheme() == "http" {
-            client.tls_built_in_root_certs(false)
-        } else {
-            let settings = rollpacker_tls::client();
-            client.use_preconfigured_tls(
-                settings.map_err(|error| AddressError::Client(error.to_string()))?,
-            )
-        };
-        let client =
-            client.build().map_err(|error| AddressError::Client(chain(&error.without_url())))?;
-        Ok(Self { client, base, secrets })
+        Ok(Self(address))
     }
 
     /// Returns the URL of the server without parts that may be secret.
     #[must_use]
     pub fn name(&self) -> String {
-        let host = self.base.host_str().unwrap_or_default();
-        let port = self.base.port().map(|port| format!(":{port}")).unwrap_or_default();
-        format!("{}://{host}{port}{}", self.base.scheme(), self.base.path().trim_end_matches('/'))
+        self.0.place().trim_end_matches('/').to_owned()
     }
 
     /// Gets JSON.
@@ -170,7 +155,7 @@ impl Endpoint {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<Response, ServerError> {
-        let mut request = self.client.request(method, self.url(path));
+        let mut request = self.0.client.request(method, self.url(path));
         if let Some(body) = body {
             let body = serde_json::to_vec(body)
                 .map_err(|error| self.garbage(path, "a request that is valid JSON", error))?;
@@ -211,11 +196,11 @@ impl Endpoint {
 
     /// Returns the URL of a call. The query string of the server's URL is kept.
     fn url(&self, path: &str) -> Url {
-        let mut url = self.base.clone();
+        let mut url = self.0.url.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
-        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        url.set_path(&format!("{}{path}", self.0.url.path().trim_end_matches('/')));
         if let Some(query) = query {
-            let queries: Vec<_> = self.base.query().into_iter().chain([query]).collect();
+            let queries: Vec<_> = self.0.url.query().into_iter().chain([query]).collect();
             url.set_query(Some(&queries.join("&")));
         }
         url
@@ -247,7 +232,7 @@ impl Endpoint {
 
     /// Returns the beginning of a text without secrets.
     fn quote(&self, text: &str) -> String {
-        self.secrets.redact(text).trim().chars().take(LONGEST_QUOTE).collect()
+        self.0.quote(text, LONGEST_QUOTE)
     }
 }
 
@@ -257,72 +242,4 @@ async fn within<A>(
     stalled: impl FnOnce() -> ServerError,
 ) -> Result<A, ServerError> {
     tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(stalled()))
-}
-
-fn parse(url: &str) -> Result<Url, AddressError> {
-    let refused = |reason: String| {
-        // An invalid URL may contain a password at any position.
-        let url = if url.contains(['@', '?']) { REDACTED } else { url }.to_owned();
-        AddressError::Url { url, reason }
-    };
-    if url.contains(REDACTED) {
-        let reason = "expected credentials, found a redacted text; insert the credentials";
-        return Err(refused(reason.to_owned()));
-    }
-    let parsed = Url::parse(url).map_err(|error| refused(error.to_string()))?;
-    if !matches!(parsed.scheme(), "http" | "https") {
-        let reason = format!("expected `http` or `https`, found `{}`", parsed.scheme());
-        return Err(refused(reason));
-    }
-    Ok(parsed)
-}
-
-/// Reads the key from an environment variable.
-fn key(variable: &str) -> Result<String, AddressError> {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if !variable.chars().all(is_part) || variable.starts_with(|c: char| c.is_ascii_digit()) {
-        // The text is not repeated, since it may be the key itself.
-        let reason = "`api_key_env`: expected the name of an environment variable that has the key, found a text that is not a valid name";
-        return Err(AddressError::Key(reason.to_owned()));
-    }
-    match std::env::var(variable) {
-        Ok(key) => Ok(key.trim().to_owned()),
-        Err(_) => Err(wrong_key(variable, "with the key is not set")),
-    }
-}
-
-fn authorization(key: &str, variable: &str) -> Result<HeaderMap, AddressError> {
-    let value = HeaderValue::from_str(&format!("Bearer {key}"));
-    let mut value =
-        value.map_err(|_| wrong_key(variable, "has characters that a key cannot contain"))?;
-    value.set_sensitive(true);
-    Ok([(AUTHORIZATION, value)].into_iter().collect())
-}
-
-fn wrong_key(variable: &str, reason: &str) -> AddressError {
-    AddressError::Key(format!("the environment variable `{variable}` {reason}"))
-}
-
-/// Parses the header as seconds. Its other form, a date, would require synchronized clocks and is ignored.
-fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
-/// Returns the error message of an answer: the field `error.message`, `error`, `message` or `detail`, or else all of the JSON.
-fn message(json: Value) -> String {
-    let said = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
-    let said = said.into_iter().find_map(Value::as_str);
-    said.map_or_else(|| json.to_string(), str::to_owned)
-}
-
-/// Returns an error and its causes in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

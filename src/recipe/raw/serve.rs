@@ -1,0 +1,24 @@
+//! The table `rollout.serve`: inference servers that the run starts.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::section;
+
+section! {
+    /// The table `rollout.serve`: inference servers as processes of the run. They start with it and end with it. `docs/servers.md` has
+    /// examples.
+    ///
+    /// In the arguments and in the values of `env`, `{port}` is the port of the server, `{model}` the path of the model folder, and `{index}`
+    /// the number of the server from 0.
+    Serve {
+        /// Program and arguments of a server. Must contain `{port}`. Required.
+        command: Vec<String> = Vec::new(),
+        /// Number of servers, from 1 to 256; default 1.
+        count: usize = 1,
+        /// Environment variables of the servers, in addition to those of the run. vLLM also gets `VLLM_SERVER_DEV_MODE=1`. Default: none.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        env: BTreeMap<String, String> = BTreeMap::new(),
+    }
+}

@@ -1,0 +1,30 @@
+//! The parts of an answer that clients of all servers read.
+
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use serde_json::Value;
+
+/// Returns the time after which the server wants to be asked again: the header `Retry-After` in seconds. Its other form, a date, would require
+/// synchronized clocks and is ignored.
+#[must_use]
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// Returns the error message of an answer: the field `error.message`, `error`, `message` or `detail`, or else all of the JSON.
+///
+/// ```
+/// use rollpacker_endpoint::message;
+/// use serde_json::json;
+///
+/// assert_eq!(message(json!({"error": {"message": "busy"}})), "busy");
+/// assert_eq!(message(json!({"code": 1})), r#"{"code":1}"#);
+/// ```
+#[must_use]
+pub fn message(json: Value) -> String {
+    let said = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
+    let said = said.into_iter().find_map(Value::as_str);
+    said.map_or_else(|| json.to_string(), str::to_owned)
+}

@@ -1,0 +1,153 @@
+//! The address of an HTTP server that exchanges JSON: its client, its API key, and the texts of its errors without secrets.
+//!
+//! An [`Address`] is shared by the clients of inference servers and of rewards. Requests, limits and reactions to errors are theirs.
+
+mod answer;
+mod key;
+
+use std::error::Error;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap};
+use reqwest::redirect::Policy;
+use reqwest::{Client, ClientBuilder, Url};
+use rollpacker_stages::secret::{REDACTED, Secrets};
+
+pub use self::answer::{message, retry_after};
+
+const LONGEST_CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// The address of a server and the connections to it. Clones share the connections.
+///
+/// The API key and the credentials of the URL are redacted in all texts that the server returns, because some servers repeat the headers of
+/// a request.
+///
+/// ```
+/// use rollpacker_endpoint::Address;
+///
+/// let address = Address::new("http://user:password@127.0.0.1:8000/v1?key=value", None, |client| client)?;
+/// assert_eq!(address.place(), "http://127.0.0.1:8000/v1");
+/// assert_eq!(address.quote("the password is wrong", 100), "the [redacted] is wrong");
+/// # Ok::<_, rollpacker_endpoint::AddressError>(())
+/// ```
+#[derive(Clone)]
+pub struct Address {
+    /// The connections.
+    pub client: Client,
+    /// The URL as it was given.
+    pub url: Url,
+    /// The API key and the credentials of the URL.
+    pub secrets: Secrets,
+}
+
+/// The reason why an address cannot be used. Texts are without secrets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// The credentials in the URL were redacted, as in the recipe of a run folder.
+    #[error("the URL `{url}`: expected credentials, found {REDACTED}; insert the credentials")]
+    Redacted {
+        /// The URL.
+        url: String,
+    },
+    /// The URL is invalid.
+    #[error("the URL `{url}`: {reason}")]
+    Url {
+        /// The URL; redacted if it may contain a password.
+        url: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The environment variable of the API key is missing or has a wrong value.
+    #[error("{0}")]
+    Key(String),
+    /// The HTTP client cannot start.
+    #[error("cannot start an HTTP client: {0}")]
+    Client(String),
+}
+
+impl Address {
+    /// Creates the connections to the server at `url`, with the limits that `limit` sets. The API key is the value of the environment variable
+    /// `api_key_env`, if given. The secrets are [kept](Secrets::keep).
+    ///
+    /// # Errors
+    /// If the URL is invalid, or the key is missing or cannot be sent in a header.
+    pub fn new(
+        url: &str,
+        api_key_env: Option<&str>,
+        limit: impl FnOnce(ClientBuilder) -> ClientBuilder,
+    ) -> Result<Self, AddressError> {
+        let url = parse(url)?;
+        let mut secrets = Secrets::default();
+        secrets.add_url(&url);
+        let headers = match api_key_env {
+            Some(variable) => key::headers(variable, &mut secrets)?,
+            None => HeaderMap::new(),
+        };
+        let client = limit(Client::builder())
+            .redirect(Policy::none())
+            .connect_timeout(LONGEST_CONNECT)
+            .default_headers(headers);
+        // Plain HTTP needs no certificates, so a machine without any must not cause an error.
+        let client = if url.scheme() == "http" {
+            client.tls_built_in_root_certs(false)
+        } else {
+            let settings = rollpacker_tls::client();
+            client.use_preconfigured_tls(
+                settings.map_err(|error| AddressError::Client(error.to_string()))?,
+            )
+        };
+        let client =
+            client.build().map_err(|error| AddressError::Client(chain(&error.without_url())))?;
+        secrets.add(&basic(&client, &url));
+        secrets.keep();
+        Ok(Self { client, url, secrets })
+    }
+
+    /// Returns the URL without parts that may be secret.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default();
+        let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{}://{host}{port}{}", self.url.scheme(), self.url.path())
+    }
+
+    /// Returns the first `length` characters of a text without secrets.
+    #[must_use]
+    pub fn quote(&self, text: &str, length: usize) -> String {
+        self.secrets.redact(text).trim().chars().take(length).collect()
+    }
+}
+
+/// Returns the URL as an error shows it. An invalid URL may contain a password at any position.
+#[must_use]
+pub fn shown(url: &str) -> &str {
+    if url.contains(['@', '?']) { REDACTED } else { url }
+}
+
+fn parse(url: &str) -> Result<Url, AddressError> {
+    if url.contains(REDACTED) {
+        return Err(AddressError::Redacted { url: url.to_owned() });
+    }
+    let wrong = |reason: String| AddressError::Url { url: shown(url).to_owned(), reason };
+    Url::parse(url).map_err(|error| wrong(error.to_string()))
+}
+
+/// Returns the encoded user information of a URL, as the client sends it; empty if the URL has none.
+fn basic(client: &Client, url: &Url) -> String {
+    let request = client.post(url.clone()).build().ok();
+    let header = request.and_then(|request| request.headers().get(AUTHORIZATION).cloned());
+    let value =
+        header.and_then(|value| Some(value.to_str().ok()?.strip_prefix("Basic ")?.to_owned()));
+    value.unwrap_or_default()
+}
+
+/// Returns an error and its causes in one line.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

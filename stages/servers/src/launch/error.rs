@@ -1,0 +1,81 @@
+//! The reasons why servers cannot be started.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use crate::http::{AddressError, ServerError};
+
+/// The reason why servers cannot be started. Texts are without secrets.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// A field of the configuration is out of bounds.
+    #[error("`{field}`: expected {expected}, found {found}")]
+    Config {
+        /// The name of the field.
+        field: &'static str,
+        /// The expected value.
+        expected: &'static str,
+        /// The value.
+        found: String,
+    },
+    /// The log of a server cannot be written.
+    #[error("cannot write the log of a server, {path}: {source}")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// No port is free.
+    #[error("cannot find a free port on 127.0.0.1: {0}")]
+    Port(io::Error),
+    /// The process of a server cannot be started.
+    #[error("cannot start the server {server}, `{command}`: {source}")]
+    Spawn {
+        /// The number of the server.
+        server: usize,
+        /// The command without secrets.
+        command: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A server ended before it was ready.
+    #[error("the server {server}, `{command}`, ended before it was ready, with {status}; {}", quote(.log, .last_lines))]
+    Ended {
+        /// The number of the server.
+        server: usize,
+        /// The command without secrets.
+        command: String,
+        /// The exit status.
+        status: ExitStatus,
+        /// The file with the output of the server.
+        log: PathBuf,
+        /// The last lines of the output, without secrets.
+        last_lines: String,
+    },
+    /// No server was ready in time.
+    #[error("no server was ready after {waited:?}; the last error: {last}; the logs are in {logs}")]
+    Absent {
+        /// The limit.
+        waited: Duration,
+        /// The last error of the last server.
+        last: ServerError,
+        /// The folder of the logs.
+        logs: PathBuf,
+    },
+    /// The API key cannot be used.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The thread that watches the servers cannot start.
+    #[error("cannot start a thread to watch servers: {0}")]
+    Thread(io::Error),
+}
+
+fn quote(log: &std::path::Path, last_lines: &str) -> String {
+    match last_lines {
+        "" => format!("it wrote nothing to {}", log.display()),
+        lines => format!("the last lines of {}:\n{lines}", log.display()),
+    }
+}

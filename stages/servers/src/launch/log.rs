@@ -1,0 +1,80 @@
+//! The log of a server: everything that its process writes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rollpacker_stages::secret::redact;
+
+/// The number of lines that an error quotes.
+const LINES: usize = 20;
+/// The number of bytes at the end of a log in which these lines are. A longer line is cut.
+const BYTES: u64 = 16 << 10;
+
+/// The log of a server.
+#[derive(Debug)]
+pub(super) struct Log {
+    path: PathBuf,
+    /// The size of the file when the running process was started, in bytes.
+    begin: u64,
+}
+
+impl Log {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, begin: 0 }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the log for another process. `title` tells its output from that of earlier ones.
+    pub(super) fn open(&mut self, title: &str) -> io::Result<File> {
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = OpenOptions::new().append(true).create(true).open(&self.path)?;
+        file.write_all(format!("[rollpacker] {title}\n").as_bytes())?;
+        self.begin = file.metadata()?.len();
+        Ok(file)
+    }
+
+    /// Returns the last lines of the running process, indented and without secrets. Empty if there are none.
+    pub(super) fn last_lines(&self) -> String {
+        let text = self.end().unwrap_or_default();
+        let text = redact(&text);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(LINES)..];
+        last.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+    }
+
+    fn end(&self) -> io::Result<String> {
+        let mut file = File::open(&self.path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(self.begin.max(length.saturating_sub(BYTES))))?;
+        let mut bytes = Vec::new();
+        file.take(BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_the_last_process_is_quoted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut log = Log::new(folder.path().join("servers").join("0.log"));
+        assert_eq!(log.last_lines(), "");
+        log.open("start 1").expect("a file").write_all(b"old\n").expect("written");
+        let mut file = log.open("start 2").expect("a file");
+        assert_eq!(log.last_lines(), "");
+        let lines: Vec<String> = (0..30).map(|line| format!("line {line}\n")).collect();
+        file.write_all(lines.concat().as_bytes()).expect("written");
+        let quoted = log.last_lines();
+        assert!(quoted.starts_with("    line 10\n") && quoted.ends_with("    line 29"), "{quoted}");
+        let all = fs::read_to_string(log.path()).expect("a file");
+        assert!(all.starts_with("[rollpacker] start 1\nold\n[rollpacker] start 2\nline 0\n"));
+    }
+}

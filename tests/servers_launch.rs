@@ -1,0 +1,231 @@
+//! Servers that a run starts itself (`rollout.serve`): real processes of `rollpacker serve`.
+#![cfg(all(target_os = "linux", feature = "servers"))]
+
+mod workplace;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command};
+
+use rollpacker::dataflow::snapshot::SnapshotStore;
+use rollpacker::dataflow::step::Step;
+use serde_json::Value;
+use workplace::{ProcessEnd, RECIPE, Workplace};
+
+/// Returns the setting of a command that runs `rollpacker serve` with these further arguments.
+fn serve(count: usize, more: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_rollpacker");
+    format!(
+        "rollout.serve={{ count = {count}, command = [\"{program}\", \"serve\", \"--model\", \"{{model}}\", \"--port\", \"{{port}}\", \
+         \"--device\", \"cpu\"{more}] }}"
+    )
+}
+
+fn training(place: &Workplace, settings: &[&str]) -> Command {
+    place.training(&[&["schedule.name=sync", "rollout.engine=vllm"], settings].concat())
+}
+
+fn started(place: &Workplace, settings: &[&str]) -> Child {
+    training(place, settings).spawn().expect("the program starts")
+}
+
+fn train(place: &Workplace, settings: &[&str]) -> ProcessEnd {
+    ProcessEnd::of(started(place, settings))
+}
+
+/// Returns the ids of the servers of a run.
+fn servers(place: &Workplace) -> Vec<String> {
+    processes(place, |line| line.starts_with(env!("CARGO_BIN_EXE_rollpacker")))
+}
+
+/// Returns the ids of all processes that a run started for its servers: the servers and their guards.
+fn left(place: &Workplace) -> Vec<String> {
+    processes(place, |_| true)
+}
+
+/// Returns the ids of the processes whose command lines have the model folder of a workplace.
+fn processes(place: &Workplace, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
+    let model = place.path("model").display().to_string();
+    let is_one = |process: &Path| {
+        // A process that has ended has no command line.
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.contains(&model) && is_meant(&line)
+    };
+    let processes = fs::read_dir("/proc").expect("processes").flatten().map(|entry| entry.path());
+    let names = processes.filter(|process| is_one(process));
+    names.map(|path| path.file_name().expect("an id").to_string_lossy().into_owned()).collect()
+}
+
+/// Returns the metrics of the steps that a run has completed.
+fn steps(place: &Workplace) -> Vec<Value> {
+    let text = fs::read_to_string(place.path("run/metrics.jsonl")).unwrap_or_default();
+    // The last line may be incomplete while the run goes on.
+    let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    lines.map(|line| serde_json::from_str::<Value>(line).expect("JSON")["data"].clone()).collect()
+}
+
+/// Waits until `is_done` returns `true`, for at most as long as the run goes on.
+fn wait(run: &mut Child, is_done: impl Fn() -> bool) {
+    while !is_done() {
+        assert_eq!(run.try_wait().expect("a process"), None, "the run ended too early");
+        std::thread::yield_now();
+    }
+}
+
+fn kill(signal: &str, process: &str) {
+    let status = Command::new("kill").args([signal, process]).status().expect("kill starts");
+    assert!(status.success());
+}
+
+#[test]
+fn a_run_starts_its_servers_and_leaves_none() {
+    let place = Workplace::new(RECIPE);
+    let end = train(&place, &[&serve(2, ""), "trainer.total_training_steps=3"]);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert_eq!(left(&place), Vec::<String>::new());
+    let steps = steps(&place);
+    assert_eq!(steps.len(), 3);
+    for metrics in &steps {
+        assert_eq!(metrics["rollout/servers_ready"], 2.0, "{metrics}");
+        assert_eq!(metrics["rollout/server_restarts"], 0.0, "{metrics}");
+        assert!(metrics["rollout/canary_kl"].as_f64().expect("a number") < 0.01, "{metrics}");
+    }
+    for log in ["run/servers/0.log", "run/servers/1.log"] {
+        let log = fs::read_to_string(place.path(log)).expect("a log");
+        assert!(log.starts_with("[rollpacker] start 1 on port "), "{log}");
+        assert!(log.contains("\"url\":\"http://127.0.0.1:"), "{log}");
+    }
+}
+
+#[test]
+fn a_command_that_ends_at_once_is_refused_with_the_end_of_its_log() {
+    let place = Workplace::new(RECIPE);
+    let command = r#"rollout.serve={ command = ["sh", "-c", "echo port {port} of server {index} with $KEY_OF_HUB; echo no such model >&2; exit 3", "--api-key", "key-in-command"], env = { KEY_OF_HUB = "a", HUB_TOKEN = "key-in-variable" } }"#;
+    let end = train(&place, &[command]);
+    assert_eq!(end.code, Some(1), "{end:?}");
+    for part in [
+        "cannot start the engine `vllm`",
+        "the server 0, `sh -c",
+        "--api-key [redacted]",
+        "exit status: 3",
+        "run/servers/0.log:\n",
+        " of server 0 with a\n    no such model",
+    ] {
+        assert!(end.err.contains(part), "`{part}` is expected in: {}", end.err);
+    }
+    let recipe = fs::read_to_string(place.path("run/recipe.toml")).expect("a recipe");
+    for secret in ["key-in-command", "key-in-variable"] {
+        assert!(!format!("{end:?} {recipe}").contains(secret), "{end:?} {recipe}");
+    }
+    let missing = r#"rollout.serve={ command = ["no-such-program", "{port}"] }"#;
+    let end = train(&place, &[missing, "--overwrite"]);
+    assert!(end.err.contains("exit status: 127") && end.err.contains("not found"), "{end:?}");
+}
+
+#[test]
+fn a_killed_server_is_started_again_and_gets_the_weights() {
+    let place = Workplace::new(RECIPE);
+    let settings = [&serve(1, ""), "trainer.total_training_steps=8"];
+    let mut run = started(&place, &settings);
+    wait(&mut run, || steps(&place).len() >= 2);
+    let [server] = &servers(&place)[..] else { panic!("one server is expected") };
+    kill("-KILL", server);
+    let end = ProcessEnd::of(run);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let steps = steps(&place);
+    assert_eq!(steps.len(), 8);
+    let sum = |name: &str| steps.iter().filter_map(|metrics| metrics[name].as_f64()).sum::<f64>();
+    assert_eq!(sum("rollout/server_restarts"), 1.0);
+    assert!(sum("rollout/servers_lost") >= 1.0);
+    for metrics in &steps {
+        // Each step was sampled from the weights of its policy, as the canary proves after each delivery.
+        assert!(metrics["rollout/canary_kl"].as_f64().is_some_and(|kl| kl < 0.01), "{metrics}");
+    }
+    let log = fs::read_to_string(place.path("run/servers/0.log")).expect("a log");
+    assert!(log.contains("[rollpacker] ended with signal: 9 (SIGKILL); start 2 on port "), "{log}");
+    assert_eq!(left(&place), Vec::<String>::new());
+}
+
+#[test]
+fn servers_end_with_a_run_that_is_killed_or_asked_to_end() {
+    let place = Workplace::new(RECIPE);
+    for (signal, code) in [("-KILL", None), ("-TERM", Some(75))] {
+        let settings = [&serve(2, ""), "trainer.total_training_steps=1000", "--overwrite"];
+        let mut run = started(&place, &settings);
+        wait(&mut run, || steps(&place).len() == 1);
+        assert_eq!(servers(&place).len(), 2);
+        kill(signal, &run.id().to_string());
+        let end = ProcessEnd::of(run);
+        assert_eq!(end.code, code, "{end:?}");
+        // The guards of the servers of a killed run act on their own.
+        while !left(&place).is_empty() {
+            std::thread::yield_now();
+        }
+        fs::remove_dir_all(place.path("run")).expect("removed");
+    }
+}
+
+/// Starts a server outside of the run, and returns it with the setting that names it.
+fn own_server(place: &Workplace) -> (Child, String) {
+    let line = ["serve", "--model", "model", "--device", "cpu", "--port", "0"];
+    let mut server = place.command(&line).spawn().expect("the program starts");
+    let mut announced = String::new();
+    let out = server.stdout.as_mut().expect("captured");
+    BufReader::new(out).read_line(&mut announced).expect("a line");
+    let announced: Value = serde_json::from_str(&announced).expect("JSON");
+    let setting = format!("rollout.servers=[{}]", announced["url"]);
+    (server, setting)
+}
+
+#[test]
+fn a_run_that_loses_all_servers_saves_its_last_complete_step() {
+    let place = Workplace::new(RECIPE);
+    let (mut server, url) = own_server(&place);
+    let settings =
+        ["trainer.save_freq=1000", "trainer.total_training_steps=20", "rollout.server_timeout=2"];
+    let mut run = started(&place, &[&settings[..], &[&url]].concat());
+    wait(&mut run, || steps(&place).len() >= 3);
+    server.kill().expect("killed");
+    server.wait().expect("it ended");
+    let end = ProcessEnd::of(run);
+    assert_eq!(end.code, Some(75), "{end:?}");
+    let done = steps(&place);
+    let taken = SnapshotStore::steps_in(&place.path("run/snapshots")).expect("a folder");
+    assert_eq!(taken, [Step(done.len() as u64 - 1)], "the last complete step");
+    let (mut server, url) = own_server(&place);
+    let end = train(&place, &[&settings[..], &[&url, "--resume"]].concat());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let all = steps(&place);
+    assert_eq!(all.len(), 20);
+    assert_eq!(all[..done.len()], done, "no step before was computed again");
+    server.kill().expect("killed");
+    server.wait().expect("it ended");
+}
+
+#[test]
+fn wrong_tables_are_refused_by_key() {
+    let place = Workplace::new(RECIPE);
+    let vllm = "rollout.engine=vllm";
+    let url = "rollout.servers=[\"http://127.0.0.1:9\"]";
+    let serve = serve(1, "");
+    let cases: [(&[&str], &str); 7] = [
+        (&[vllm, &serve, url], "key `rollout.serve`: expected only one of"),
+        (&["rollout.engine=torch", &serve], "when `rollout.serve` is set"),
+        (&[vllm, "rollout.serve={ command = [] }"], "`command` with a program"),
+        (&[vllm, "rollout.serve.command=[\"vllm\"]"], "`command` with an argument with `{port}`"),
+        (&[vllm, &serve, "rollout.serve.count=0"], "`count` with from 1 to 256, found 0"),
+        (&[vllm, &serve, "rollout.serve.cuont=2"], "did you mean `rollout.serve.count`?"),
+        (&[vllm, &serve, "rollout.serve.env={ \"A=B\" = \"\" }"], "`env` with names of"),
+    ];
+    for (settings, expected) in cases {
+        let end =
+            place.run(&[&["train", "--config", "recipe.toml", "--dry-run"][..], settings].concat());
+        assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
+        assert!(end.err.contains(expected), "{settings:?}: {}", end.err);
+    }
+    let shown = place.ok(&["train", "--config", "recipe.toml", "--dry-run", vllm, &serve]);
+    assert!(shown.contains("[rollout.serve]") && shown.contains("{port}"), "{shown}");
+    assert!(!place.path("run/servers").exists());
+}
