@@ -330,9 +330,9 @@ fn the_mismatch_is_reported_and_corrected_with_any_keys() {
             near("rollout_corr/rollout_is_ratio_fraction_high", 0.0);
             near("training/rollout_actor_probs_pearson_corr", 1.0);
             assert!(step["rollout_corr/training_ppl"] > 1.0);
-            assert_eq!(name.ends_with("ed") && name != "normalized", {
-                step.contains_key("rollout_corr/rollout_rs_masked_fraction")
-            });
+            let rejects = matches!(name, "rejected" | "bypassed");
+            let masked = step.contains_key("rollout_corr/rollout_rs_masked_fraction");
+            assert_eq!(masked, rejects, "{name}");
             if name == "normalized" {
                 near("rollout_corr/rollout_is_batch_norm_factor", 1.0);
             }

@@ -25,10 +25,7 @@ pub(crate) struct KeyedChoice {
     pub(crate) keyed: Vec<KeyedOption>,
 }
 
-#[cfg_attr(
-    not(feature = "torch"),
-    expect(dead_code, reason = "only the stages on libtorch make what the choice names")
-)]
+/// An option of a choice that has a recipe key of its own.
 pub(crate) struct KeyedOption {
     pub(crate) key: &'static str,
     pub(crate) option: &'static str,
