@@ -15,8 +15,8 @@ use rollpacker_stages::catalog::{About, CatalogError, within};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_torch::model::{Decoder, TorchError, WeightStore, Weights};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
 
+use super::forward::{canary_tokens, score};
 use super::{
     EngineContext, EnginePurpose, EngineStarter, ServerReports, ServersUnavailable, StartedEngine,
     torch,
@@ -27,12 +27,6 @@ pub(super) const VLLM: About =
     About::new(&[], "vLLM servers, or `rollpacker serve`, over HTTP", "vLLM 0.32");
 pub(super) const SGLANG: About =
     About::new(&[], "SGLang servers over HTTP; not run against a live server yet", "SGLang 0.5");
-
-/// The text that the canary scores: ordinary language, code and numbers.
-const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5 + 7 = 16. \
-    def add(a, b):\n    return a + b\n";
-/// The maximum number of tokens of the canary.
-const CANARY_TOKENS: usize = 48;
 
 /// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers` and `server_timeout` are also keys of `[rollout]`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -175,24 +169,13 @@ fn config(
             ..Limits::default()
         },
         canary: CanaryConfig {
-            tokens: canary_tokens(context, CANARY_TOKENS.min(longest - 1)),
+            tokens: canary_tokens(&context.tokenizer, longest - 1),
             max_kl: options.canary_max_kl,
             max_difference: options.canary_max_difference,
         },
         weights_folder: options.weights_folder.clone().unwrap_or_else(own_folder),
         model_folder: context.model.clone(),
     }
-}
-
-/// Returns the first `most` tokens of the canary's text. If the tokenizer cannot represent it, returns tokens from all of its vocabulary.
-fn canary_tokens(context: &EngineContext, most: usize) -> Vec<i32> {
-    let mut tokens = context.tokenizer.encode(CANARY).unwrap_or_default();
-    if tokens.len() < most.min(CANARY_TOKENS / 2) {
-        let vocabulary = i32::try_from(context.tokenizer.vocab_size()).unwrap_or(1).max(1);
-        tokens = (0..CANARY_TOKENS as i32).map(|at| (at * 7919 + 3) % vocabulary).collect();
-    }
-    tokens.truncate(most.max(2));
-    tokens
 }
 
 /// Returns the error of an engine that cannot start, with the key of the recipe that it concerns.
@@ -266,16 +249,4 @@ impl PublishedWeights for VersionWeights {
     fn score(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
         self.with_decoder(|decoder| Ok(tch::no_grad(|| score(decoder, tokens))?))
     }
-}
-
-/// Returns the log-probability of each token after the first.
-fn score(decoder: &Decoder, tokens: &[i32]) -> Result<Vec<f32>, tch::TchError> {
-    let ids: Vec<i64> = tokens.iter().copied().map(i64::from).collect();
-    let length = ids.len() as i64;
-    let ids = Tensor::f_from_slice(&ids)?.f_to_device(decoder.device())?;
-    let hidden = decoder.forward_packed(&ids, &[length])?.f_narrow(0, 0, length - 1)?;
-    let logprobs = decoder.logits(&hidden)?.f_log_softmax(-1, Kind::Float)?;
-    let next = ids.f_narrow(0, 1, length - 1)?.f_unsqueeze(1)?;
-    let scores = logprobs.f_gather(1, &next, false)?.f_squeeze_dim(1)?;
-    Vec::<f32>::try_from(scores.f_to_device(tch::Device::Cpu)?)
 }

@@ -11,9 +11,10 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_stages::rollout::Policy;
 use tokio::time::Instant;
 
-use super::errand::{Fault, salt};
+use super::errand::Fault;
 use crate::canary::Proven;
 use crate::server::{Limits, Outcome, Pulse, Server};
+use crate::weights::salt;
 
 /// The number of failures in a row after which the circuit breaker opens.
 const FAILURES: u32 = 3;
