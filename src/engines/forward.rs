@@ -1,5 +1,6 @@
 //! The program's own forward pass, with which the answers of servers are compared.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rollpacker_model::Tokenizer;
@@ -13,6 +14,8 @@ const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5
     def add(a, b):\n    return a + b\n";
 /// The maximum number of tokens of the canary.
 const CANARY_TOKENS: usize = 48;
+/// The minimum number of different tokens of the canary's text, which has 30 different characters.
+const LEAST_DISTINCT: usize = 12;
 
 /// Returns the tokens that servers and the program score, at most `most` but at least 2: those of a fixed text. If the tokenizer cannot
 /// represent it, returns tokens from all of its vocabulary.
@@ -20,7 +23,9 @@ const CANARY_TOKENS: usize = 48;
 pub fn canary_tokens(tokenizer: &Tokenizer, most: usize) -> Vec<i32> {
     let most = most.min(CANARY_TOKENS);
     let mut tokens = tokenizer.encode(CANARY).unwrap_or_default();
-    if tokens.len() < most.min(CANARY_TOKENS / 2) {
+    let distinct: BTreeSet<i32> = tokens.iter().copied().collect();
+    // A tokenizer may have one token for all that it does not know.
+    if tokens.len() < most.min(CANARY_TOKENS / 2) || distinct.len() < LEAST_DISTINCT {
         let vocabulary = i32::try_from(tokenizer.vocab_size()).unwrap_or(1).max(1);
         tokens = (0..CANARY_TOKENS as i32).map(|at| (at * 7919 + 3) % vocabulary).collect();
     }

@@ -62,7 +62,13 @@ impl Finding {
 
     /// Returns the report of the check with this finding.
     pub(super) fn report(self, check: Check) -> CheckReport {
-        let advice = (!self.has_passed()).then(|| check.advice());
+        let advice = match self.result {
+            CheckResult::Passed => None,
+            CheckResult::NotChecked => {
+                Some("see the other checks and the details, and probe again")
+            }
+            CheckResult::Missing | CheckResult::Failed => Some(check.advice()),
+        };
         // Texts of the server may have several lines.
         let mut details = self.details.replace(['\n', '\r'], " ");
         if !self.figures.is_empty() {

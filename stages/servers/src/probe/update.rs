@@ -98,7 +98,7 @@ impl ProbeSession {
         }
         let prefix = self.prefix().await?;
         let first = Proven::new(Arc::clone(&reference), &noise);
-        let changed = self.perturb(&reference, &noise)?;
+        let changed = self.perturb(&reference, &prefix, &noise)?;
         let folder = self.write().map_err(Finding::unchecked)?;
         weights.others = Some(Proven::new(Arc::clone(&changed), &noise));
         self.traces.weights.replace(Some(weights));
@@ -117,17 +117,21 @@ impl ProbeSession {
         Ok(Prefix { prompt, sampled, reference })
     }
 
-    /// Perturbs the program's weights until the scores change clearly. Returns the new scores.
+    /// Perturbs the program's weights until the scores of the canary and of the long prompt's response change clearly. Returns the new scores of
+    /// the canary.
     fn perturb(
         &mut self,
         first: &Arc<[f32]>,
+        prefix: &Prefix,
         noise: &CanaryFigures,
     ) -> Result<Arc<[f32]>, Finding> {
         let (mut changed, mut moved) = (Arc::clone(first), 0.0);
         for number in 0..PERTURBATIONS {
             self.model.perturb(STRENGTH * f64::from(1 << number)).map_err(own)?;
             changed = self.model.score(self.canary()).map_err(own)?.into();
-            moved = CanaryFigures::compare(&changed, first, None).mean;
+            let after = self.own_scores(&prefix.prompt, &prefix.sampled.tokens)?;
+            let canary = CanaryFigures::compare(&changed, first, None).mean;
+            moved = canary.min(CanaryFigures::compare(&after, &prefix.reference, None).mean);
             if moved >= CHANGE.max(20.0 * noise.mean) {
                 break;
             }
