@@ -1,6 +1,8 @@
 //! The command line.
 
 mod data;
+#[cfg(all(feature = "servers", feature = "torch"))]
+mod probe;
 mod profile;
 mod score;
 #[cfg(all(feature = "servers", feature = "torch"))]
@@ -53,6 +55,9 @@ enum Command {
     /// Serve a model over HTTP with vLLM's protocol, on the built-in torch engine.
     #[cfg(all(feature = "servers", feature = "torch"))]
     Serve(serve::ServeArgs),
+    /// Check whether a running vLLM server has all that training needs, and compare it with the model that it serves.
+    #[cfg(all(feature = "servers", feature = "torch"))]
+    Probe(probe::ProbeArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Inspect, validate, convert and generate prompt datasets.
@@ -146,6 +151,8 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Profile(args) => profile::run(args, app),
         #[cfg(all(feature = "servers", feature = "torch"))]
         Command::Serve(args) => serve::run(&args),
+        #[cfg(all(feature = "servers", feature = "torch"))]
+        Command::Probe(args) => probe::run(&args),
         Command::Score(args) => score::run(args, app),
         Command::Data(args) => data::run(args),
     }

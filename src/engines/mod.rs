@@ -5,12 +5,16 @@
 
 mod context;
 #[cfg(feature = "servers")]
+mod forward;
+#[cfg(feature = "servers")]
 mod launch;
 #[cfg(feature = "servers")]
 mod servers;
 mod torch;
 
 pub use self::context::{EngineContext, EnginePurpose, EngineSettings};
+#[cfg(feature = "servers")]
+pub use self::forward::{ReferenceDecoder, canary_tokens};
 #[cfg(feature = "cli")]
 pub(crate) use self::torch::config as torch_config;
 

@@ -16,8 +16,8 @@ use rollpacker_stages::catalog::{About, CatalogError, within};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_torch::model::{Decoder, TorchError, WeightStore, Weights};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
 
+use super::forward::{canary_tokens, score};
 use super::{
     EngineContext, EnginePurpose, EngineStarter, ServerReports, ServersUnavailable, StartedEngine,
     launch, torch,
@@ -30,10 +30,7 @@ pub(super) const VLLM: About =
 pub(super) const SGLANG: About =
     About::new(&[], "SGLang servers over HTTP; not run against a live server yet", "SGLang 0.5");
 
-/// The text that the canary scores if the training prompts are too short: ordinary language, code and numbers.
-const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5 + 7 = 16. \
-    def add(a, b):\n    return a + b\n";
-/// The number of tokens below which another text is scored.
+/// The number of tokens of training prompts below which another text is scored.
 const FEW_TOKENS: usize = 24;
 
 /// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers`, `serve` and `server_timeout` are also keys of `[rollout]`.
@@ -193,7 +190,7 @@ fn config(
             ..Limits::default()
         },
         canary: CanaryConfig {
-            tokens: canary_tokens(context, longest - 1),
+            tokens: example_tokens(context, longest - 1),
             max_kl: options.canary_max_kl,
             max_difference: options.canary_max_difference,
         },
@@ -202,24 +199,16 @@ fn config(
     }
 }
 
-/// Returns at most `most` tokens for the canary: of training prompts, of a fixed text, or of all of the vocabulary, the first that is not
-/// short.
+/// Returns the tokens of the canary, at most `most`: of training prompts, or of a fixed text if they are short.
 ///
-/// Training prompts come first, because scores of text unlike anything in training move a lot with rounding and with each update: 48
-/// unknown tokens differed by 0.13 nats in half precision, the prompts of the built-in task by 0.03.
-fn canary_tokens(context: &EngineContext, most: usize) -> Vec<i32> {
-    let is_short = |tokens: &[i32]| tokens.len() < most.min(FEW_TOKENS);
+/// Scores of text unlike anything in training move a lot with rounding and with each update: 48 unknown tokens differed by 0.13 nats in half
+/// precision, the prompts of the built-in task by 0.03.
+fn example_tokens(context: &EngineContext, most: usize) -> Vec<i32> {
+    if context.example.len() < most.min(FEW_TOKENS) {
+        return canary_tokens(&context.tokenizer, most);
+    }
     let mut tokens = context.example.clone();
-    if is_short(&tokens) {
-        tokens = context.tokenizer.encode(CANARY).unwrap_or_default();
-    }
-    if is_short(&tokens) {
-        let vocabulary = i32::try_from(context.tokenizer.vocab_size()).unwrap_or(1).max(1);
-        tokens = (0..EngineContext::EXAMPLE_TOKENS as i32)
-            .map(|at| (at * 7919 + 3) % vocabulary)
-            .collect();
-    }
-    tokens.truncate(most.clamp(2, EngineContext::EXAMPLE_TOKENS));
+    tokens.truncate(most.max(2));
     tokens
 }
 
@@ -296,16 +285,4 @@ impl PublishedWeights for VersionWeights {
     fn score(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
         self.with_decoder(|decoder| Ok(tch::no_grad(|| score(decoder, tokens))?))
     }
-}
-
-/// Returns the log-probability of each token after the first.
-fn score(decoder: &Decoder, tokens: &[i32]) -> Result<Vec<f32>, tch::TchError> {
-    let ids: Vec<i64> = tokens.iter().copied().map(i64::from).collect();
-    let length = ids.len() as i64;
-    let ids = Tensor::f_from_slice(&ids)?.f_to_device(decoder.device())?;
-    let hidden = decoder.forward_packed(&ids, &[length])?.f_narrow(0, 0, length - 1)?;
-    let logprobs = decoder.logits(&hidden)?.f_log_softmax(-1, Kind::Float)?;
-    let next = ids.f_narrow(0, 1, length - 1)?.f_unsqueeze(1)?;
-    let scores = logprobs.f_gather(1, &next, false)?.f_squeeze_dim(1)?;
-    Vec::<f32>::try_from(scores.f_to_device(tch::Device::Cpu)?)
 }

@@ -2,7 +2,8 @@
 //!
 //! [`ServersEngine`](engine::ServersEngine) is a [`RolloutEngine`](rollpacker_stages::rollout::RolloutEngine) over several servers. It
 //! sends prompts and receives tokens, [delivers weights](weights), proves by a [canary] that they arrived, and moves responses away from
-//! servers that fail. A [`Fleet`](launch::Fleet) starts servers on this machine and watches them. [`vllm::protocol`] has the wire types, which clients and servers share.
+//! servers that fail. A [`Fleet`](launch::Fleet) starts servers on this machine and watches them. [`probe`] checks what a server can do.
+//! [`vllm::protocol`] has the wire types, which clients and servers share.
 //!
 //! The feature `client` (default) has the clients and the rollout engine. The feature `serve` has [`serve`], a server of vLLM's protocol over
 //! any engine. Without both, the crate has only the wire types.
@@ -20,6 +21,8 @@ pub mod engine;
 pub mod http;
 #[cfg(feature = "client")]
 pub mod launch;
+#[cfg(feature = "client")]
+pub mod probe;
 #[cfg(feature = "client")]
 pub mod sampling;
 #[cfg(feature = "serve")]

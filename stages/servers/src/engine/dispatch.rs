@@ -8,10 +8,10 @@ use rollpacker_stages::rollout::FinishReason;
 use tokio::time::Instant;
 
 use super::coordinator::{Coordinator, Message};
-use super::errand::salt;
 use super::response::{Response, Running};
 use crate::sampling;
 use crate::server::Call;
+use crate::weights::salt;
 
 /// The time after which an abort that had no effect is repeated. An abort that reaches the server before its request is lost.
 const REPEAT_ABORT: Duration = Duration::from_secs(1);

@@ -1,9 +1,7 @@
 //! Bringing a server into rotation: its identity, the weights, and the proof that they arrived.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_stages::rollout::Policy;
 
@@ -11,9 +9,9 @@ use super::config::ServersConfig;
 use super::measurements::Phases;
 use crate::canary::{CanaryFigures, Proven};
 use crate::http::ServerError;
-use crate::server::{Identity, Pulse, Server};
+use crate::server::{Identity, Pulse, Server, retried};
 use crate::vllm::protocol::PauseMode;
-use crate::weights::{WeightError, WeightFolder};
+use crate::weights::{WeightError, WeightFolder, salt};
 
 /// Weights that are ready to be loaded.
 #[derive(Debug)]
@@ -36,11 +34,6 @@ impl Delivery {
     pub(super) fn salt(&self) -> String {
         salt(&self.policy)
     }
-}
-
-/// Returns a text that differs between any two policies.
-pub(super) fn salt(policy: &Policy) -> String {
-    format!("{}-{:016x}", policy.version, policy.digest)
 }
 
 /// The reason why a server is not in rotation.
@@ -186,17 +179,4 @@ impl Errand {
 
 fn add(one: Nanos, other: Nanos) -> Nanos {
     Nanos(one.0 + other.0)
-}
-
-/// Makes a call up to four times while its error may be temporary.
-pub(super) async fn retried<T, C>(call: impl FnMut() -> C) -> Result<T, ServerError>
-where
-    C: Future<Output = Result<T, ServerError>>,
-{
-    let backoff = ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(Duration::from_secs(2))
-        .with_max_times(3)
-        .with_jitter();
-    call.retry(backoff).when(ServerError::is_retryable).await
 }

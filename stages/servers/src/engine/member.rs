@@ -7,10 +7,11 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_stages::rollout::Policy;
 use tokio::time::Instant;
 
-use super::errand::{Fault, salt};
+use super::errand::Fault;
 use crate::breaker::Breaker;
 use crate::canary::Proven;
 use crate::server::{Limits, Outcome, Pulse, Server};
+use crate::weights::salt;
 
 /// The state of a server.
 #[derive(Clone, Debug)]

@@ -14,7 +14,8 @@ use super::config::{ServersConfig, StartError};
 use super::coordinator::{Coordinator, Detokenize, Message};
 use super::member::{Member, MemberState};
 use super::output::Output;
-use crate::http::{Endpoint, ServerError};
+use crate::http::Endpoint;
+use crate::probe::check_start;
 use crate::server::{Identity, Server};
 use crate::weights::WeightRoot;
 
@@ -84,11 +85,7 @@ async fn identities(
 ) -> Result<Vec<Option<Identity>>, StartError> {
     let begin = Instant::now();
     loop {
-        let asked = servers.iter().map(|server| async {
-            let identity = server.identity().await?;
-            server.check_calls().await?;
-            Ok::<_, ServerError>(identity)
-        });
+        let asked = servers.iter().map(|server| check_start(server, &config.canary.tokens));
         let mut answers = Vec::new();
         let mut last = None;
         for answer in futures::future::join_all(asked).await {
@@ -131,7 +128,7 @@ fn check_models(
             let found = identity.model.clone();
             return Err(StartError::Model { server, expected, found });
         }
-        if let Some(found) = identity.max_tokens.filter(|&most| most < config.longest()) {
+        if let Some(found) = identity.lacks_room(config.longest()) {
             let expected = config.longest();
             return Err(StartError::TooShort { server, expected, found });
         }

@@ -1,6 +1,7 @@
 //! One server, by whichever protocol it speaks.
 
 mod pulse;
+mod retry;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::vllm::VllmClient;
 use crate::vllm::protocol::PauseMode;
 
 pub(crate) use self::pulse::Pulse;
+pub(crate) use self::retry::retried;
 
 /// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +55,14 @@ pub struct Identity {
     pub model: String,
     /// The maximum number of tokens of prompt and response, if the server tells it.
     pub max_tokens: Option<u64>,
+}
+
+impl Identity {
+    /// Returns the server's limit if it has no room for `tokens` of prompt and response.
+    #[must_use]
+    pub fn lacks_room(&self, tokens: u64) -> Option<u64> {
+        self.max_tokens.filter(|&most| most < tokens)
+    }
 }
 
 /// A prompt to continue.
@@ -152,9 +162,14 @@ impl Server {
         either!(self, client => client.identity().await)
     }
 
-    /// Checks that the server has all calls that training needs.
-    pub(crate) async fn check_calls(&self) -> Result<(), ServerError> {
+    /// Checks that the server has all calls that training needs. Returns `true` if it is paused.
+    pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
         either!(self, client => client.check_calls().await)
+    }
+
+    /// Checks that the server takes token ids, and returns tokens and log-probabilities, with a prompt of at least 2 tokens.
+    pub(crate) async fn check_tokens(&self, tokens: &[i32], salt: &str) -> Result<(), ServerError> {
+        either!(self, client => client.check_tokens(tokens, salt).await)
     }
 
     /// Continues a prompt. Tokens go to `sink` as they arrive.

@@ -37,9 +37,19 @@ impl SglangClient {
         self.endpoint.identity(self.limits.call).await
     }
 
-    /// Does nothing: all calls are part of every SGLang server.
+    /// Returns `false`: all calls are part of every SGLang server, and none tells whether it is paused.
     #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
-    pub(crate) async fn check_calls(&self) -> Result<(), ServerError> {
+    pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
+        Ok(false)
+    }
+
+    /// Does nothing: a call to a paused server would wait, and the canary of the first delivery checks the same.
+    #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
+    pub(crate) async fn check_tokens(
+        &self,
+        _tokens: &[i32],
+        _salt: &str,
+    ) -> Result<(), ServerError> {
         Ok(())
     }
 

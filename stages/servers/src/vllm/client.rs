@@ -32,16 +32,22 @@ impl VllmClient {
         &self.endpoint
     }
 
+    /// Returns the time limit of a small call.
+    pub(crate) fn call_limit(&self) -> Duration {
+        self.limits.call
+    }
+
     pub(crate) async fn identity(&self) -> Result<Identity, ServerError> {
         self.endpoint.call(Method::GET, path::HEALTH, None::<&()>, self.limits.call).await?;
         self.endpoint.identity(self.limits.call).await
     }
 
-    pub(crate) async fn check_calls(&self) -> Result<(), ServerError> {
+    /// Returns `true` if the server is paused.
+    pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
         let advised = |error: ServerError, flag| advise(error, flag);
         let limit = self.limits.call;
         let paused = self.endpoint.get::<IsPausedResponse>(path::IS_PAUSED, limit).await;
-        paused.map_err(|error| advised(error, "VLLM_SERVER_DEV_MODE=1"))?;
+        let paused = paused.map_err(|error| advised(error, "VLLM_SERVER_DEV_MODE=1"))?;
         let label = self.endpoint.get::<WeightInfoResponse>(path::WEIGHT_INFO, limit).await;
         label.map_err(|error| advised(error, "version 0.32 or later"))?;
         // An empty request is refused with 400 by a server that has the call, and with 403 or 404 by others.
@@ -49,7 +55,7 @@ impl VllmClient {
         match self.endpoint.call(Method::POST, path::GENERATE, Some(&empty), limit).await {
             Err(error) if error.is_missing() => Err(advised(error, "--enable-scale-out")),
             Err(error) if error.is_retryable() => Err(error),
-            _ => Ok(()),
+            _ => Ok(paused.is_paused),
         }
     }
 
@@ -138,7 +144,16 @@ impl VllmClient {
         // A busy server may let the call wait as long as a load.
         let answer: GenerateResponse =
             self.endpoint.post(path::GENERATE, &request, self.limits.load).await?;
-        let scores = answer.prompt_logprobs.unwrap_or_default();
+        self.scores(&answer, tokens)
+    }
+
+    /// Returns the log-probability of each token of a prompt after the first.
+    pub(super) fn scores(
+        &self,
+        answer: &GenerateResponse,
+        tokens: &[i32],
+    ) -> Result<Vec<f32>, ServerError> {
+        let scores = answer.prompt_logprobs.as_deref().unwrap_or_default();
         let wrong = |found: String| {
             let expected = format!("`prompt_logprobs` of {} tokens", tokens.len());
             self.endpoint.garbage(path::GENERATE, &expected, found)
@@ -146,7 +161,7 @@ impl VllmClient {
         if scores.len() != tokens.len() {
             return Err(wrong(format!("{} entries", scores.len())));
         }
-        let scored = tokens.iter().zip(&scores).skip(1).map(|(token, by_id)| {
+        let scored = tokens.iter().zip(scores).skip(1).map(|(token, by_id)| {
             let found = by_id.as_ref().and_then(|by_id| by_id.get(&token.to_string()));
             let logprob = found.ok_or_else(|| wrong(format!("none for token {token}")))?.logprob;
             logprob_defect(logprob).map_or(Ok(logprob), |defect| Err(wrong(defect)))
@@ -156,15 +171,21 @@ impl VllmClient {
 
     /// Returns the new tokens of an event.
     fn piece(&self, choice: &GenerateChoice) -> Result<Piece, ServerError> {
+        if choice.index != 0 {
+            let found = choice.index;
+            return Err(self.endpoint.garbage(path::GENERATE, "the choice 0", found));
+        }
+        self.tokens(choice)
+    }
+
+    /// Returns the tokens of a choice with a log-probability each.
+    pub(super) fn tokens(&self, choice: &GenerateChoice) -> Result<Piece, ServerError> {
         let wrong = |expected: &str, found: String| {
             Err(self.endpoint.garbage(path::GENERATE, expected, found))
         };
         let tokens = choice.token_ids.clone().unwrap_or_default();
         let content = choice.logprobs.as_ref().and_then(|logprobs| logprobs.content.as_deref());
         let content = content.unwrap_or_default();
-        if choice.index != 0 {
-            return wrong("the choice 0", choice.index.to_string());
-        }
         if !tokens.iter().eq(content.iter().map(|entry| &entry.token_id)) {
             let ids: Vec<_> = content.iter().map(|entry| entry.token_id).collect();
             return wrong("a log-probability for each token", format!("{tokens:?} and {ids:?}"));
@@ -177,7 +198,7 @@ impl VllmClient {
     }
 
     /// Returns the end of a response if the event has it.
-    fn outcome(&self, choice: &GenerateChoice) -> Result<Option<Outcome>, ServerError> {
+    pub(super) fn outcome(&self, choice: &GenerateChoice) -> Result<Option<Outcome>, ServerError> {
         let Some(reason) = &choice.finish_reason else { return Ok(None) };
         let finish = Finish::named(reason).ok_or_else(|| {
             let expected = "the finish reason stop, length or abort";
@@ -262,7 +283,8 @@ fn advise(error: ServerError, needed: &str) -> ServerError {
     }
 }
 
-fn generate_request(call: &Call) -> GenerateRequest {
+/// Returns the request of a call, which is streamed.
+pub(crate) fn generate_request(call: &Call) -> GenerateRequest {
     GenerateRequest {
         request_id: Some(call.id.clone()),
         model: None,
@@ -291,7 +313,7 @@ fn sampling_params(sampling: &CallSampling) -> SamplingParams {
     }
 }
 
-fn score_request(tokens: &[i32], salt: &str) -> GenerateRequest {
+pub(super) fn score_request(tokens: &[i32], salt: &str) -> GenerateRequest {
     GenerateRequest {
         token_ids: tokens.to_vec(),
         sampling_params: SamplingParams {

@@ -3,6 +3,10 @@
 #[cfg(feature = "client")]
 mod client;
 pub mod protocol;
+#[cfg(feature = "client")]
+mod whole;
 
 #[cfg(feature = "client")]
-pub(crate) use self::client::VllmClient;
+pub(crate) use self::client::{VllmClient, generate_request};
+#[cfg(feature = "client")]
+pub(crate) use self::whole::WholeResponse;

@@ -17,6 +17,11 @@ pub trait WeightSource: Send {
     fn find(&self, policy: &Policy) -> Result<Box<dyn PublishedWeights>, String>;
 }
 
+/// Returns the salt of a policy's KV cache: a text that differs between any two policies.
+pub(crate) fn salt(policy: &Policy) -> String {
+    format!("{}-{:016x}", policy.version, policy.digest)
+}
+
 /// The weights of a policy. Both methods run on threads for blocking work.
 pub trait PublishedWeights: Send {
     /// Writes the weights to `model.safetensors` in `folder`, which exists, with the tensor names of Hugging Face. The other files of the

@@ -167,6 +167,18 @@ fn what_a_server_cannot_do_is_refused_by_name() {
 }
 
 #[test]
+fn a_server_without_token_ids_is_refused_unless_it_is_paused() {
+    let server = Server::start(PACE);
+    server.state().tokenless = true;
+    let folder = tempfile::tempdir().unwrap();
+    let error = start(config(&[&server], &folder)).err().expect("is refused").to_string();
+    assert!(error.contains("expected a log-probability for each token, found [] and"), "{error}");
+    // An earlier run may have ended in a pause. A call would wait, and the first delivery resumes the server.
+    server.state().paused = true;
+    start(config(&[&server], &folder)).unwrap();
+}
+
+#[test]
 fn the_key_is_sent_and_never_shown() {
     let server = Server::start(PACE);
     server.state().bad_key = true;

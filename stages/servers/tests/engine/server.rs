@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     /// The weights in `reload_weights`' folders, in order.
     pub(crate) loaded: Vec<u64>,
     pub(crate) bad_key: bool,
+    /// `true` if answers have no token ids.
+    pub(crate) tokenless: bool,
 }
 
 impl Server {
@@ -100,6 +102,7 @@ impl Server {
             luck: 0,
             loaded: Vec::new(),
             bad_key: false,
+            tokenless: false,
         };
         let shared = Shared { state: Mutex::new(inner), changed: Notify::new(), pace };
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -304,8 +307,18 @@ fn scores(shared: &Shared, request: &GenerateRequest) -> Json<GenerateResponse> 
         let entry = PromptLogprob { logprob, ..PromptLogprob::default() };
         Some([(token.to_string(), entry)].into())
     });
-    let prompt_logprobs = std::iter::once(None).chain(entries).collect();
-    Json(GenerateResponse { prompt_logprobs: Some(prompt_logprobs), ..GenerateResponse::default() })
+    let prompt_logprobs = Some(std::iter::once(None).chain(entries).collect());
+    let token_id = toy::next(state.weights, &request.token_ids, 0);
+    let logprob = toy::logprob(state.weights, &request.token_ids, token_id);
+    let entry = Logprob { token_id, logprob, rank: Some(1), top_logprobs: Vec::new() };
+    let choice = GenerateChoice {
+        token_ids: (!state.tokenless).then(|| vec![token_id]),
+        logprobs: request.sampling_params.logprobs.map(|_| Logprobs { content: Some(vec![entry]) }),
+        finish_reason: Some("length".to_owned()),
+        ..GenerateChoice::default()
+    };
+    let choices = vec![choice];
+    Json(GenerateResponse { choices, prompt_logprobs, ..GenerateResponse::default() })
 }
 
 /// A running request.

@@ -1,0 +1,108 @@
+//! The program's own forward pass, with which the answers of servers are compared.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use rollpacker_model::Tokenizer;
+use rollpacker_servers::probe::ReferenceModel;
+use rollpacker_servers::weights::PublishedWeights;
+use rollpacker_torch::model::{Decoder, TorchError};
+use tch::{Device, Kind, TchError, Tensor, no_grad};
+
+/// The text that the canary scores: ordinary language, code and numbers.
+const CANARY: &str = "The sum of the first n odd numbers is n squared: 1 + 3 + 5 + 7 = 16. \
+    def add(a, b):\n    return a + b\n";
+/// The maximum number of tokens of the canary.
+const CANARY_TOKENS: usize = 48;
+/// The minimum number of different tokens of the canary's text, which has 30 different characters.
+const LEAST_DISTINCT: usize = 12;
+
+/// Returns the tokens that servers and the program score, at most `most` but at least 2: those of a fixed text. If the tokenizer cannot
+/// represent it, returns tokens from all of its vocabulary.
+#[must_use]
+pub fn canary_tokens(tokenizer: &Tokenizer, most: usize) -> Vec<i32> {
+    let most = most.min(CANARY_TOKENS);
+    let mut tokens = tokenizer.encode(CANARY).unwrap_or_default();
+    let distinct: BTreeSet<i32> = tokens.iter().copied().collect();
+    // A tokenizer may have one token for all that it does not know.
+    if tokens.len() < most.min(CANARY_TOKENS / 2) || distinct.len() < LEAST_DISTINCT {
+        let vocabulary = i32::try_from(tokenizer.vocab_size()).unwrap_or(1).max(1);
+        tokens = (0..CANARY_TOKENS as i32).map(|at| (at * 7919 + 3) % vocabulary).collect();
+    }
+    tokens.truncate(most.max(2));
+    tokens
+}
+
+/// Returns the log-probability of each token after the first.
+pub(super) fn score(decoder: &Decoder, tokens: &[i32]) -> Result<Vec<f32>, TchError> {
+    let logprobs = logprobs(decoder, &tokens[..tokens.len() - 1])?;
+    let next = ids(decoder, &tokens[1..])?.f_unsqueeze(1)?;
+    values(&logprobs.f_gather(1, &next, false)?.f_squeeze_dim(1)?)
+}
+
+/// Returns the log-probabilities of all tokens after each of `tokens`: `[tokens, vocabulary]`.
+fn logprobs(decoder: &Decoder, tokens: &[i32]) -> Result<Tensor, TchError> {
+    let hidden = decoder.forward_packed(&ids(decoder, tokens)?, &[tokens.len() as i64])?;
+    decoder.logits(&hidden)?.f_log_softmax(-1, Kind::Float)
+}
+
+fn ids(decoder: &Decoder, tokens: &[i32]) -> Result<Tensor, TchError> {
+    let ids: Vec<i64> = tokens.iter().copied().map(i64::from).collect();
+    Tensor::f_from_slice(&ids)?.f_to_device(decoder.device())
+}
+
+fn values(tensor: &Tensor) -> Result<Vec<f32>, TchError> {
+    Vec::<f32>::try_from(tensor.f_to_device(Device::Cpu)?)
+}
+
+/// A model folder on libtorch, as the reference of a [probe](rollpacker_servers::probe::probe).
+#[derive(Debug)]
+pub struct ReferenceDecoder(Decoder);
+
+impl ReferenceDecoder {
+    /// Loads a model folder.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, or has another kind of model.
+    pub fn load(folder: &Path, device: Device) -> Result<Self, TorchError> {
+        Ok(Self(Decoder::load(folder, device)?))
+    }
+
+    fn add_noise(&self, strength: f64) -> Result<(), TchError> {
+        for (_, parameter) in self.0.parameters() {
+            let size = parameter.f_square()?.f_mean(Kind::Float)?.f_sqrt()?;
+            let noise = parameter.f_randn_like()?.f_mul(&size)?.f_mul_scalar(strength)?;
+            let _same_tensor = parameter.shallow_clone().f_add_(&noise)?;
+        }
+        Ok(())
+    }
+}
+
+impl PublishedWeights for ReferenceDecoder {
+    fn write(&self, folder: &Path) -> Result<(), String> {
+        self.0.save(folder).map_err(|error| error.to_string())
+    }
+
+    fn score(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
+        no_grad(|| score(&self.0, tokens)).map_err(|error| error.to_string())
+    }
+}
+
+impl ReferenceModel for ReferenceDecoder {
+    fn best(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
+        let best = || {
+            let logprobs = logprobs(&self.0, &tokens[..tokens.len() - 1])?;
+            values(&logprobs.f_amax([-1_i64].as_slice(), false)?)
+        };
+        no_grad(best).map_err(|error| error.to_string())
+    }
+
+    fn next(&self, tokens: &[i32]) -> Result<Vec<f32>, String> {
+        let next = || values(&logprobs(&self.0, tokens)?.f_select(0, -1)?);
+        no_grad(next).map_err(|error| error.to_string())
+    }
+
+    fn perturb(&mut self, strength: f64) -> Result<(), String> {
+        no_grad(|| self.add_noise(strength)).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,182 @@
+//! Abort, pause, resume and the label of the weights.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::finding::{Checked, Finding};
+use super::report::Check;
+use super::session::{ProbeSession, Streamed};
+use crate::server::{Call, Finish};
+use crate::vllm::protocol::PauseMode;
+
+/// The number of tokens after which a response is interrupted.
+const TOKENS: usize = 4;
+/// The time in which tokens that were sampled before a pause arrive.
+const SETTLING: Duration = Duration::from_millis(200);
+/// The time in which no token may arrive during a pause.
+const SILENCE: Duration = Duration::from_millis(500);
+/// The number of tokens of a response that a pause waits for, at first.
+const WAITED: u32 = 64;
+
+impl ProbeSession {
+    pub(super) async fn check_control(&mut self) {
+        let abort = self.abort().await;
+        self.record(Check::Abort, abort);
+        let pause = self.pause_abort().await;
+        self.record(Check::PauseAbort, pause);
+        self.resume_if_paused().await;
+        let pause = self.pause_wait().await;
+        self.record(Check::PauseWait, pause);
+        self.resume_if_paused().await;
+        let pause = self.pause_keep().await;
+        self.record(Check::PauseKeep, pause);
+        self.resume_if_paused().await;
+        let label = self.label().await;
+        self.record(Check::WeightLabel, label);
+    }
+
+    /// Resumes after a check that failed, so that the next one is not held up.
+    async fn resume_if_paused(&self) {
+        if self.traces.paused.get() {
+            // The end of the probe tries again, and reports the error.
+            let _tried_again = self.resume().await;
+        }
+    }
+
+    /// Makes a call, and acts when it has so many tokens. Ends both if either fails.
+    async fn during<A>(
+        &self,
+        call: &Call,
+        tokens: usize,
+        act: impl AsyncFnOnce(&mut watch::Receiver<usize>) -> Result<A, Finding>,
+    ) -> Result<(Streamed, A), Finding> {
+        let (progress, mut seen) = watch::channel(0);
+        let acted = async {
+            if seen.wait_for(|count| *count >= tokens).await.is_err() {
+                let details = format!("a response ended before it had {tokens} tokens");
+                return Err(Finding::unchecked(details));
+            }
+            act(&mut seen).await
+        };
+        futures::try_join!(self.streamed(call, progress), acted)
+    }
+
+    async fn abort(&self) -> Checked {
+        let call = self.call(self.prompt(), 1.0, self.long());
+        let abort = async |_: &mut watch::Receiver<usize>| {
+            Ok::<_, Finding>(self.client.abort(&call.id).await?)
+        };
+        let (streamed, ()) = self.during(&call, TOKENS, abort).await?;
+        Ok(kept(&streamed, "an aborted response"))
+    }
+
+    async fn pause_abort(&self) -> Checked {
+        let call = self.call(self.prompt(), 1.0, self.long());
+        let pause = async |_: &mut watch::Receiver<usize>| {
+            Ok::<_, Finding>(self.pause(PauseMode::Abort).await?)
+        };
+        let (streamed, ()) = self.during(&call, TOKENS, pause).await?;
+        let finding = kept(&streamed, "a response that a pause ended");
+        self.end_pause().await?;
+        Ok(finding)
+    }
+
+    async fn pause_wait(&self) -> Checked {
+        let mut tokens = WAITED.min(self.long());
+        loop {
+            let call = self.call(self.prompt(), 1.0, tokens);
+            let pause = async |seen: &mut watch::Receiver<usize>| {
+                let was_running = *seen.borrow() < tokens as usize;
+                self.pause(PauseMode::Wait).await?;
+                Ok::<_, Finding>(was_running)
+            };
+            let (streamed, was_running) = self.during(&call, 1, pause).await?;
+            self.end_pause().await?;
+            if was_running {
+                let (found, finish) = (streamed.sampled.tokens.len(), streamed.outcome.finish);
+                let is_right = found == tokens as usize && finish == Finish::Length;
+                let details = format!("a response of {tokens} tokens that a pause waited for");
+                return Ok(Finding::of(is_right, details).figure("tokens", found as f64));
+            }
+            if tokens >= self.long() {
+                return Err(Finding::unchecked("all responses ended before the pause"));
+            }
+            tokens = (tokens * 4).min(self.long());
+        }
+    }
+
+    async fn pause_keep(&self) -> Checked {
+        let call = self.call(self.prompt(), 1.0, self.long());
+        let pause = async |seen: &mut watch::Receiver<usize>| {
+            self.pause(PauseMode::Keep).await?;
+            tokio::time::sleep(SETTLING).await;
+            let before = *seen.borrow();
+            tokio::time::sleep(SILENCE).await;
+            let after = *seen.borrow();
+            self.end_pause().await?;
+            let continues = seen.wait_for(|count| *count > after).await.is_ok();
+            if continues {
+                self.client.abort(&call.id).await?;
+            }
+            Ok::<_, Finding>((after - before, continues))
+        };
+        let (streamed, (during, continues)) = self.during(&call, TOKENS, pause).await?;
+        let tokens = streamed.sampled.tokens.len();
+        if !continues && tokens == self.long() as usize {
+            return Err(Finding::unchecked("the response ended before the pause"));
+        }
+        let details = match continues {
+            true => "a response that continued after the pause",
+            false => "expected a response that continues after the pause, found its end",
+        };
+        let finding = Finding::of(continues && during == 0, details)
+            .figure("during_pause", during as f64)
+            .figure("tokens", tokens as f64);
+        Ok(finding)
+    }
+
+    /// Checks that the server says that it is paused, resumes it, and checks that it samples again.
+    async fn end_pause(&self) -> Result<(), Finding> {
+        let was_paused = self.client.check_calls().await?;
+        self.resume().await?;
+        let is_paused = self.client.check_calls().await?;
+        match (was_paused, is_paused) {
+            (true, false) => self.token_ids().await.map(drop),
+            (false, _) => Err(Finding::failed("`is_paused` is false during a pause")),
+            (_, true) => Err(Finding::failed("`is_paused` is true after `resume`")),
+        }
+    }
+
+    async fn label(&self) -> Checked {
+        let first = self.client.reported_label().await?;
+        let label = format!("probe-{:016x}", self.nonce);
+        self.traces.label.replace(first.clone());
+        self.client.label(&label).await?;
+        let call = self.call(self.prompt(), 1.0, TOKENS as u32);
+        let found = self.streamed(&call, watch::Sender::new(0)).await?.outcome.labels;
+        if let Some(first) = first {
+            self.set_first_label(&first).await?;
+        }
+        match found {
+            None => Err(Finding::missing("responses have no `weight_versions`")),
+            Some(spans) if spans == [(label.clone(), TOKENS)] => {
+                Ok(Finding::passed("tokens have the label that was set"))
+            }
+            Some(spans) => Err(Finding::failed(format!(
+                "expected {TOKENS} tokens with the label `{label}`, found {spans:?}"
+            ))),
+        }
+    }
+}
+
+/// Returns the finding for a response that was ended from outside. The client has compared the numbers of tokens.
+fn kept(streamed: &Streamed, what: &str) -> Finding {
+    let (tokens, finish) = (streamed.sampled.tokens.len(), streamed.outcome.finish);
+    let details = match finish {
+        Finish::Abort => format!("{what} keeps its tokens, and all counts agree"),
+        _ => format!("expected {what} to end with `abort`, found {finish:?}"),
+    };
+    let is_right = finish == Finish::Abort && tokens >= TOKENS;
+    Finding::of(is_right, details).figure("tokens", tokens as f64)
+}

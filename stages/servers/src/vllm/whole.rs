@@ -1,0 +1,68 @@
+//! Answers that are not streamed.
+
+use super::VllmClient;
+use super::client::score_request;
+use super::protocol::{GenerateRequest, GenerateResponse, path};
+use crate::http::ServerError;
+use crate::server::{Finish, Piece};
+
+/// A complete response.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct WholeResponse {
+    pub(crate) sampled: Piece,
+    pub(crate) finish: Finish,
+}
+
+impl VllmClient {
+    /// Makes a call without `stream`, and returns the responses in the order of their indices. The request must ask for log-probabilities.
+    pub(crate) async fn whole(
+        &self,
+        request: &GenerateRequest,
+    ) -> Result<Vec<WholeResponse>, ServerError> {
+        let answer = self.endpoint().post(path::GENERATE, request, self.call_limit()).await?;
+        self.responses(answer)
+    }
+
+    /// Checks that the server takes a prompt of token ids, and returns its log-probabilities and those of a sampled token. `tokens` has at
+    /// least 2.
+    pub(crate) async fn check_tokens(&self, tokens: &[i32], salt: &str) -> Result<(), ServerError> {
+        let mut request = score_request(tokens, salt);
+        request.sampling_params.logprobs = Some(0);
+        let answer: GenerateResponse =
+            self.endpoint().post(path::GENERATE, &request, self.call_limit()).await?;
+        self.scores(&answer, tokens)?;
+        let found: Vec<_> = self.responses(answer)?.into_iter().map(|one| one.sampled).collect();
+        match &found[..] {
+            [Piece { tokens, .. }] if tokens.len() == 1 => Ok(()),
+            _ => {
+                let found = format_args!("{found:?}");
+                Err(self.endpoint().garbage(path::GENERATE, "one response of one token", found))
+            }
+        }
+    }
+
+    fn responses(&self, answer: GenerateResponse) -> Result<Vec<WholeResponse>, ServerError> {
+        let wrong = |expected: &str, found: &dyn std::fmt::Display| {
+            self.endpoint().garbage(path::GENERATE, expected, found)
+        };
+        let mut choices = answer.choices;
+        choices.sort_by_key(|choice| choice.index);
+        let responses = choices.iter().enumerate().map(|(at, choice)| {
+            if choice.index as usize != at {
+                return Err(wrong(&format!("the choice {at}"), &choice.index));
+            }
+            let sampled = self.tokens(choice)?;
+            let outcome = self.outcome(choice)?;
+            let finish = outcome.ok_or_else(|| wrong("a finish reason", &"none"))?.finish;
+            Ok(WholeResponse { sampled, finish })
+        });
+        let responses = responses.collect::<Result<Vec<_>, ServerError>>()?;
+        let sampled: u64 = responses.iter().map(|one| one.sampled.tokens.len() as u64).sum();
+        match answer.usage.map(|usage| usage.completion_tokens) {
+            Some(counted) if counted != sampled => {
+                Err(wrong(&format!("the {counted} tokens that the server counted"), &sampled))
+            }
+            _ => Ok(responses),
+        }
+    }
+}
