@@ -266,11 +266,14 @@ impl Pipeline {
             .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
             .deliver_when(self.fetch);
-        if self.reward_kl.is_some() || self.advantage.needs_values() {
-            grouped = grouped.infer(&self.trainer);
-        }
         if let Some(controller) = self.reward_kl {
             grouped = grouped.with_kl_penalty(controller);
+        }
+        if self.advantage.needs_values() {
+            grouped = grouped.with_values();
+        }
+        if self.reward_kl.is_some() || self.advantage.needs_values() {
+            grouped = grouped.infer(&self.trainer);
         }
         let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
         let groups = gradients.accumulated.clone();
