@@ -1,4 +1,4 @@
-//! The command line with a program's own rewards, schedules, engines and algorithms.
+//! The command line with a program's own rewards, schedules, engines, trainers and algorithms.
 
 use std::process::ExitCode;
 
@@ -11,6 +11,8 @@ use rollpacker_stages::reward::{GroupReward, Reward};
 #[cfg(feature = "torch")]
 use rollpacker_stages::rollout::RolloutEngine;
 #[cfg(feature = "torch")]
+use rollpacker_stages::train::Trainer;
+#[cfg(feature = "torch")]
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use serde::de::DeserializeOwned;
 
@@ -22,6 +24,8 @@ use crate::engines::{EngineContext, Engines};
 use crate::recipe::schedule::Schedules;
 #[cfg(feature = "torch")]
 use crate::session::Catalogs;
+#[cfg(feature = "torch")]
+use crate::trainers::{TrainerContext, Trainers};
 
 /// The `rollpacker` command line, with further entries that recipes and jobs can name.
 ///
@@ -63,6 +67,8 @@ pub struct App {
     pub(crate) algorithms: Algorithms,
     #[cfg(feature = "torch")]
     pub(crate) engines: Engines,
+    #[cfg(feature = "torch")]
+    pub(crate) trainers: Trainers,
 }
 
 impl Default for App {
@@ -85,14 +91,16 @@ impl App {
             algorithms: Algorithms::default(),
             #[cfg(feature = "torch")]
             engines: Engines::default(),
+            #[cfg(feature = "torch")]
+            trainers: Trainers::default(),
         }
     }
 
     /// Returns the catalogs from which a session takes what its recipe names.
     #[cfg(feature = "torch")]
     pub(crate) fn catalogs(&self) -> Catalogs {
-        let Self { rewards, algorithms, engines, .. } = self.clone();
-        Catalogs { rewards, algorithms, engines }
+        let Self { rewards, algorithms, engines, trainers, .. } = self.clone();
+        Catalogs { rewards, algorithms, engines, trainers }
     }
 
     /// Adds a reward, which `reward.routes` can name. Its options are those of `[reward.options.NAME]`.
@@ -145,6 +153,23 @@ impl App {
         self
     }
 
+    /// Adds a trainer, which `actor.strategy` can name. Its options are those of `[actor.strategy_options]`, and `start` also receives the
+    /// [inputs](TrainerContext) that the run provides; see [`Trainers::with`]. Only `train` has a trainer: a simulated job cannot name one.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub fn trainer<O, T>(
+        mut self,
+        name: &str,
+        start: impl Fn(O, TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
+    ) -> Self
+    where
+        O: DeserializeOwned + Clone + Send + Sync + 'static,
+        T: Trainer + 'static,
+    {
+        self.trainers = self.trainers.with(name, start);
+        self
+    }
+
     /// Adds an advantage estimator, which `algorithm.adv_estimator` can name.
     #[cfg(feature = "torch")]
     #[must_use]
@@ -182,6 +207,23 @@ impl App {
         let make = move |options| Ok(std::sync::Arc::new(make(options)?) as _);
         self.algorithms.kl_estimators = self.algorithms.kl_estimators.with(name, make);
         self
+    }
+
+    /// Returns the recipe keys that select entries, each with the names of its entries.
+    pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
+        let mut names = vec![
+            ("schedule.name", self.schedules.names().collect()),
+            ("reward.routes", self.rewards.names().collect()),
+        ];
+        #[cfg(feature = "torch")]
+        names.extend([
+            ("rollout.engine", self.engines.names().collect()),
+            ("actor.strategy", self.trainers.names().collect()),
+            ("algorithm.adv_estimator", self.algorithms.advantages.names().collect()),
+            ("actor.policy_loss.loss_mode", self.algorithms.policy_losses.names().collect()),
+            ("actor.kl_loss_type", self.algorithms.kl_estimators.names().collect()),
+        ]);
+        names
     }
 
     /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.

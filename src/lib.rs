@@ -95,6 +95,7 @@ pub mod stages {
 
 /// The names that a program built on the pipeline usually needs.
 pub mod prelude {
+    pub use rollpacker_dataflow::BoxError;
     pub use rollpacker_dataflow::batch::Batch;
     pub use rollpacker_dataflow::bridge::Executor;
     pub use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};

@@ -196,6 +196,17 @@ impl RawRecipe {
         }
     }
 
+    /// Returns the trainer with its options.
+    #[cfg(feature = "torch")]
+    pub(crate) fn strategy(&self) -> KeyedChoice {
+        KeyedChoice {
+            key: "actor.strategy",
+            section: "actor.strategy_options",
+            choice: choice(&self.actor.strategy, &self.actor.strategy_options),
+            keyed: Vec::new(),
+        }
+    }
+
     /// Returns the KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
     #[must_use]
     pub fn reward_kl(&self) -> Option<KlController> {

@@ -27,8 +27,8 @@ impl RawRecipe {
 
     /// Returns the recipe as it is printed and recorded, without credentials.
     ///
-    /// Options of rewards and engines are free-form and may contain credentials. Credentials in URLs are removed, as are strings whose key
-    /// looks like the name of a secret.
+    /// Options of rewards, engines and trainers are free-form and may contain credentials. Credentials in URLs are removed, as are strings
+    /// whose key looks like the name of a secret.
     pub(crate) fn recorded(&self) -> Self {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(leave_out_credentials);
@@ -36,6 +36,7 @@ impl RawRecipe {
         for url in &mut recorded.rollout.servers {
             *url = without_credentials(url).into_owned();
         }
+        leave_out_credentials(&mut recorded.actor.strategy_options);
         recorded
     }
 
@@ -46,6 +47,7 @@ impl RawRecipe {
         self.reward.options != recorded.reward.options
             || self.rollout.engine_options != recorded.rollout.engine_options
             || self.rollout.servers != recorded.rollout.servers
+            || self.actor.strategy_options != recorded.actor.strategy_options
     }
 }
 

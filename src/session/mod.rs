@@ -20,7 +20,7 @@ use crate::prompts::OverlongPrompts;
 use crate::recipe::schedule::ScheduleSection;
 use crate::recipe::{RawRecipe, Recipe, RecipeError};
 use crate::snapshots::RunSnapshots;
-use crate::trainers::{TrainerContext, TrainerStarter};
+use crate::trainers::{ChosenTrainer, TrainerContext, Trainers};
 use anyhow::Context;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::cluster::WorkerHandle;
@@ -53,12 +53,18 @@ pub struct Catalogs {
     pub algorithms: Algorithms,
     /// The rollout engines.
     pub engines: Engines,
+    /// The trainers.
+    pub trainers: Trainers,
 }
 
 impl Default for Catalogs {
     fn default() -> Self {
-        let (algorithms, engines) = (Algorithms::default(), Engines::default());
-        Self { rewards: Registry::builtin(), algorithms, engines }
+        Self {
+            rewards: Registry::builtin(),
+            algorithms: Algorithms::default(),
+            engines: Engines::default(),
+            trainers: Trainers::default(),
+        }
     }
 }
 
@@ -195,14 +201,14 @@ impl Session {
         self
     }
 
-    /// Trains with the trainers that `start` returns, one for each worker, instead of the torch trainer. `start` runs on the thread of the
+    /// Trains with the trainers that `start` returns, one for each worker, instead of the recipe's. `start` runs on the thread of the
     /// trainer.
     #[must_use]
     pub fn with_trainer<T: Trainer + 'static>(
         mut self,
         start: impl Fn(TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.opened.trainer = TrainerStarter::own(start);
+        self.opened.trainer = ChosenTrainer::own(start);
         self
     }
 
