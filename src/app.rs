@@ -1,9 +1,10 @@
-//! The command line with a program's own rewards, schedules, engines, trainers and algorithms.
+//! The command line with a program's own rewards, schedules, placements, engines, trainers and algorithms.
 
 use std::process::ExitCode;
 
 #[cfg(feature = "torch")]
 use rollpacker_operators::advantage::Estimator;
+use rollpacker_operators::placement::PlacementPolicy;
 use rollpacker_operators::schedule::{Schedule, ScheduleError};
 use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::CatalogError;
@@ -21,6 +22,8 @@ use crate::algorithms::Algorithms;
 use crate::cli;
 #[cfg(feature = "torch")]
 use crate::engines::{EngineContext, Engines};
+use crate::placements::{PlacementContext, Placements};
+use crate::recipe::placement;
 use crate::recipe::schedule::Schedules;
 #[cfg(feature = "torch")]
 use crate::session::Catalogs;
@@ -63,6 +66,7 @@ use crate::trainers::{TrainerContext, Trainers};
 pub struct App {
     pub(crate) rewards: Registry,
     pub(crate) schedules: Schedules,
+    pub(crate) placements: Placements,
     #[cfg(feature = "torch")]
     pub(crate) algorithms: Algorithms,
     #[cfg(feature = "torch")]
@@ -87,6 +91,7 @@ impl App {
         Self {
             rewards,
             schedules: Schedules::default(),
+            placements: Placements::default(),
             #[cfg(feature = "torch")]
             algorithms: Algorithms::default(),
             #[cfg(feature = "torch")]
@@ -133,6 +138,22 @@ impl App {
         make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
     ) -> Self {
         self.schedules = self.schedules.with(name, make);
+        self
+    }
+
+    /// Adds a placement, which `placement.kind` can name. Its options are those of `[placement.options]`, and `start` also receives the
+    /// [devices](PlacementContext) to divide; see [`Placements::with`]. Only `train` reads `[placement]`: a simulated job cannot name one.
+    #[must_use]
+    pub fn placement<O, P>(
+        mut self,
+        name: &str,
+        start: impl Fn(O, PlacementContext) -> Result<P, CatalogError> + Send + Sync + 'static,
+    ) -> Self
+    where
+        O: DeserializeOwned + Clone + Send + Sync + 'static,
+        P: PlacementPolicy + 'static,
+    {
+        self.placements = self.placements.with(name, start);
         self
     }
 
@@ -213,6 +234,7 @@ impl App {
     pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
         let mut names = vec![
             ("schedule.name", self.schedules.names().collect()),
+            ("placement.kind", placement::kinds(&self.placements)),
             ("reward.routes", self.rewards.names().collect()),
         ];
         #[cfg(feature = "torch")]

@@ -45,6 +45,7 @@ pub mod lifetime;
 #[cfg(any(feature = "torch", feature = "cli"))]
 pub mod memory;
 pub mod pipeline;
+pub mod placements;
 pub mod profile;
 pub mod profile_monitor;
 pub mod progress;

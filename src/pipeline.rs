@@ -102,6 +102,7 @@ pub struct Pipeline {
     max_response_length: u32,
     warmup_steps: u64,
     pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
+    devices: Option<u32>,
     router: Router,
     limit: Box<dyn TimeLimit>,
     scoring: Scoring,
@@ -257,6 +258,9 @@ impl Pipeline {
         }
         if let Some(placement) = self.placement {
             scheduled = scheduled.placed(placement);
+        }
+        if let Some(devices) = self.devices {
+            scheduled = scheduled.on_devices(devices);
         }
         let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());

@@ -2,41 +2,16 @@
 
 use rollpacker_operators::advantage::{KlControl, KlController};
 use rollpacker_operators::schedule::Schedule;
-use rollpacker_stages::catalog::{Choice, Options};
+use rollpacker_stages::catalog::Choice;
 use rollpacker_stages::train::config::{
     CriticConfig, Level, OldLogprobs, OptimizerConfig, RolloutIs, Threshold, TrainerConfig,
 };
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
-use serde_json::Value;
-use toml::Table;
 
+use super::choice::{KeyedChoice, KeyedOption, choice};
 use super::error::{RecipeError, one_of, out_of_bounds};
 use super::limits;
 use super::raw::{Algorithm, IsThreshold, RawRecipe, RolloutCorrection};
-
-/// A catalog choice together with the recipe keys under which its options are written.
-#[cfg_attr(
-    not(feature = "torch"),
-    expect(dead_code, reason = "only the stages on libtorch make what the choice names")
-)]
-pub(crate) struct KeyedChoice {
-    pub(crate) key: &'static str,
-    /// The table that holds the options without a recipe key of their own.
-    pub(crate) section: &'static str,
-    pub(crate) choice: Choice,
-    /// The options that have a recipe key of their own.
-    pub(crate) keyed: Vec<KeyedOption>,
-}
-
-#[cfg_attr(
-    not(feature = "torch"),
-    expect(dead_code, reason = "only the stages on libtorch make what the choice names")
-)]
-pub(crate) struct KeyedOption {
-    pub(crate) key: &'static str,
-    pub(crate) option: &'static str,
-    pub(crate) value: Value,
-}
 
 impl RawRecipe {
     pub(super) fn trainer_config(&self, bypasses: bool) -> Result<TrainerConfig, RecipeError> {
@@ -220,27 +195,10 @@ impl RawRecipe {
     }
 }
 
-impl KeyedChoice {
-    /// Returns the choice with all its options, those with a key of their own included.
-    pub(crate) fn all(&self) -> Choice {
-        self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {
-            choice.with(keyed.option, keyed.value.clone())
-        })
-    }
-}
-
 fn keyed_number(
     (key, option, value): (&'static str, &'static str, Option<f64>),
 ) -> Option<KeyedOption> {
     Some(KeyedOption { key, option, value: value?.into() })
-}
-
-fn choice(name: &str, options: &Table) -> Choice {
-    let options = match serde_json::to_value(options) {
-        Ok(Value::Object(options)) => options,
-        _ => Options::new(),
-    };
-    Choice { name: name.to_owned(), options }
 }
 
 fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {

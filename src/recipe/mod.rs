@@ -6,13 +6,14 @@
 pub(crate) mod algorithm;
 pub mod aliases;
 mod bounds;
+pub(crate) mod choice;
 pub(crate) mod error;
 mod inputs;
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub mod period;
 mod pipeline;
-mod placement;
+pub(crate) mod placement;
 pub mod raw;
 pub mod schedule;
 mod table;
@@ -28,6 +29,7 @@ use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
 
+use crate::placements::Placements;
 pub(crate) use bounds::check_curriculum;
 pub use error::RecipeError;
 use error::{one_of, out_of_bounds};
@@ -91,7 +93,7 @@ impl RawRecipe {
         self.check()?;
         let placement = self.placement_kind()?;
         let mut trainer = self.trainer_config(self.uses_engine_logprobs()?)?;
-        trainer.threads = self.trainer_threads(placement);
+        trainer.threads = self.trainer_threads(&placement);
         let schedule = self.build_schedule()?;
         let scoring = self.pipeline.scoring(&self.schedule)?;
         schedule::check_scoring(&*schedule, scoring)?;
@@ -185,10 +187,10 @@ impl Recipe {
     /// # Errors
     /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
-        Self::read_with(path, overrides, &Schedules::default())
+        Self::read_with(path, overrides, &Schedules::default(), &Placements::default())
     }
 
-    /// Reads a recipe that may name one of `schedules`, and validates it.
+    /// Reads a recipe that may name one of `schedules` or one of `placements`, and validates it.
     ///
     /// # Errors
     /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
@@ -196,9 +198,11 @@ impl Recipe {
         path: &Path,
         overrides: &[String],
         schedules: &Schedules,
+        placements: &Placements,
     ) -> Result<Self, RecipeError> {
         let mut raw = RawRecipe::read(path, overrides)?;
         raw.schedule.schedules = schedules.clone();
+        raw.placement.placements = placements.clone();
         raw.resolve()
     }
 

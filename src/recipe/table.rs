@@ -27,7 +27,7 @@ impl RawRecipe {
 
     /// Returns the recipe as it is printed and recorded, without credentials.
     ///
-    /// Options of rewards, engines and trainers are free-form and may contain credentials. Credentials in URLs are removed, as are strings
+    /// Options of rewards, engines, trainers and placements are free-form and may contain credentials. Credentials in URLs are removed, as are strings
     /// whose key looks like the name of a secret.
     pub(crate) fn recorded(&self) -> Self {
         let mut recorded = self.clone();
@@ -37,6 +37,7 @@ impl RawRecipe {
             *url = without_credentials(url).into_owned();
         }
         leave_out_credentials(&mut recorded.actor.strategy_options);
+        leave_out_credentials(&mut recorded.placement.options);
         recorded
     }
 
@@ -48,6 +49,7 @@ impl RawRecipe {
             || self.rollout.engine_options != recorded.rollout.engine_options
             || self.rollout.servers != recorded.rollout.servers
             || self.actor.strategy_options != recorded.actor.strategy_options
+            || self.placement.options != recorded.placement.options
     }
 }
 

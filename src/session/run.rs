@@ -250,7 +250,7 @@ impl Session {
         .stop(stop.clone())
         .watchdog(self.opened.watch.clone());
         let builder = match placement {
-            Some(policy) => builder.placement(policy),
+            Some(policy) => builder.placement(policy).devices(raw.rollout.instances),
             None => builder,
         };
         Ok(builder.build()?)

@@ -17,8 +17,8 @@ use rollpacker_stages::catalog::{Catalog, CatalogError, NoOptions};
 use rollpacker_stages::train::{TrainError, Trainer};
 use serde::de::DeserializeOwned;
 
-use crate::algorithms::make;
 use crate::recipe::Recipe;
+use crate::recipe::choice::make;
 use crate::recipe::error::{RecipeError, out_of_bounds};
 
 /// The trainers that recipes can name. Clones share their entries.
