@@ -21,7 +21,8 @@ use rollpacker_stages::train::{Inferred, TrainError};
 
 use crate::group::Groups;
 use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
-use crate::trainer::{NeededOutputs, TrainerCallError, TrainerThread};
+use crate::needed_outputs::NeededOutputs;
+use crate::trainer::{TrainerCallError, TrainerThread};
 use crate::wire::columns::lists;
 
 /// The name of the operator in metrics and faults.
