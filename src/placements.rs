@@ -38,7 +38,7 @@ pub struct PlacementContext {
 /// use rollpacker::stages::rollout::Placement;
 /// use serde::Deserialize;
 ///
-/// #[derive(Deserialize)]
+/// #[derive(Clone, Deserialize)]
 /// #[serde(deny_unknown_fields)]
 /// struct PoolOptions {
 ///     training_devices: u32,

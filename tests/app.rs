@@ -255,7 +255,8 @@ fn an_own_trainer_trains_the_torch_engine_and_resumes_exactly() {
     assert_eq!(gradient_norms(&place, "run"), norms);
     assert!(weights("run/model") == whole, "the weights differ");
 
-    let other = [&kept[..], &["--resume", "actor.strategy_options.momentum=0.25"]].concat();
+    let other = ["--resume", "latest", "actor.strategy_options.momentum=0.25"];
+    let other = [&kept[..], &other].concat();
     let other = sgd(&place, &other);
     assert_eq!(other.code, Some(2), "{other:?}");
     assert!(other.err.contains("key `actor.strategy_options.momentum`"), "{other:?}");

@@ -1,4 +1,4 @@
-//! Tests of a session with a schedule, an engine and a trainer that a program passes by value.
+//! Tests of a session with a schedule, a placement, an engine and a trainer that a program passes by value.
 #![cfg(feature = "torch")]
 
 #[path = "../examples/uniform/mod.rs"]
@@ -170,4 +170,30 @@ fn a_trainer_without_a_state_is_refused_when_snapshots_are_taken() {
     let error = format!("{:#}", train(&place, own).expect_err("refused"));
     let expected = "Counting`, which cannot load a state, found 1";
     assert!(error.starts_with("key `trainer.save_freq`") && error.contains(expected), "{error}");
+}
+
+#[test]
+fn an_own_placement_lends_all_instances_after_the_rollout() {
+    use rollpacker::stages::rollout::Placement;
+    let place = Workplace::new(RECIPE);
+    let of = |instances| Placement { instances, tensor_parallel: 1 };
+    let own = session(&place, &[])
+        .with_placement(move |context| Ok(Colocated::new(of(context.devices))))
+        .expect("two instances on a CPU");
+    let steps = train(&place, own).expect("it trains");
+    let metric = |name: &str| steps.iter().map(|step| step[name]).collect::<Vec<_>>();
+    assert_eq!(metric("placement/rollout_instances"), [2.0; 2]);
+    assert_eq!(metric("placement/lent_instances"), [2.0; 2]);
+    assert_eq!(metric("trainer/threads"), [2.0; 2], "a thread of each instance");
+
+    let too_many = session(&place, &[])
+        .with_placement(move |context| Ok(Separate::new(of(context.devices), 1)))
+        .expect("counted when it decides");
+    let error = train(&place, too_many).expect_err("refused").to_string();
+    assert!(error.contains("expected at most 2 devices in all, found rollout 2 x tp1"), "{error}");
+    let refused = session(&place, &[])
+        .with_placement(|_| Err::<Colocated, _>(CatalogError::start("no")))
+        .err()
+        .expect("refused");
+    assert_eq!(refused.to_string(), "key `placement.kind`: no");
 }

@@ -12,13 +12,15 @@ pub use self::run::{RunResult, SkippedCounts};
 pub use self::shared_inputs::SharedInputs;
 pub use self::validator::ValidationPrompts;
 
+use self::placement::check_device;
 use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
 use crate::engines::{ChosenEngine, EngineContext, Engines};
+use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
 use crate::prompts::OverlongPrompts;
 use crate::recipe::schedule::ScheduleSection;
-use crate::recipe::{RawRecipe, Recipe, RecipeError};
+use crate::recipe::{RawRecipe, Recipe, RecipeError, raw};
 use crate::snapshots::RunSnapshots;
 use crate::trainers::{ChosenTrainer, TrainerContext, Trainers};
 use anyhow::Context;
@@ -27,10 +29,10 @@ use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::curriculum::SkippedPrompts;
-use rollpacker_operators::placement::drift;
+use rollpacker_operators::placement::{PlacementPolicy, drift};
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_rewards::Registry;
-use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::catalog::{CatalogError, NoOptions};
 use rollpacker_stages::reward::Reward;
 use rollpacker_stages::rollout::RolloutEngine;
 use rollpacker_stages::train::Trainer;
@@ -182,6 +184,28 @@ impl Session {
         self.opened.recipe.trainer.old_logprobs = trainer.old_logprobs;
         let recipe = &mut self.opened.recipe;
         (recipe.raw, recipe.scoring, recipe.gradient) = (raw, scoring, gradient);
+        Ok(self)
+    }
+
+    /// Divides the engine instances between rollout and training with the policy that `make` returns, instead of the recipe's placement. The
+    /// recorded recipe names the type of the policy.
+    ///
+    /// # Errors
+    /// If `make` rejects the devices, or the models are on a GPU, whose instances and trainer share it.
+    pub fn with_placement<P: PlacementPolicy + 'static>(
+        mut self,
+        make: impl Fn(PlacementContext) -> Result<P, CatalogError> + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        let kind = std::any::type_name::<P>().to_owned();
+        let placements =
+            Placements::default().with(&kind, move |_: NoOptions, context| make(context));
+        let placement = raw::Placement { kind, placements, ..raw::Placement::default() };
+        let raw = RawRecipe { placement, ..self.opened.recipe.raw.clone() };
+        let Recipe { raw, placement, trainer, .. } = raw.resolve()?;
+        let recipe = &mut self.opened.recipe;
+        (recipe.raw, recipe.placement) = (raw, placement);
+        recipe.trainer.threads = trainer.threads;
+        check_device(recipe, self.opened.device)?;
         Ok(self)
     }
 
