@@ -24,25 +24,28 @@ use crate::recipe::error::{RecipeError, out_of_bounds};
 /// The trainers that recipes can name. Clones share their entries.
 ///
 /// ```
-/// use rollpacker::prelude::*;
 /// use rollpacker::stages::catalog::CatalogError;
+/// use rollpacker::stages::torch::model::Decoder;
+/// use rollpacker::stages::torch::train::TorchTrainer;
 /// use rollpacker::trainers::{TrainerContext, Trainers};
 /// use serde::Deserialize;
 ///
 /// #[derive(Clone, Deserialize)]
 /// #[serde(deny_unknown_fields)]
-/// struct ClusterOptions {
-///     address: String,
+/// struct AdamOptions {
+///     eps: f64,
 /// }
 ///
-/// fn start(options: ClusterOptions, context: TrainerContext) -> Result<Box<dyn Trainer>, CatalogError> {
-///     let model = context.model.display();
-///     Err(CatalogError::start(format!("{} does not hold {model}", options.address)))
+/// fn start(options: AdamOptions, context: TrainerContext) -> Result<TorchTrainer, CatalogError> {
+///     let mut config = context.config;
+///     config.optimizer.eps = options.eps;
+///     let decoder = Decoder::load(&context.model, context.device).map_err(CatalogError::start)?;
+///     TorchTrainer::new(decoder, config, context.weights).map_err(CatalogError::start)
 /// }
 ///
-/// let trainers = Trainers::default().with("my_cluster", start);
-/// assert_eq!(trainers.names().collect::<Vec<_>>(), ["my_cluster", "torch"]);
-/// assert_eq!(trainers.options("my_cluster"), Some(["address"].as_slice()));
+/// let trainers = Trainers::default().with("adam", start);
+/// assert_eq!(trainers.names().collect::<Vec<_>>(), ["adam", "torch"]);
+/// assert_eq!(trainers.options("adam"), Some(["eps"].as_slice()));
 /// ```
 #[derive(Clone)]
 pub struct Trainers(Catalog<TrainerStarter>);
