@@ -232,20 +232,29 @@ impl App {
 
     /// Returns the recipe keys that select entries, each with the names of its entries.
     pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
-        let mut names = vec![
-            ("schedule.name", self.schedules.names().collect()),
+        let names = [
+            ("schedule.name", self.schedules.names().collect::<Vec<_>>()),
             ("placement.kind", placement::kinds(&self.placements)),
             ("reward.routes", self.rewards.names().collect()),
         ];
-        #[cfg(feature = "torch")]
-        names.extend([
+        names.into_iter().chain(self.torch_names()).collect()
+    }
+
+    /// Returns the keys and names of the entries that need libtorch.
+    #[cfg(feature = "torch")]
+    fn torch_names(&self) -> [(&'static str, Vec<&str>); 5] {
+        [
             ("rollout.engine", self.engines.names().collect()),
             ("actor.strategy", self.trainers.names().collect()),
             ("algorithm.adv_estimator", self.algorithms.advantages.names().collect()),
             ("actor.policy_loss.loss_mode", self.algorithms.policy_losses.names().collect()),
             ("actor.kl_loss_type", self.algorithms.kl_estimators.names().collect()),
-        ]);
-        names
+        ]
+    }
+
+    #[cfg(not(feature = "torch"))]
+    fn torch_names(&self) -> [(&'static str, Vec<&str>); 0] {
+        []
     }
 
     /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.

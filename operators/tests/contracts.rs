@@ -157,7 +157,7 @@ fn a_placement_with_more_devices_than_the_job_has() {
         Run { placement: Some((policy, devices)), ..Run::of(synchronous()) }.run()
     };
     assert!(with(5).is_ok());
-    let error = with(4).err().expect("a violation").to_string();
+    let error = with(4).expect_err("a violation").to_string();
     let expected = "placement, step 1: the placement policy violates its contract: expected at most 4 devices in all, found rollout 3 x tp1, training 2 (round)";
     assert_eq!(error, expected);
 }
