@@ -14,7 +14,6 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rollpacker::dataflow::BoxError;
 use rollpacker::dataflow::bridge::{Executor, produce};
 use rollpacker::dataflow::budget::Budget;
 use rollpacker::operators::policy::policy_batch;

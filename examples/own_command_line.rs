@@ -1,21 +1,29 @@
-//! A command line with a reward, a schedule and an engine of its own.
+//! A command line with a reward, a schedule, a placement, an engine and a trainer of its own.
 //!
 //! ```sh
 //! cargo run --example own_command_line -- score --reward terse --option most=20 --input rows.jsonl
 //! cargo run --example own_command_line -- simulate --config configs/sim/7b.toml schedule.name=surplus schedule.share=0.25 sim.steps=2
 //! cargo run --example own_command_line -- train --config configs/chain.toml schedule.name=surplus schedule.share=0.25 --dry-run
+//! cargo run --example own_command_line -- train --config configs/chain.toml placement.kind=early placement.options.groups=2 --dry-run
 //! cargo run --example own_command_line -- train --config configs/chain.toml rollout.engine=uniform rollout.engine_options.tokens=8 --dry-run
+//! cargo run --example own_command_line -- train --config configs/chain.toml actor.strategy=sgd actor.strategy_options.momentum=0.5 --dry-run
 //! ```
 
+#[path = "early/mod.rs"]
+mod early;
+#[path = "sgd/mod.rs"]
+mod sgd;
 #[path = "uniform/mod.rs"]
 mod uniform;
 
 use std::process::ExitCode;
 
+use early::Early;
 use rollpacker::App;
 use rollpacker::operators::schedule::ScheduleError;
 use rollpacker::prelude::*;
 use serde::Deserialize;
+use sgd::Sgd;
 use uniform::Uniform;
 
 /// Rewards responses of at most `most` characters.
@@ -60,6 +68,8 @@ fn main() -> ExitCode {
     App::new()
         .reward("terse", |terse: Terse| Ok(terse))
         .schedule("surplus", surplus)
+        .placement("early", Early::new)
         .engine("uniform", Uniform::start)
+        .trainer("sgd", Sgd::start)
         .main()
 }

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use rollpacker_operators::advantage::{Estimator, advantages};
-use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Listed};
+use rollpacker_stages::catalog::{Catalog, Choice, Listed};
 use rollpacker_torch::train::Objective;
 use rollpacker_torch::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
 
 use crate::recipe::Recipe;
-use crate::recipe::algorithm::KeyedChoice;
 use crate::recipe::aliases::{ALIASES, Alias};
-use crate::recipe::error::{RecipeError, nearest, one_of, out_of_bounds};
+use crate::recipe::choice::{KeyedChoice, make};
+use crate::recipe::error::{RecipeError, out_of_bounds};
 use crate::recipe::raw::Critic;
 
 /// The algorithms that recipes can name. A program adds its own algorithms to these catalogs.
@@ -117,46 +117,6 @@ impl Algorithms {
         aliases(&mut text);
         text
     }
-}
-
-/// Builds the chosen entry of a catalog. Errors name the recipe key.
-pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, RecipeError> {
-    let KeyedChoice { key, section, choice, keyed } = written;
-    let names: Vec<&str> = catalog.names().collect();
-    let Some(known) = catalog.options(&choice.name) else {
-        one_of(*key, &choice.name, &names)?;
-        unreachable!("invariant: a name without an entry is rejected above");
-    };
-    if let Some(stray) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
-        let has =
-            |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
-        let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
-        let expected = format!("one of {having} when `{}` is set", stray.key);
-        return Err(out_of_bounds(*key, expected, format!("`{}`", choice.name)));
-    }
-    // For an entry whose options are not listed, the constructor reports unknown options.
-    let stray = choice.options.keys().find(|option| !known.contains(&option.as_str()));
-    if let Some(stray) = stray.filter(|_| !known.is_empty()) {
-        let nearest = nearest(stray, known.iter().copied());
-        return Err(RecipeError::UnknownKey {
-            key: format!("{section}.{stray}"),
-            nearest: nearest.map(|near| format!("{section}.{near}")),
-        });
-    }
-    catalog.make(&written.all()).map_err(|error| match error {
-        CatalogError::Option { key: option, reason } => {
-            let own = keyed.iter().find(|keyed| keyed.option == option);
-            let path = match own {
-                Some(own) => own.key.to_owned(),
-                None if option.is_empty() => (*section).to_owned(),
-                None => format!("{section}.{option}"),
-            };
-            RecipeError::Type { key: path, reason }
-        }
-        other @ (CatalogError::Unknown { .. } | CatalogError::Start(_)) => {
-            RecipeError::Type { key: (*key).to_owned(), reason: other.to_string() }
-        }
-    })
 }
 
 fn table<'a>(

@@ -1,15 +1,18 @@
-//! The command line with a program's own rewards, schedules, engines and algorithms.
+//! The command line with a program's own rewards, schedules, placements, engines, trainers and algorithms.
 
 use std::process::ExitCode;
 
 #[cfg(feature = "torch")]
 use rollpacker_operators::advantage::Estimator;
+use rollpacker_operators::placement::PlacementPolicy;
 use rollpacker_operators::schedule::{Schedule, ScheduleError};
 use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::{GroupReward, Reward};
 #[cfg(feature = "torch")]
 use rollpacker_stages::rollout::RolloutEngine;
+#[cfg(feature = "torch")]
+use rollpacker_stages::train::Trainer;
 #[cfg(feature = "torch")]
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use serde::de::DeserializeOwned;
@@ -19,9 +22,13 @@ use crate::algorithms::Algorithms;
 use crate::cli;
 #[cfg(feature = "torch")]
 use crate::engines::{EngineContext, Engines};
+use crate::placements::{PlacementContext, Placements};
+use crate::recipe::placement;
 use crate::recipe::schedule::Schedules;
 #[cfg(feature = "torch")]
 use crate::session::Catalogs;
+#[cfg(feature = "torch")]
+use crate::trainers::{TrainerContext, Trainers};
 
 /// The `rollpacker` command line, with further entries that recipes and jobs can name.
 ///
@@ -59,10 +66,13 @@ use crate::session::Catalogs;
 pub struct App {
     pub(crate) rewards: Registry,
     pub(crate) schedules: Schedules,
+    pub(crate) placements: Placements,
     #[cfg(feature = "torch")]
     pub(crate) algorithms: Algorithms,
     #[cfg(feature = "torch")]
     pub(crate) engines: Engines,
+    #[cfg(feature = "torch")]
+    pub(crate) trainers: Trainers,
 }
 
 impl Default for App {
@@ -81,18 +91,21 @@ impl App {
         Self {
             rewards,
             schedules: Schedules::default(),
+            placements: Placements::default(),
             #[cfg(feature = "torch")]
             algorithms: Algorithms::default(),
             #[cfg(feature = "torch")]
             engines: Engines::default(),
+            #[cfg(feature = "torch")]
+            trainers: Trainers::default(),
         }
     }
 
     /// Returns the catalogs from which a session takes what its recipe names.
     #[cfg(feature = "torch")]
     pub(crate) fn catalogs(&self) -> Catalogs {
-        let Self { rewards, algorithms, engines, .. } = self.clone();
-        Catalogs { rewards, algorithms, engines }
+        let Self { rewards, algorithms, engines, trainers, .. } = self.clone();
+        Catalogs { rewards, algorithms, engines, trainers }
     }
 
     /// Adds a reward, which `reward.routes` can name. Its options are those of `[reward.options.NAME]`.
@@ -128,6 +141,22 @@ impl App {
         self
     }
 
+    /// Adds a placement, which `placement.kind` can name. Its options are those of `[placement.options]`, and `start` also receives the
+    /// [devices](PlacementContext) to divide; see [`Placements::with`]. Only `train` reads `[placement]`: a simulated job cannot name one.
+    #[must_use]
+    pub fn placement<O, P>(
+        mut self,
+        name: &str,
+        start: impl Fn(O, PlacementContext) -> Result<P, CatalogError> + Send + Sync + 'static,
+    ) -> Self
+    where
+        O: DeserializeOwned + Clone + Send + Sync + 'static,
+        P: PlacementPolicy + 'static,
+    {
+        self.placements = self.placements.with(name, start);
+        self
+    }
+
     /// Adds a rollout engine, which `rollout.engine` can name. Its options are those of `[rollout.engine_options]`, and `start` also receives
     /// the [inputs](EngineContext) that the run provides; see [`Engines::with`]. Only `train` has an engine: a simulated job cannot name one.
     #[cfg(feature = "torch")]
@@ -142,6 +171,23 @@ impl App {
         E: RolloutEngine + 'static,
     {
         self.engines = self.engines.with(name, start);
+        self
+    }
+
+    /// Adds a trainer, which `actor.strategy` can name. Its options are those of `[actor.strategy_options]`, and `start` also receives the
+    /// [inputs](TrainerContext) that the run provides; see [`Trainers::with`]. Only `train` has a trainer: a simulated job cannot name one.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub fn trainer<O, T>(
+        mut self,
+        name: &str,
+        start: impl Fn(O, TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
+    ) -> Self
+    where
+        O: DeserializeOwned + Clone + Send + Sync + 'static,
+        T: Trainer + 'static,
+    {
+        self.trainers = self.trainers.with(name, start);
         self
     }
 
@@ -182,6 +228,33 @@ impl App {
         let make = move |options| Ok(std::sync::Arc::new(make(options)?) as _);
         self.algorithms.kl_estimators = self.algorithms.kl_estimators.with(name, make);
         self
+    }
+
+    /// Returns the recipe keys that select entries, each with the names of its entries.
+    pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
+        let names = [
+            ("schedule.name", self.schedules.names().collect::<Vec<_>>()),
+            ("placement.kind", placement::kinds(&self.placements)),
+            ("reward.routes", self.rewards.names().collect()),
+        ];
+        names.into_iter().chain(self.torch_names()).collect()
+    }
+
+    /// Returns the keys and names of the entries that need libtorch.
+    #[cfg(feature = "torch")]
+    fn torch_names(&self) -> [(&'static str, Vec<&str>); 5] {
+        [
+            ("rollout.engine", self.engines.names().collect()),
+            ("actor.strategy", self.trainers.names().collect()),
+            ("algorithm.adv_estimator", self.algorithms.advantages.names().collect()),
+            ("actor.policy_loss.loss_mode", self.algorithms.policy_losses.names().collect()),
+            ("actor.kl_loss_type", self.algorithms.kl_estimators.names().collect()),
+        ]
+    }
+
+    #[cfg(not(feature = "torch"))]
+    fn torch_names(&self) -> [(&'static str, Vec<&str>); 0] {
+        []
     }
 
     /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.

@@ -45,6 +45,7 @@ pub mod lifetime;
 #[cfg(any(feature = "torch", feature = "cli"))]
 pub mod memory;
 pub mod pipeline;
+pub mod placements;
 pub mod profile;
 pub mod profile_monitor;
 pub mod progress;
@@ -95,6 +96,7 @@ pub mod stages {
 
 /// The names that a program built on the pipeline usually needs.
 pub mod prelude {
+    pub use rollpacker_dataflow::BoxError;
     pub use rollpacker_dataflow::batch::Batch;
     pub use rollpacker_dataflow::bridge::Executor;
     pub use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};

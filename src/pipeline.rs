@@ -103,6 +103,7 @@ pub struct Pipeline {
     max_response_length: u32,
     warmup_steps: u64,
     pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
+    devices: Option<u32>,
     router: Router,
     limit: Box<dyn TimeLimit>,
     scoring: Scoring,
@@ -260,6 +261,9 @@ impl Pipeline {
         if let Some(placement) = self.placement {
             scheduled = scheduled.placed(placement);
         }
+        if let Some(devices) = self.devices {
+            scheduled = scheduled.on_devices(devices);
+        }
         let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let texts = rollouts.texts.clone();
@@ -268,11 +272,14 @@ impl Pipeline {
             .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
             .deliver_when(self.fetch);
-        if self.reward_kl.is_some() || self.advantage.needs_values() {
-            grouped = grouped.infer(&self.trainer);
-        }
         if let Some(controller) = self.reward_kl {
             grouped = grouped.with_kl_penalty(controller);
+        }
+        if self.advantage.needs_values() {
+            grouped = grouped.with_values();
+        }
+        if self.reward_kl.is_some() || self.advantage.needs_values() {
+            grouped = grouped.infer(&self.trainer);
         }
         let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
         let groups = gradients.accumulated.clone();

@@ -397,7 +397,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
     }
     let _ = write!(
         text,
-        "\n# graph\nprompts -> schedule({}) <-> rollout({} x {}) -> reward({}) -> group -> advantage({}) -> gradient -> update{}\n   \
+        "\n# graph\nprompts -> schedule({}) <-> rollout({} x {}) -> reward({}) -> group -> advantage({}) -> gradient({}) -> update{}\n   \
          ^ policies(staleness {}): from update to schedule and rollout\n",
         n.name,
         raw.rollout.engine,
@@ -409,6 +409,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
             .collect::<Vec<_>>()
             .join(" "),
         raw.algorithm.adv_estimator,
+        raw.actor.strategy,
         if recipe.val_data.is_some() { " -> validate" } else { "" },
         raw.algorithm.staleness,
     );

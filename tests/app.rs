@@ -1,4 +1,4 @@
-//! Tests of a command line with a reward, a schedule and an engine of its own: the example `own_command_line`.
+//! Tests of a command line with a reward, a schedule, a placement, an engine and a trainer of its own: the example `own_command_line`.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -202,6 +202,226 @@ fn settings_that_an_own_engine_cannot_honor_are_refused_by_name() {
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
     let error = refused(&place, &["simulate", "--config", job, "rollout.engine=uniform"]);
     assert!(error.contains("unknown key `rollout.engine`"), "{error}");
+}
+
+/// The settings of a run with the example's trainer.
+const SGD: [&str; 10] = [
+    "train",
+    "--config",
+    "recipe.toml",
+    "actor.strategy=sgd",
+    "actor.strategy_options.momentum=0.5",
+    "actor.lr=0.05",
+    "trainer.deterministic=true",
+    "reward.routes={\"*\"=\"terse\"}",
+    "reward.options.terse.most=5",
+    "data.max_response_length=6",
+];
+
+fn sgd(place: &Workplace, more: &[&str]) -> ProcessEnd {
+    run(place, &[&SGD[..], more].concat())
+}
+
+fn trained_by_sgd(place: &Workplace, more: &[&str]) {
+    let end = sgd(place, more);
+    assert_eq!(end.code, Some(0), "{more:?}: {end:?}");
+}
+
+/// Returns the norm of the gradient in each step of a run, from which all weights follow.
+fn gradient_norms(place: &Workplace, run: &str) -> Vec<f64> {
+    let metrics = std::fs::read_to_string(place.path(run).join("metrics.jsonl")).expect("written");
+    let lines = metrics.lines().map(|line| line.parse::<Value>().expect("JSON"));
+    lines.map(|line| line["data"]["actor/grad_norm"].as_f64().expect("a norm")).collect()
+}
+
+#[test]
+fn an_own_trainer_trains_the_torch_engine_and_resumes_exactly() {
+    let place = Workplace::new(RECIPE);
+    let described = sgd(&place, &["--dry-run"]);
+    assert_eq!(described.code, Some(0), "{described:?}");
+    assert!(described.out.contains("strategy = \"sgd\""), "{described:?}");
+    assert!(described.out.contains("-> gradient(sgd) ->"), "{described:?}");
+
+    let weights = |folder: &str| {
+        std::fs::read(place.path(folder).join("model.safetensors")).expect("a model")
+    };
+    let kept = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"];
+    trained_by_sgd(&place, &kept);
+    let (whole, norms) = (weights("run/model"), gradient_norms(&place, "run"));
+    assert!(whole != weights("model"), "it learns");
+    assert!(norms.len() == 4 && norms[2..].iter().any(|&norm| norm > 0.0), "{norms:?}");
+    std::fs::remove_file(place.path("run/model/model.safetensors")).expect("removed");
+    trained_by_sgd(&place, &[&kept[..], &["--resume", "2"]].concat());
+    assert_eq!(gradient_norms(&place, "run"), norms);
+    assert!(weights("run/model") == whole, "the weights differ");
+
+    let other = ["--resume", "latest", "actor.strategy_options.momentum=0.25"];
+    let other = [&kept[..], &other].concat();
+    let other = sgd(&place, &other);
+    assert_eq!(other.code, Some(2), "{other:?}");
+    assert!(other.err.contains("key `actor.strategy_options.momentum`"), "{other:?}");
+    let torch: Vec<_> = SGD.into_iter().filter(|key| !key.starts_with("actor.strategy")).collect();
+    let error = refused(&place, &[&torch[..], &kept, &["--resume"]].concat());
+    assert!(error.contains("key `actor.strategy`"), "{error}");
+}
+
+#[test]
+fn settings_of_an_own_trainer_are_refused_by_name() {
+    let place = Workplace::new(RECIPE);
+    for (code, settings, expected) in [
+        (
+            2,
+            &["actor.strategy=sdg", "--dry-run"][..],
+            "key `actor.strategy`: expected one of sgd, torch (did you mean `sgd`?), found `sdg`",
+        ),
+        (
+            2,
+            &["actor.strategy_options.momentm=0.5", "--dry-run"],
+            "unknown key `actor.strategy_options.momentm`; did you mean `actor.strategy_options.momentum`?",
+        ),
+        (
+            2,
+            &["actor.strategy_options.momentum=much", "--dry-run"],
+            "key `actor.strategy_options.momentum`: invalid type",
+        ),
+        (2, &["actor.strategy=torch", "--dry-run"], "`actor.strategy_options"),
+        // Known only once the trainer runs.
+        (
+            2,
+            &["actor.strategy_options.momentum=2"],
+            "key `actor.strategy_options.momentum`: expected a number from 0 to below 1, found 2",
+        ),
+        (
+            1,
+            &["--workers", "2"],
+            "key `trainer.workers`: expected 1 with the trainer `sgd`, which cannot be one of several replicas, found 2",
+        ),
+        (
+            1,
+            &["algorithm.use_kl_in_reward=true"],
+            "this trainer cannot infer the KL divergence that a penalty in the rewards needs",
+        ),
+        (
+            1,
+            &["algorithm.adv_estimator=gae"],
+            "this trainer cannot infer the values that the advantage estimator needs",
+        ),
+    ] {
+        let end = sgd(&place, settings);
+        assert_eq!(end.code, Some(code), "{settings:?}: {end:?}");
+        assert!(end.err.contains(expected), "{settings:?}: {end:?}");
+    }
+    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
+    let error = refused(&place, &["simulate", "--config", job, "actor.strategy=sgd"]);
+    assert!(error.contains("unknown key `actor"), "{error}");
+}
+
+/// The settings of a run with the example's placement.
+const EARLY: [&str; 8] = [
+    "train",
+    "--config",
+    "recipe.toml",
+    "trainer.deterministic=true",
+    "reward.routes={\"*\"=\"terse\"}",
+    "reward.options.terse.most=5",
+    "data.max_response_length=6",
+    "actor.lr=1e-3",
+];
+
+fn early(place: &Workplace, more: &[&str]) -> ProcessEnd {
+    let named = ["placement.kind=early", "placement.options.groups=2"];
+    run(place, &[&EARLY[..], &named, more].concat())
+}
+
+#[test]
+fn an_own_placement_lends_instances_and_resumes() {
+    let place = Workplace::new(RECIPE);
+    let described = early(&place, &["--dry-run"]);
+    assert_eq!(described.code, Some(0), "{described:?}");
+    let line = "placement                 early: divides 2 instances; 1 threads train";
+    assert!(described.out.contains(line), "{described:?}");
+
+    let weights = |folder: &str| {
+        std::fs::read(place.path(folder).join("model/model.safetensors")).expect("a model")
+    };
+    let lent = |step: u32| {
+        let path = place.path(&format!("run/placements/step_{step:05}.json"));
+        let text = std::fs::read_to_string(path).expect("written");
+        let placement: Value = text.parse().expect("JSON");
+        let decisions = placement["decisions"].as_array().expect("a list");
+        decisions.iter().map(|one| one["training_devices"].as_u64()).collect::<Vec<_>>()
+    };
+    ok(&place, &[&EARLY[..], &["--out", "fixed"]].concat());
+    let kept = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"];
+    for resume in [&[][..], &["--resume", "2"]] {
+        let trained = early(&place, &[&kept[..], resume].concat());
+        assert_eq!(trained.code, Some(0), "{trained:?}");
+        for step in 1..=4 {
+            // All instances generate; one is lent after two of four groups, and both after the rollout.
+            assert_eq!(lent(step), [Some(0), Some(1), Some(2)], "step {step}");
+        }
+        assert!(weights("run") == weights("fixed"), "the weights differ");
+    }
+    let workers = early(&place, &["--out", "two", "--workers", "2"]);
+    assert_eq!(workers.code, Some(0), "{workers:?}");
+    assert!(weights("two") == weights("fixed"), "the weights differ");
+}
+
+#[test]
+fn settings_of_an_own_placement_are_refused_by_name() {
+    let place = Workplace::new(RECIPE);
+    for (settings, expected) in [
+        (
+            &["placement.kind=erly"][..],
+            "key `placement.kind`: expected one of fixed, time_sharing, separate_pools, stream_trainer, early (did you mean `early`?), found `erly`",
+        ),
+        (
+            &["placement.options.group=2"],
+            "unknown key `placement.options.group`; did you mean `placement.options.groups`?",
+        ),
+        (&["placement.options.groups=many"], "key `placement.options.groups`: invalid type"),
+        (
+            &["placement.options.groups=0"],
+            "key `placement.options.groups`: expected at least 1, found 0",
+        ),
+        (
+            &["algorithm.staleness=1"],
+            "key `placement.kind`: expected algorithm.staleness = 0: rounds overlap",
+        ),
+        (
+            &["placement.kind=time_sharing"],
+            "key `placement.options`: expected no value unless placement.kind is one that the program adds, found `groups`",
+        ),
+        (
+            &["placement.keep=0.5"],
+            "key `placement.keep`: expected no value unless placement.kind = stream_trainer",
+        ),
+        (
+            &["rollout.engine=uniform", "rollout.engine_options.tokens=6"],
+            "expected `torch` when `placement.kind` is not `fixed`, found `uniform`",
+        ),
+    ] {
+        let end = early(&place, &[settings, &["--dry-run"]].concat());
+        assert_eq!(end.code, Some(2), "{settings:?}: {end:?}");
+        assert!(end.err.contains(expected), "{settings:?}: {end:?}");
+    }
+}
+
+#[test]
+fn the_help_lists_the_names_that_a_recipe_may_select() {
+    let place = Workplace::new(RECIPE);
+    let help = ok(&place, &["help", "train"]);
+    // The lines are wrapped.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for names in [
+        "actor.strategy: sgd, torch",
+        "stream_trainer, early",
+        "rollout.engine: sglang, torch, uniform, vllm",
+        "frontier_group, surplus",
+        "soft_overlong, terse",
+    ] {
+        assert!(help.contains(names), "{names}: {help}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of a session with a schedule, an engine and a trainer that a program passes by value.
+//! Tests of a session with a schedule, a placement, an engine and a trainer that a program passes by value.
 #![cfg(feature = "torch")]
 
 #[path = "../examples/uniform/mod.rs"]
@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
+use rollpacker::snapshots::RunSnapshots;
 use rollpacker::stages::catalog::CatalogError;
 use serde::Deserialize;
 use serde_json::json;
 use uniform::{Uniform, UniformOptions};
 use workplace::{RECIPE, Workplace};
 
-fn session(place: &Workplace, settings: &[&str]) -> Session {
+fn recipe(place: &Workplace, settings: &[&str]) -> Recipe {
     let path = |name: &str| place.path(name).display().to_string();
     let here = [
         format!("data.train_files={}", path("data/train.parquet")),
@@ -28,8 +29,11 @@ fn session(place: &Workplace, settings: &[&str]) -> Session {
         "trainer.total_training_steps=2".to_owned(),
     ];
     let all: Vec<String> = here.into_iter().chain(settings.iter().map(|&s| s.to_owned())).collect();
-    let recipe = Recipe::read(&place.path("recipe.toml"), &all).expect("a recipe");
-    Session::open(recipe).expect("it opens")
+    Recipe::read(&place.path("recipe.toml"), &all).expect("a recipe")
+}
+
+fn session(place: &Workplace, settings: &[&str]) -> Session {
+    Session::open(recipe(place, settings)).expect("it opens")
 }
 
 #[derive(Clone, Default)]
@@ -149,4 +153,47 @@ fn an_own_trainer_is_given_the_groups_and_writes_the_model() {
         .with_trainer(|_| Err::<Counting, _>(CatalogError::start("no such cluster")));
     let error = format!("{:#}", train(&place, broken).expect_err("refused"));
     assert!(error.contains("no such cluster"), "{error}");
+}
+
+#[test]
+fn a_trainer_without_a_state_is_refused_when_snapshots_are_taken() {
+    let place = Workplace::new(RECIPE);
+    let out = format!("trainer.default_local_dir={}", place.path("run").display());
+    let recipe = recipe(&place, &["trainer.save_freq=1", &out]);
+    let session = Session::open(recipe.clone()).expect("it opens");
+    let data = session.data_fingerprint().expect("readable");
+    let snapshots = RunSnapshots::open(&recipe, data, None, false).expect("a new folder");
+    let own = session
+        .with_engine(start)
+        .with_snapshots(snapshots)
+        .with_trainer(|_| Ok(Counting(Arc::default(), 0)));
+    let error = format!("{:#}", train(&place, own).expect_err("refused"));
+    let expected = "Counting`, which cannot load a state, found 1";
+    assert!(error.starts_with("key `trainer.save_freq`") && error.contains(expected), "{error}");
+}
+
+#[test]
+fn an_own_placement_lends_all_instances_after_the_rollout() {
+    use rollpacker::stages::rollout::Placement;
+    let place = Workplace::new(RECIPE);
+    let of = |instances| Placement { instances, tensor_parallel: 1 };
+    let own = session(&place, &[])
+        .with_placement(move |context| Ok(Colocated::new(of(context.devices))))
+        .expect("two instances on a CPU");
+    let steps = train(&place, own).expect("it trains");
+    let metric = |name: &str| steps.iter().map(|step| step[name]).collect::<Vec<_>>();
+    assert_eq!(metric("placement/rollout_instances"), [2.0; 2]);
+    assert_eq!(metric("placement/lent_instances"), [2.0; 2]);
+    assert_eq!(metric("trainer/threads"), [2.0; 2], "a thread of each instance");
+
+    let too_many = session(&place, &[])
+        .with_placement(move |context| Ok(Separate::new(of(context.devices), 1)))
+        .expect("counted when it decides");
+    let error = train(&place, too_many).expect_err("refused").to_string();
+    assert!(error.contains("expected at most 2 devices in all, found rollout 2 x tp1"), "{error}");
+    let refused = session(&place, &[])
+        .with_placement(|_| Err::<Colocated, _>(CatalogError::start("no")))
+        .err()
+        .expect("refused");
+    assert_eq!(refused.to_string(), "key `placement.kind`: no");
 }

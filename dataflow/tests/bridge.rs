@@ -1,6 +1,7 @@
 //! Bridges: tasks and threads reply exactly once, even when they panic, and producers respect their budget.
 
 use std::cell::RefCell;
+use std::num::ParseIntError;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use std::sync::mpsc::channel;
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
 use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{Executor, OwnerThread, Panicked, Tasks, produce};
+use rollpacker_dataflow::bridge::{CallError, Executor, OwnerThread, Panicked, Tasks, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::fault::{HasOrigin, Origin, raise};
 use rollpacker_dataflow::operator::Operator;
@@ -46,6 +47,21 @@ fn an_owner_thread_answers_in_order_and_ends() {
 fn an_owner_that_cannot_be_made_says_why() {
     let made = OwnerThread::<u64>::spawn("owner", || Err("no device"));
     assert_eq!(made.err(), Some("no device"));
+}
+
+#[test]
+fn a_request_keeps_the_type_of_its_error() {
+    let owner = OwnerThread::spawn("owner", || Ok::<_, ()>(7_u8)).expect("made");
+    let parse = |text: &'static str| {
+        let add = move |seven: &mut u8| Ok::<_, ParseIntError>(text.parse::<u8>()? + *seven);
+        owner.call(|| {}, add).wait_outcome()
+    };
+    assert_eq!(parse("1"), Ok(8));
+    let failed = parse("one").expect_err("not a number");
+    assert!(matches!(failed, CallError::Failed(ParseIntError { .. })), "{failed:?}");
+    assert_eq!(failed.to_string(), "invalid digit found in string");
+    let lost = owner.call(|| {}, |_| -> Result<(), ParseIntError> { panic!("on purpose") });
+    assert_eq!(lost.wait_outcome(), Err(CallError::Panicked(Panicked)));
 }
 
 #[test]

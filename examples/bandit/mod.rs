@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollpacker::dataflow::BoxError;
 use rollpacker::dataflow::bridge::Emitter;
 use rollpacker::operators::prompts::{PromptRow, prompt_batch};
 use rollpacker::prelude::*;

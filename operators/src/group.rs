@@ -32,6 +32,8 @@ pub struct Groups<'scope> {
     /// `true` if batches have the schema [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
+    /// `true` if the inference must return values.
+    pub(crate) needs_values: bool,
 }
 
 impl Groups<'_> {
@@ -41,11 +43,17 @@ impl Groups<'_> {
         Self { fetch, ..self }
     }
 
-    /// Subtracts a KL penalty against the reference policy from rewards, with the coefficient of `controller`. The groups must have gone
-    /// through [`infer`](crate::InferenceExt::infer).
+    /// Subtracts a KL penalty against the reference policy from rewards, with the coefficient of `controller`. The groups must go through
+    /// [`infer`](crate::InferenceExt::infer) afterwards.
     #[must_use]
     pub fn with_kl_penalty(self, controller: KlController) -> Self {
         Self { reward_kl: Some(controller), ..self }
+    }
+
+    /// Requires the predictions of a critic from [`infer`](crate::InferenceExt::infer), which must follow.
+    #[must_use]
+    pub fn with_values(self) -> Self {
+        Self { needs_values: true, ..self }
     }
 }
 
@@ -99,6 +107,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             fetch: GroupDelivery::default(),
             inferred: false,
             reward_kl: None,
+            needs_values: false,
         }
     }
 }

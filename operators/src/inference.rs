@@ -21,6 +21,7 @@ use rollpacker_stages::train::{Inferred, TrainError};
 
 use crate::group::Groups;
 use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
+use crate::needed_outputs::NeededOutputs;
 use crate::trainer::{TrainerCallError, TrainerThread};
 use crate::wire::columns::lists;
 
@@ -48,6 +49,9 @@ pub trait InferenceExt {
     /// Adds the outputs of `trainer`'s models for each response: batches have the schema [`schema::INFERRED`] afterwards. Groups are passed
     /// to the trainer when [`deliver_when`](Groups::deliver_when) and the placement allow it. Groups of a step wait for the update of the
     /// step before.
+    ///
+    /// A trainer that does not return what [`with_kl_penalty`](Groups::with_kl_penalty) or [`with_values`](Groups::with_values) asked for
+    /// before is an error.
     #[must_use]
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self;
 }
@@ -76,6 +80,8 @@ impl InferenceExt for Groups<'_> {
         let awaits = operator.wait_handle();
         let mut unplaced = DeviceWait::new(operator.wait_handle());
         let mut waiting = GroupQueue::new(self.fetch, devices);
+        let needed =
+            NeededOutputs { reward_kl: self.reward_kl.is_some(), values: self.needs_values };
         operator.build(move |_capabilities| {
             let mut running: Option<RunningInference> = None;
             let mut failed: Option<HeldGroups> = None;
@@ -111,7 +117,8 @@ impl InferenceExt for Groups<'_> {
                 let due = waiting.first().is_some_and(|step| step <= trainer.next());
                 if due && running.is_none() && failed.is_none() {
                     running = waiting.next(&frontiers[0]).map(|held| {
-                        let reply = trainer.infer(held.step(), held.batch.clone(), wake.clone());
+                        let reply =
+                            trainer.infer(held.step(), held.batch.clone(), needed, wake.clone());
                         let _awaited = awaits.hold(held.step(), || "the trainer to infer");
                         RunningInference { held, reply, _awaited }
                     });

@@ -25,6 +25,7 @@ mod kl_controller;
 pub mod ledger;
 mod length_buckets;
 pub mod merge;
+mod needed_outputs;
 pub mod overlap;
 pub mod placement;
 pub mod policy;

@@ -14,6 +14,7 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
+use crate::needed_outputs::NeededOutputs;
 use crate::resume::ResumeError;
 
 /// The name of the snapshot part with the trainer's state.
@@ -165,13 +166,15 @@ impl TrainerThread {
         self.call_blocking(move |timed| timed.trainer.save(&folder))
     }
 
+    /// Runs the trainer's models on `groups`. The reply is an error if an output that is `needed` is missing.
     pub(crate) fn infer(
         &self,
         step: Step,
         groups: Batch,
+        needed: NeededOutputs,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<Vec<Inferred>, TrainError>> {
-        self.owner.call(wake, move |timed| timed.infer(step, &groups))
+        self.owner.call(wake, move |timed| timed.infer(step, &groups, needed))
     }
 
     pub(crate) fn accumulate(
@@ -257,16 +260,18 @@ impl TimedTrainer {
         }
     }
 
-    fn infer(&mut self, step: Step, groups: &Batch) -> Result<Vec<Inferred>, TrainError> {
+    fn infer(
+        &mut self,
+        step: Step,
+        groups: &Batch,
+        needed: NeededOutputs,
+    ) -> Result<Vec<Inferred>, TrainError> {
         self.failed.take().map_or(Ok(()), Err)?;
         let begun = self.clock.now();
-        let inferred = self.trainer.infer(step, &scored_sequences(groups))?;
+        let sequences = scored_sequences(groups);
+        let inferred = self.trainer.infer(step, &sequences)?;
         self.inferring.0 += self.clock.now().since(begun).0;
-        assert_eq!(
-            inferred.len(),
-            groups.num_rows(),
-            "invariant: a trainer infers something of each response"
-        );
+        needed.check(&sequences, &inferred)?;
         Ok(inferred)
     }
 

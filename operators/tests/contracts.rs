@@ -4,9 +4,12 @@ mod support;
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
+use rollpacker_operators::placement::{PlacementPolicy, Separate};
 use rollpacker_operators::schedule::sync::Config;
 use rollpacker_operators::schedule::{Decision, Event, Schedule, Synchronous};
-use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent, Waker};
+use rollpacker_stages::rollout::{
+    Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,
+};
 
 use support::{Run, ShortestFirst};
 
@@ -144,4 +147,17 @@ fn a_response_that_nobody_requested() {
         vec![Completion { id, ..completion }]
     });
     assert!(error.ends_with("which was not requested or was reported before"), "{error}");
+}
+
+#[test]
+fn a_placement_with_more_devices_than_the_job_has() {
+    let rollout = Placement { instances: 3, tensor_parallel: 1 };
+    let with = |devices| {
+        let policy: Box<dyn PlacementPolicy> = Box::new(Separate::new(rollout, 2));
+        Run { placement: Some((policy, devices)), ..Run::of(synchronous()) }.run()
+    };
+    assert!(with(5).is_ok());
+    let error = with(4).expect_err("a violation").to_string();
+    let expected = "placement, step 1: the placement policy violates its contract: expected at most 4 devices in all, found rollout 3 x tp1, training 2 (round)";
+    assert_eq!(error, expected);
 }

@@ -555,8 +555,8 @@ impl Run {
         let gradients = rollouts
             .reward(router, limit, Executor::Inline, time.clone())
             .group()
-            .infer(&trainer)
             .with_kl_penalty(KlController::new(adaptive, 0.1))
+            .infer(&trainer)
             .advantage(Grpo::default())
             .gradient(trainer);
         let groups = gradients.accumulated.clone();

@@ -17,7 +17,7 @@ mod workers;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rollpacker_dataflow::fault::{Fault, Origin};
 
 use crate::App;
@@ -87,10 +87,20 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
+/// Returns the definition of the command line, in which the help of `train` lists the names that a recipe may select.
+fn command_of(app: &App) -> clap::Command {
+    let lines =
+        app.names().into_iter().map(|(key, names)| format!("  {key}: {}", names.join(", ")));
+    let names = lines.collect::<Vec<_>>().join("\n");
+    let help = format!("Names that a recipe may select:\n{names}");
+    command().mut_subcommand("train", |train| train.after_help(help))
+}
+
 /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.
 #[must_use]
 pub(crate) fn run(app: &App) -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let matches = command_of(app).try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refused(&error),
     };

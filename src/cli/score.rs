@@ -189,7 +189,7 @@ impl ScoreArgs {
     fn section(&self, app: &App) -> anyhow::Result<Section> {
         let path = Path::new(&self.reward);
         if path.extension().is_some_and(|extension| extension == "toml") {
-            let recipe = Recipe::read_with(path, &self.options, &app.schedules)?;
+            let recipe = Recipe::read_with(path, &self.options, &app.schedules, &app.placements)?;
             let columns = self.columns.over(Some(&recipe.raw.data));
             let mut inputs = recipe.raw.inputs();
             inputs.add(path);

@@ -126,7 +126,7 @@ impl ModelShape {
 /// # Errors
 /// If training fails, or the folder cannot be written.
 pub(crate) fn run_args(args: SftArgs, app: &App) -> anyhow::Result<ExitCode> {
-    let opened = Recipe::read_with(&args.config, &args.overrides, &app.schedules)
+    let opened = Recipe::read_with(&args.config, &args.overrides, &app.schedules, &app.placements)
         .map_err(anyhow::Error::from)
         .and_then(|recipe| SftRecipe::resolve(&recipe, args.out))
         .and_then(|recipe| recipe.check_outputs(&args.config).map(|()| recipe))

@@ -82,7 +82,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         Ok(resume) => resume,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let recipe = Recipe::read_with(&args.config, &args.overrides, &app.schedules);
+    let recipe = Recipe::read_with(&args.config, &args.overrides, &app.schedules, &app.placements);
     let opened = recipe.map_err(anyhow::Error::from).and_then(|mut recipe| {
         if let Some(out) = args.out {
             recipe.raw.trainer.default_local_dir = out;

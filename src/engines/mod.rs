@@ -27,8 +27,8 @@ use rollpacker_torch::rollout::guests::Hosting;
 use rollpacker_torch::rollout::live::Live;
 use serde::de::DeserializeOwned;
 
-use crate::algorithms::make;
 use crate::recipe::Recipe;
+use crate::recipe::choice::make;
 use crate::recipe::error::{RecipeError, out_of_bounds};
 
 /// The engines that recipes can name. Clones share their entries.

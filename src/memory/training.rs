@@ -17,6 +17,8 @@ pub(crate) struct Training<'a> {
     pub(crate) prompts: u64,
     /// `true` if the torch engine generates the responses. The memory of other engines is unknown and not counted.
     pub(crate) has_torch_engine: bool,
+    /// `true` if the torch trainer trains. The memory of other trainers is unknown and not counted.
+    pub(crate) has_torch_trainer: bool,
     /// `true` if models are in main memory and not on a GPU.
     pub(crate) on_host: bool,
 }
@@ -52,7 +54,7 @@ pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> MemoryPart {
 /// Returns the parts of a training run.
 pub(crate) fn training(run: Training<'_>) -> Vec<MemoryPart> {
     let mut parts = vec![run.responses(), run.read_ahead()];
-    if run.on_host {
+    if run.on_host && run.has_torch_trainer {
         parts.extend([run.trainer(), run.published()]);
     }
     if run.on_host && run.has_torch_engine {

@@ -39,6 +39,7 @@ pub struct PipelineBuilder {
     prompts_ahead: usize,
     warmup_steps: u64,
     placement: Option<Box<dyn PlacementPolicy>>,
+    devices: Option<u32>,
     limit: Box<dyn TimeLimit>,
     scoring: Scoring,
     advantage: Estimator,
@@ -101,6 +102,7 @@ impl Pipeline {
             prompts_ahead: PROMPTS_AHEAD,
             warmup_steps: 0,
             placement: None,
+            devices: None,
             limit: Box::new(Limits::default()),
             scoring: Scoring::default(),
             advantage: Grpo::default().into(),
@@ -141,6 +143,12 @@ impl PipelineBuilder {
     /// next to it.
     pub fn placement(self, policy: impl PlacementPolicy + 'static) -> Self {
         Self { placement: Some(Box::new(policy)), ..self }
+    }
+
+    /// Sets the number of devices that the placement divides: a decision with more of them, generating and training, ends the run with an
+    /// error. Default: none, for a policy that lets rollout and trainer share devices.
+    pub fn devices(self, devices: u32) -> Self {
+        Self { devices: Some(devices), ..self }
     }
 
     /// Sets the time limits of test cases. Default: [`Limits::default`], the same for all responses.
@@ -241,6 +249,7 @@ impl PipelineBuilder {
             max_response_length: self.max_response_length,
             warmup_steps: self.warmup_steps,
             placement: self.placement,
+            devices: self.devices,
             router: self.router,
             limit: self.limit,
             scoring: self.scoring,

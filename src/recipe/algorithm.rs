@@ -1,36 +1,15 @@
 //! Converts the algorithm settings of a recipe into the configuration of the stages.
 
 use rollpacker_operators::advantage::{KlControl, KlController};
-use rollpacker_stages::catalog::{Choice, Options};
+use rollpacker_operators::schedule::Schedule;
+use rollpacker_stages::catalog::Choice;
 use rollpacker_stages::train::config::{CriticConfig, OldLogprobs, OptimizerConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
-use serde_json::Value;
-use toml::Table;
 
+use super::choice::{KeyedChoice, KeyedOption, choice};
 use super::error::RecipeError;
 use super::raw::{Algorithm, RawRecipe};
 use super::rollout_correction::REINFORCE_LOSS;
-
-/// A catalog choice together with the recipe keys under which its options are written.
-#[cfg_attr(
-    not(feature = "torch"),
-    expect(dead_code, reason = "only the stages on libtorch make what the choice names")
-)]
-pub(crate) struct KeyedChoice {
-    pub(crate) key: &'static str,
-    /// The table that holds the options without a recipe key of their own.
-    pub(crate) section: &'static str,
-    pub(crate) choice: Choice,
-    /// The options that have a recipe key of their own.
-    pub(crate) keyed: Vec<KeyedOption>,
-}
-
-/// An option of a choice that has a recipe key of its own.
-pub(crate) struct KeyedOption {
-    pub(crate) key: &'static str,
-    pub(crate) option: &'static str,
-    pub(crate) value: Value,
-}
 
 impl RawRecipe {
     pub(super) fn trainer_config(&self, bypasses: bool) -> Result<TrainerConfig, RecipeError> {
@@ -158,6 +137,17 @@ impl RawRecipe {
         }
     }
 
+    /// Returns the trainer with its options.
+    #[cfg(feature = "torch")]
+    pub(crate) fn strategy(&self) -> KeyedChoice {
+        KeyedChoice {
+            key: "actor.strategy",
+            section: "actor.strategy_options",
+            choice: choice(&self.actor.strategy, &self.actor.strategy_options),
+            keyed: Vec::new(),
+        }
+    }
+
     /// Returns the KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
     #[must_use]
     pub fn reward_kl(&self) -> Option<KlController> {
@@ -171,25 +161,8 @@ impl RawRecipe {
     }
 }
 
-impl KeyedChoice {
-    /// Returns the choice with all its options, those with a key of their own included.
-    pub(crate) fn all(&self) -> Choice {
-        self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {
-            choice.with(keyed.option, keyed.value.clone())
-        })
-    }
-}
-
 fn keyed_number(
     (key, option, value): (&'static str, &'static str, Option<f64>),
 ) -> Option<KeyedOption> {
     Some(KeyedOption { key, option, value: value?.into() })
-}
-
-fn choice(name: &str, options: &Table) -> Choice {
-    let options = match serde_json::to_value(options) {
-        Ok(Value::Object(options)) => options,
-        _ => Options::new(),
-    };
-    Choice { name: name.to_owned(), options }
 }

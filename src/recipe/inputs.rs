@@ -9,7 +9,8 @@ use toml::Value;
 use super::raw::{RawRecipe, Reward};
 
 impl RawRecipe {
-    /// Returns the files that a run of this recipe reads: datasets, models, and the files that options of rewards and the engine name.
+    /// Returns the files that a run of this recipe reads: datasets, models, and the files that options of rewards, the engine, the trainer
+    /// and the placement name.
     ///
     /// Paths that do not exist are ignored here. The code that reads them reports the error.
     #[must_use]
@@ -24,7 +25,10 @@ impl RawRecipe {
         let named = [self.critic.path.as_ref(), rollout.replay_lengths.as_ref()];
         let named = named.into_iter().chain([rollout.profile.as_ref(), Some(model)]).flatten();
         named.for_each(|path| inputs.add(path));
-        rollout.engine_options.values().for_each(|option| add_paths(option, &mut inputs));
+        let options =
+            [&rollout.engine_options, &self.actor.strategy_options, &self.placement.options];
+        let options = options.into_iter().flat_map(|options| options.values());
+        options.for_each(|option| add_paths(option, &mut inputs));
         inputs
     }
 }

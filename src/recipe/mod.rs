@@ -6,13 +6,14 @@
 pub(crate) mod algorithm;
 pub mod aliases;
 mod bounds;
+pub(crate) mod choice;
 pub(crate) mod error;
 mod inputs;
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub mod period;
 mod pipeline;
-mod placement;
+pub(crate) mod placement;
 pub mod raw;
 mod rollout_correction;
 pub mod schedule;
@@ -29,6 +30,7 @@ use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
 
+use crate::placements::Placements;
 pub(crate) use bounds::check_curriculum;
 pub use error::RecipeError;
 use error::{one_of, out_of_bounds};
@@ -94,7 +96,7 @@ impl RawRecipe {
         self.check()?;
         let placement = self.placement_kind()?;
         let mut trainer = self.trainer_config(self.uses_engine_logprobs()?)?;
-        trainer.threads = self.trainer_threads(placement);
+        trainer.threads = self.trainer_threads(&placement);
         let schedule = self.build_schedule()?;
         let scoring = self.pipeline.scoring(&self.schedule)?;
         schedule::check_scoring(&*schedule, scoring)?;
@@ -188,10 +190,10 @@ impl Recipe {
     /// # Errors
     /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
-        Self::read_with(path, overrides, &Schedules::default())
+        Self::read_with(path, overrides, &Schedules::default(), &Placements::default())
     }
 
-    /// Reads a recipe that may name one of `schedules`, and validates it.
+    /// Reads a recipe that may name one of `schedules` or one of `placements`, and validates it.
     ///
     /// # Errors
     /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
@@ -199,9 +201,11 @@ impl Recipe {
         path: &Path,
         overrides: &[String],
         schedules: &Schedules,
+        placements: &Placements,
     ) -> Result<Self, RecipeError> {
         let mut raw = RawRecipe::read(path, overrides)?;
         raw.schedule.schedules = schedules.clone();
+        raw.placement.placements = placements.clone();
         raw.resolve()
     }
 

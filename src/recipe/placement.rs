@@ -6,9 +6,10 @@ use rollpacker_operators::placement::{PlacementError, RoundFilter, StreamTrainer
 use super::Recipe;
 use super::error::{RecipeError, between, one_of, out_of_bounds};
 use super::raw::{self, RawRecipe};
+use crate::placements::{OwnPlacement, PlacementContext, Placements};
 
 /// The checked section `[placement]`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum PlacementKind {
     /// The trainer runs next to all instances, with its own threads.
     Fixed,
@@ -21,6 +22,8 @@ pub enum PlacementKind {
     },
     /// Instances are lent to training during the tail of a round.
     StreamTrainer(StreamTrainerOptions),
+    /// A policy of the program divides the instances.
+    Own(OwnPlacement),
 }
 
 const KIND: &str = "placement.kind";
@@ -35,10 +38,16 @@ impl RawRecipe {
     /// # Errors
     /// If the kind is unknown, an option is out of bounds or belongs to another kind, or the rest of the recipe does not allow the kind.
     pub(super) fn placement_kind(&self) -> Result<PlacementKind, RecipeError> {
-        let kind = self.placement.kind.as_str();
-        check_kind(kind)?;
-        self.placement.reject_unused()?;
-        match kind {
+        let raw::Placement { kind, options, placements, .. } = &self.placement;
+        if let Some(own) = placements.find(kind, options)? {
+            self.placement.reject_unused("")?;
+            // Made here only to check its options. The run makes its own.
+            own.policy(self.placement_context())?;
+            return Ok(PlacementKind::Own(own));
+        }
+        check_kind(kind, placements)?;
+        self.placement.reject_unused(kind)?;
+        match kind.as_str() {
             "time_sharing" => self.check_on_policy().map(|()| PlacementKind::TimeSharing),
             "separate_pools" => self.separate_pools(),
             "stream_trainer" => self.stream_trainer(),
@@ -50,13 +59,24 @@ impl RawRecipe {
     ///
     /// With `time_sharing` and `separate_pools` the trainer always has the same devices while it computes, so the number is constant, and
     /// the sums of a deterministic run have one order.
-    pub(super) fn trainer_threads(&self, placement: PlacementKind) -> usize {
+    pub(super) fn trainer_threads(&self, placement: &PlacementKind) -> usize {
         let devices = match placement {
-            PlacementKind::Fixed | PlacementKind::StreamTrainer(_) => 0,
+            PlacementKind::Fixed | PlacementKind::StreamTrainer(_) | PlacementKind::Own(_) => 0,
             PlacementKind::TimeSharing => self.rollout.instances,
-            PlacementKind::SeparatePools { training_instances } => training_instances,
+            PlacementKind::SeparatePools { training_instances } => *training_instances,
         };
         self.actor.threads.max(devices as usize * self.rollout.threads_per_instance)
+    }
+
+    /// Returns the devices that the placement of a single worker divides.
+    fn placement_context(&self) -> PlacementContext {
+        PlacementContext {
+            devices: self.rollout.instances,
+            threads_per_device: self.rollout.threads_per_instance,
+            kv_cache_tokens: self.rollout.kv_cache_tokens,
+            max_response_length: self.data.max_response_length,
+            staleness: self.algorithm.staleness,
+        }
     }
 
     fn separate_pools(&self) -> Result<PlacementKind, RecipeError> {
@@ -140,12 +160,18 @@ impl raw::Placement {
         })
     }
 
+    /// Returns the names of the options of a placement that the program adds, or `None` if there are none.
+    fn written_options(&self) -> Option<String> {
+        let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
+        (!keys.is_empty()).then(|| keys.join(", "))
+    }
+
     fn trigger(&self) -> &str {
         self.trigger.as_deref().unwrap_or("adaptive")
     }
 
-    /// Rejects the first option that another kind or trigger would use.
-    fn reject_unused(&self) -> Result<(), RecipeError> {
+    /// Rejects the first option that `kind`, or the trigger, does not use. `kind` is empty for a placement of the program.
+    fn reject_unused(&self, kind: &str) -> Result<(), RecipeError> {
         let number = |value: Option<f64>| value.map(|value| value.to_string());
         let options = [
             ("training_instances", self.training_instances.map(|found| found.to_string())),
@@ -156,9 +182,11 @@ impl raw::Placement {
             ("every", number(self.every)),
             ("keep", number(self.keep)),
             ("headroom", number(self.headroom)),
+            ("options", self.written_options()),
         ];
-        let unused =
-            |(key, found): (&'static str, Option<String>)| Some((self.user(key)?, key, found?));
+        let unused = |(key, found): (&'static str, Option<String>)| {
+            Some((self.user(kind, key)?, key, found?))
+        };
         options.into_iter().find_map(unused).map_or(Ok(()), |(user, key, found)| {
             let expected = format!("no value unless {user}");
             Err(out_of_bounds(format!("placement.{key}"), expected, found))
@@ -166,9 +194,12 @@ impl raw::Placement {
     }
 
     /// Returns the setting with which an option has an effect, unless it is set.
-    fn user(&self, option: &str) -> Option<&'static str> {
-        let (kind, fixed) = (self.kind.as_str(), self.trigger() == "fixed");
+    fn user(&self, kind: &str, option: &str) -> Option<&'static str> {
+        let fixed = self.trigger() == "fixed";
         match option {
+            "options" => {
+                (!kind.is_empty()).then_some("placement.kind is one that the program adds")
+            }
             "training_instances" => {
                 (kind != "separate_pools").then_some("placement.kind = separate_pools")
             }
@@ -183,8 +214,8 @@ impl Recipe {
     /// Returns the number of engine instances of a worker: `rollout.instances` without those whose threads only train.
     #[must_use]
     pub fn engine_instances(&self) -> u32 {
-        let training = match self.placement {
-            PlacementKind::SeparatePools { training_instances } => training_instances,
+        let training = match &self.placement {
+            PlacementKind::SeparatePools { training_instances } => *training_instances,
             _ => 0,
         };
         self.raw.rollout.instances - training
@@ -196,9 +227,18 @@ impl Recipe {
     /// lent.
     #[must_use]
     pub fn lent_threads(&self) -> Option<usize> {
-        let lends = matches!(self.placement, PlacementKind::StreamTrainer(_));
+        let lends =
+            matches!(self.placement, PlacementKind::StreamTrainer(_) | PlacementKind::Own(_));
         let threads = self.raw.rollout.threads_per_instance;
         (lends && !self.raw.trainer.deterministic).then_some(threads)
+    }
+
+    /// Returns the devices that the placement of a run with this number of workers divides.
+    #[must_use]
+    pub fn placement_context(&self, workers: usize) -> PlacementContext {
+        let of_one = self.raw.placement_context();
+        let kv_cache_tokens = of_one.kv_cache_tokens.saturating_mul(workers);
+        PlacementContext { kv_cache_tokens, ..of_one }
     }
 
     /// Rejects a stream trainer without groups to train on while the rollout runs: lent instances would be idle.
@@ -227,8 +267,16 @@ impl Recipe {
     #[must_use]
     pub fn describe_placement(&self) -> Option<String> {
         let (instances, threads) = (self.engine_instances(), self.trainer.threads);
-        Some(match self.placement {
+        let lent = || {
+            let of_each =
+                |each| format!("{each} threads of each lent instance train, at least {threads}");
+            self.lent_threads().map_or_else(|| format!("{threads} threads train"), of_each)
+        };
+        Some(match &self.placement {
             PlacementKind::Fixed => return None,
+            PlacementKind::Own(own) => {
+                format!("{}: divides {instances} instances; {}", own.name(), lent())
+            }
             PlacementKind::TimeSharing => {
                 format!(
                     "time_sharing: {instances} instances generate, then {threads} threads train"
@@ -239,14 +287,9 @@ impl Recipe {
             }
             PlacementKind::StreamTrainer(options) => {
                 let kept = (f64::from(instances) * options.keep).ceil();
-                let lent = self.lent_threads().map_or_else(
-                    || format!("{threads} threads train"),
-                    |of_each| {
-                        format!("{of_each} threads of each lent instance train, at least {threads}")
-                    },
-                );
                 format!(
-                    "stream_trainer: {instances} instances generate, all but {kept} may be lent before the rollout ends; {lent}"
+                    "stream_trainer: {instances} instances generate, all but {kept} may be lent before the rollout ends; {}",
+                    lent()
                 )
             }
         })
@@ -258,19 +301,25 @@ const FROM: f64 = 0.2;
 const TO: f64 = 0.5;
 const EVERY: f64 = 0.05;
 
-fn check_kind(kind: &str) -> Result<(), RecipeError> {
+/// Returns the names that `placement.kind` may have.
+pub(crate) fn kinds(placements: &Placements) -> Vec<&str> {
+    KINDS.into_iter().chain(placements.names()).collect()
+}
+
+fn check_kind(kind: &str, placements: &Placements) -> Result<(), RecipeError> {
+    let kinds = kinds(placements);
     if kind == "planner" {
         let expected = format!(
             "one of {}: the engine of a live run cannot change its tensor parallelism, which is what a planner decides",
-            KINDS.join(", ")
+            kinds.join(", ")
         );
         return Err(out_of_bounds(KIND, expected, "`planner`"));
     }
     if let Some((_, ours)) = SIMULATED.iter().find(|(simulated, _)| *simulated == kind) {
-        let expected = format!("one of {} (did you mean `{ours}`?)", KINDS.join(", "));
+        let expected = format!("one of {} (did you mean `{ours}`?)", kinds.join(", "));
         return Err(out_of_bounds(KIND, expected, format!("`{kind}`")));
     }
-    one_of(KIND, kind, &KINDS)
+    one_of(KIND, kind, &kinds)
 }
 
 fn refused(error: PlacementError) -> RecipeError {

@@ -29,8 +29,8 @@ impl RawRecipe {
 
     /// Returns the recipe as it is printed and recorded, without credentials.
     ///
-    /// Options of rewards and engines are free-form and may contain credentials. Credentials in URLs are removed, as are strings whose key
-    /// looks like the name of a secret.
+    /// Options of rewards, engines, trainers and placements are free-form and may contain credentials. Credentials in URLs are removed, as are strings
+    /// whose key looks like the name of a secret.
     pub(crate) fn recorded(&self) -> Self {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(leave_out_credentials);
@@ -41,6 +41,8 @@ impl RawRecipe {
         if let Some(serve) = &mut recorded.rollout.serve {
             leave_out_of_serve(serve);
         }
+        leave_out_credentials(&mut recorded.actor.strategy_options);
+        leave_out_credentials(&mut recorded.placement.options);
         recorded
     }
 
@@ -52,6 +54,8 @@ impl RawRecipe {
             || self.rollout.engine_options != recorded.rollout.engine_options
             || self.rollout.servers != recorded.rollout.servers
             || self.rollout.serve != recorded.rollout.serve
+            || self.actor.strategy_options != recorded.actor.strategy_options
+            || self.placement.options != recorded.placement.options
     }
 }
 

@@ -12,25 +12,27 @@ pub use self::run::{RunResult, SkippedCounts};
 pub use self::shared_inputs::SharedInputs;
 pub use self::validator::ValidationPrompts;
 
+use self::placement::check_device;
 use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
 use crate::engines::{ChosenEngine, EngineContext, Engines};
+use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
 use crate::prompts::OverlongPrompts;
 use crate::recipe::schedule::ScheduleSection;
-use crate::recipe::{RawRecipe, Recipe, RecipeError};
+use crate::recipe::{RawRecipe, Recipe, RecipeError, raw};
 use crate::snapshots::RunSnapshots;
-use crate::trainers::{TrainerContext, TrainerStarter};
+use crate::trainers::{ChosenTrainer, TrainerContext, Trainers};
 use anyhow::Context;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_datasets::{Cursor, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::curriculum::SkippedPrompts;
-use rollpacker_operators::placement::drift;
+use rollpacker_operators::placement::{PlacementPolicy, drift};
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_rewards::Registry;
-use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::catalog::{CatalogError, NoOptions};
 use rollpacker_stages::reward::Reward;
 use rollpacker_stages::rollout::RolloutEngine;
 use rollpacker_stages::train::Trainer;
@@ -53,12 +55,18 @@ pub struct Catalogs {
     pub algorithms: Algorithms,
     /// The rollout engines.
     pub engines: Engines,
+    /// The trainers.
+    pub trainers: Trainers,
 }
 
 impl Default for Catalogs {
     fn default() -> Self {
-        let (algorithms, engines) = (Algorithms::default(), Engines::default());
-        Self { rewards: Registry::builtin(), algorithms, engines }
+        Self {
+            rewards: Registry::builtin(),
+            algorithms: Algorithms::default(),
+            engines: Engines::default(),
+            trainers: Trainers::default(),
+        }
     }
 }
 
@@ -179,6 +187,28 @@ impl Session {
         Ok(self)
     }
 
+    /// Divides the engine instances between rollout and training with the policy that `make` returns, instead of the recipe's placement. The
+    /// recorded recipe names the type of the policy.
+    ///
+    /// # Errors
+    /// If `make` rejects the devices, or the models are on a GPU, whose instances and trainer share it.
+    pub fn with_placement<P: PlacementPolicy + 'static>(
+        mut self,
+        make: impl Fn(PlacementContext) -> Result<P, CatalogError> + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        let kind = std::any::type_name::<P>().to_owned();
+        let placements =
+            Placements::default().with(&kind, move |_: NoOptions, context| make(context));
+        let placement = raw::Placement { kind, placements, ..raw::Placement::default() };
+        let raw = RawRecipe { placement, ..self.opened.recipe.raw.clone() };
+        let Recipe { raw, placement, trainer, .. } = raw.resolve()?;
+        let recipe = &mut self.opened.recipe;
+        (recipe.raw, recipe.placement) = (raw, placement);
+        recipe.trainer.threads = trainer.threads;
+        check_device(recipe, self.opened.device)?;
+        Ok(self)
+    }
+
     /// Generates responses with the engines that `start` returns, instead of the recipe's.
     ///
     /// `start` runs on the thread that drives the engine: once for the training engine of each worker, and twice for the engines of the
@@ -195,14 +225,14 @@ impl Session {
         self
     }
 
-    /// Trains with the trainers that `start` returns, one for each worker, instead of the torch trainer. `start` runs on the thread of the
+    /// Trains with the trainers that `start` returns, one for each worker, instead of the recipe's. `start` runs on the thread of the
     /// trainer.
     #[must_use]
     pub fn with_trainer<T: Trainer + 'static>(
         mut self,
         start: impl Fn(TrainerContext) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.opened.trainer = TrainerStarter::own(start);
+        self.opened.trainer = ChosenTrainer::own(start);
         self
     }
 

@@ -9,6 +9,7 @@ use rollpacker_operators::placement::{
 use rollpacker_stages::rollout::Placement;
 use tch::Device;
 
+use crate::placements::PlacementContext;
 use crate::recipe::{PlacementKind, Recipe};
 
 /// A policy whose decisions are logged for metrics and Gantt charts.
@@ -23,15 +24,17 @@ pub(super) type LivePlacement = LoggedPlacement<Box<dyn PlacementPolicy>>;
 pub(super) fn policy(recipe: &Recipe, workers: usize) -> anyhow::Result<Option<LivePlacement>> {
     let instances = recipe.engine_instances();
     let rollout = Placement { instances, tensor_parallel: 1 };
-    let policy: Box<dyn PlacementPolicy> = match recipe.placement {
+    let context = recipe.placement_context(workers);
+    let policy: Box<dyn PlacementPolicy> = match &recipe.placement {
         PlacementKind::Fixed => return Ok(None),
         PlacementKind::TimeSharing => Box::new(Colocated::new(rollout)),
         PlacementKind::SeparatePools { training_instances } => {
-            Box::new(Separate::new(rollout, training_instances))
+            Box::new(Separate::new(rollout, *training_instances))
         }
         PlacementKind::StreamTrainer(options) => {
-            Box::new(stream_trainer(recipe, options, workers).context("key `placement.kind`")?)
+            Box::new(stream_trainer(*options, context).context("key `placement.kind`")?)
         }
+        PlacementKind::Own(own) => own.policy(context)?,
     };
     Ok(Some(LoggedPlacement::new(policy, instances)))
 }
@@ -47,19 +50,16 @@ pub(super) fn check_device(recipe: &Recipe, device: Device) -> anyhow::Result<()
 }
 
 fn stream_trainer(
-    recipe: &Recipe,
     options: StreamTrainerOptions,
-    workers: usize,
+    PlacementContext { devices, kv_cache_tokens, max_response_length, .. }: PlacementContext,
 ) -> Result<StreamTrainer<CacheCapacity>, PlacementError> {
-    let instances = recipe.engine_instances();
     let job = Job {
-        devices: instances,
-        devices_per_server: instances,
+        devices,
+        devices_per_server: devices,
         training_replica: 1,
-        response_length: recipe.raw.data.max_response_length,
+        response_length: max_response_length,
     };
-    let tokens = recipe.raw.rollout.kv_cache_tokens.saturating_mul(workers);
-    let cost = CacheCapacity { tokens: u64::try_from(tokens).unwrap_or(u64::MAX) };
+    let cost = CacheCapacity { tokens: u64::try_from(kv_cache_tokens).unwrap_or(u64::MAX) };
     StreamTrainer::new(options, Planner::new(Rule::Fixed, job.validated()?, 1)?, cost)
 }
 

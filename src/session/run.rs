@@ -107,7 +107,8 @@ impl Session {
             self.limit(stop);
         }
         let resumed = self.resumed()?;
-        let trainer = Rc::new(self.opened.start_trainer()?);
+        let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
+        let trainer = Rc::new(self.opened.start_trainer(workers)?);
         let (validator, validated_on) = self.opened.validator(leads)?.unzip();
         let mut finished =
             RunResult { validated: validated_on.unwrap_or_default(), ..RunResult::default() };
@@ -128,7 +129,6 @@ impl Session {
         };
         let StartedEngine { engine, measurements, servers } =
             self.opened.engine.start(self.opened.training_engine()?)?;
-        let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
         let placement = placement::policy(&self.opened.recipe, workers)?;
         let (live, guest_usage) = measurements.map(|all| (all.live, all.guests)).unzip();
         let (server_metrics, is_unavailable) =
@@ -250,7 +250,7 @@ impl Session {
         .stop(stop.clone())
         .watchdog(self.opened.watch.clone());
         let builder = match placement {
-            Some(policy) => builder.placement(policy),
+            Some(policy) => builder.placement(policy).devices(raw.rollout.instances),
             None => builder,
         };
         Ok(builder.build()?)

@@ -28,7 +28,7 @@ use crate::prompts::{OverlongPrompts, PromptReader};
 use crate::recipe::{PlacementKind, Recipe, RecipeError};
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
-use crate::trainers::{TrainerContext, TrainerStarter};
+use crate::trainers::{ChosenTrainer, NeededOperations, TrainerContext};
 
 /// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ pub struct SharedInputs {
     /// The index of the worker that these inputs are for.
     pub(super) worker: usize,
     pub(super) engine: ChosenEngine,
-    pub(super) trainer: TrainerStarter,
+    pub(super) trainer: ChosenTrainer,
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
     pub(super) rewards: Arc<tokio::runtime::Runtime>,
@@ -67,11 +67,12 @@ pub(super) struct WorkerResources {
 impl SharedInputs {
     pub(super) fn open(
         recipe: Recipe,
-        Catalogs { rewards: registry, algorithms, engines }: &Catalogs,
+        Catalogs { rewards: registry, algorithms, engines, trainers }: &Catalogs,
     ) -> anyhow::Result<Self> {
         let (advantage, objective) =
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let engine = engines.chosen(&recipe)?;
+        let trainer = trainers.chosen(&recipe)?;
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
         check_device(&recipe, device)?;
         let folder = &recipe.raw.model.path;
@@ -91,6 +92,7 @@ impl SharedInputs {
             model: &model,
             has_critic: advantage.needs_values(),
             has_torch_engine: engine.is_torch(),
+            has_torch_trainer: trainer.is_torch(),
             prompts: train_data.len(),
             on_host: device == Device::Cpu,
         }));
@@ -121,7 +123,7 @@ impl SharedInputs {
             val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
             worker: 0,
             engine,
-            trainer: TrainerStarter::default(),
+            trainer,
             advantage,
             objective,
             watch: recipe.watch(),
@@ -169,7 +171,8 @@ impl SharedInputs {
         }
     }
 
-    pub(super) fn start_trainer(&self) -> anyhow::Result<TrainerThread> {
+    /// Starts the trainer of this worker, one of `workers`, on a thread of its own.
+    pub(super) fn start_trainer(&self, workers: usize) -> anyhow::Result<TrainerThread> {
         let critic = self.advantage.needs_values().then_some(self.recipe.critic);
         let context = TrainerContext {
             worker: self.worker,
@@ -182,8 +185,10 @@ impl SharedInputs {
             progress: self.pulse(),
             threads_per_device: self.recipe.lent_threads(),
         };
+        let save_freq = self.snapshots.plan.as_ref().map_or(0, |_| self.recipe.save_freq);
+        let needed = NeededOperations { workers, save_freq };
         let starter = self.trainer.clone();
-        TrainerThread::spawn(self.stages.clock.clone(), move || starter.start(context))
+        TrainerThread::spawn(self.stages.clock.clone(), move || starter.start(context, needed))
     }
 
     /// Returns the counter that threads outside of the graph advance to show progress to the watchdog.

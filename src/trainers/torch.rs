@@ -1,10 +1,14 @@
 //! The torch trainer of this project as a trainer of a run.
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::train::Trainer;
 use rollpacker_torch::model::Decoder;
 use rollpacker_torch::train::{TorchTrainer, ValueModel};
 
 use super::TrainerContext;
+
+pub(super) const ABOUT: About =
+    About::new(&[], "the model on libtorch, in this process, with AdamW", "this project");
 
 /// Loads the model and the critic, and starts the trainer.
 pub(super) fn start(context: TrainerContext) -> anyhow::Result<Box<dyn Trainer>> {

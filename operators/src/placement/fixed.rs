@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Event, PlacementPolicy, Reason};
 
 /// The saved state of a policy without learned state: the JSON value `null`.
-pub(super) const LEARNED_NOTHING: &[u8] = b"null";
+pub const LEARNED_NOTHING: &[u8] = b"null";
 
 /// Implements `save` and `restore` for a policy without learned state. The saved state is [`LEARNED_NOTHING`].
 macro_rules! learns_nothing {

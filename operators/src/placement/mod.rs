@@ -23,7 +23,7 @@ mod tests;
 
 pub use cost::{Job, StepCost};
 pub use error::PlacementError;
-pub use fixed::{Colocated, Separate, Shared};
+pub use fixed::{Colocated, LEARNED_NOTHING, Separate, Shared};
 pub use log::{LoggedPlacement, PlacementLog, StepPlacement, TimedDecision};
 pub use operator::restore;
 pub use options::{RoundFilter, StreamTrainerOptions, Trigger};
@@ -220,14 +220,15 @@ pub trait PlacementPolicy {
     /// Returns the next decision, or `None` if there is none.
     fn poll(&mut self) -> Option<Decision>;
 
-    /// Returns the learned state on which later decisions depend, for a snapshot. `None` if the policy cannot be resumed; a run that takes
-    /// snapshots rejects such a policy. Called between two rounds, when the earlier one is drained.
+    /// Returns the learned state on which later decisions depend, for a snapshot; [`LEARNED_NOTHING`] if there is none, so that a resumed
+    /// policy starts like a new one. `None` if the policy cannot be resumed; a run that takes snapshots rejects such a policy. Called
+    /// between two rounds, when the earlier one is drained.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
 
     /// Restores a state that [`save`](Self::save) returned. Called on a new policy, which keeps its own configuration. Steps whose policies
-    /// were published before the snapshot, and whose rounds were not opened, are reported again.
+    /// were published before the snapshot, and whose rounds were not opened, are reported again. Not called with [`LEARNED_NOTHING`].
     ///
     /// # Errors
     /// If `saved` is not a state of this policy.

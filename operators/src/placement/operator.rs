@@ -7,6 +7,7 @@ use arrow::array::{StringArray, UInt32Array};
 use arrow::datatypes::{UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
@@ -23,6 +24,9 @@ use crate::wire::action::LAUNCH;
 use crate::wire::decision::RoundKind;
 use crate::wire::decision::{ADMIT, CLOSE, OPEN};
 use crate::wire::finish_reason::finish_reason;
+
+/// The name of the operator in metrics and faults.
+const NAME: &str = "placement";
 
 /// The name of the snapshot part with the learned state of a placement policy.
 const PART: &str = "placement";
@@ -51,31 +55,58 @@ pub(crate) struct PlacementInputs<'scope> {
     pub(crate) decisions: BatchStream<'scope>,
 }
 
-/// Installs the operator and returns batches of [`schema::PLACEMENTS`]. In terms of progress tracking, outputs depend only on policies: the
-/// operator keeps the capability of each step until its rollout is drained, and sends the later decisions of the step with it.
+/// A placement policy, and the devices that its decisions are checked against.
+pub(crate) struct CheckedPlacement {
+    pub(crate) policy: Box<dyn PlacementPolicy>,
+    /// The number of devices of the job; `None` if generation and training may share devices.
+    pub(crate) devices: Option<u32>,
+}
+
+impl CheckedPlacement {
+    /// Returns the next decision, or an error if it has too many devices. Without the check, a trainer would start as many threads as the
+    /// decision asks for.
+    fn poll(&mut self) -> Option<Result<Decision, Fault>> {
+        let decision = self.policy.poll()?;
+        let used = u64::from(decision.rollout.instances)
+            * u64::from(decision.rollout.tensor_parallel)
+            + u64::from(decision.training_devices);
+        let exceeded = self.devices.filter(|&devices| used > devices.into());
+        Some(exceeded.map_or(Ok(decision.clone()), |devices| {
+            let rule = format!("expected at most {devices} devices in all, found {decision}");
+            let message = format!("the placement policy violates its contract: {rule}");
+            Err(Fault::new(NAME, message))
+        }))
+    }
+}
+
+/// Installs the operator and returns batches of [`schema::PLACEMENTS`] and of [`schema::ERRORS`]. In terms of progress tracking, outputs
+/// depend only on policies: the operator keeps the capabilities of each step until its rollout is drained, and sends the later decisions of
+/// the step with them.
 pub(crate) fn place<'scope>(
-    policy: impl PlacementPolicy + 'static,
+    checked: CheckedPlacement,
     observed: PlacementInputs<'scope>,
     clock: Arc<dyn Clock>,
     resumable: &Resumable<'scope>,
-) -> BatchStream<'scope> {
-    let mut operator = Operator::new("placement", observed.policies.scope());
+) -> (BatchStream<'scope>, BatchStream<'scope>) {
+    let mut operator = Operator::new(NAME, observed.policies.scope());
     let mut policies = operator.input(observed.policies, Pipeline, &schema::POLICIES);
     let mut requests = operator.input(observed.requests, Pipeline, &schema::REQUESTS);
     let mut responses = operator.input(observed.responses, Pipeline, &schema::RESPONSES);
     let mut decisions = operator.input(observed.decisions, Pipeline, &schema::DECISIONS);
     let (mut output, stream) = operator.output(&schema::PLACEMENTS, &[0]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let mut parts = resumable.keep_first(PART, &mut operator);
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         drop(capabilities);
-        let mut driver =
-            PlacementDriver { policy, clock, steps: BTreeMap::new(), decided: Vec::new() };
+        let (steps, decided) = (BTreeMap::new(), Vec::new());
+        let mut driver = PlacementDriver { checked, clock, steps, decided, failed: None };
         move |frontiers| {
             policies.for_each(|capability, _| {
                 // Each worker announces the policy; the first announcement begins the step.
                 if !driver.steps.contains_key(capability.time()) {
-                    driver.open(*capability.time(), capability.retain(output.index()));
+                    let ports = [output.index(), errors.index()];
+                    driver.open(*capability.time(), ports.map(|port| capability.retain(port)));
                 }
             });
             // The order of the inputs matters: a round opens before it launches, and a response ends before it is admitted.
@@ -91,6 +122,7 @@ pub(crate) fn place<'scope>(
             rounds.iter().for_each(|(step, batch)| driver.decided(*step, batch));
             driver.drain();
             driver.give(|capability, batch| output.give(capability, batch));
+            driver.report_failure(|capability, batch| errors.give(capability, batch));
             // A step for which neither responses nor decisions can arrive needs no further placement.
             driver
                 .steps
@@ -99,41 +131,50 @@ pub(crate) fn place<'scope>(
             parts.closed(open.min(), |_| driver.part());
         }
     });
-    stream
+    (stream, error_stream)
 }
 
-struct PlacementDriver<P> {
-    policy: P,
+struct PlacementDriver {
+    checked: CheckedPlacement,
     clock: Arc<dyn Clock>,
     steps: BTreeMap<Step, StepProgress>,
     decided: Vec<Decision>,
+    /// The violation that was not reported yet.
+    failed: Option<Fault>,
 }
 
 /// A step whose rollout may still be placed.
 struct StepProgress {
-    capability: Capability<Step>,
+    /// The capabilities for placements and for errors.
+    capabilities: [Capability<Step>; 2],
     launched: usize,
     ended: usize,
     closed: bool,
     drained: bool,
 }
 
-impl<P: PlacementPolicy> PlacementDriver<P> {
+impl PlacementDriver {
     fn tell(&mut self, event: Event) {
-        self.policy.on(self.clock.now(), event);
-        while let Some(decision) = self.policy.poll() {
-            self.decided.push(decision);
+        self.checked.policy.on(self.clock.now(), event);
+        while let Some(decision) = self.checked.poll() {
+            match decision {
+                Ok(decision) => self.decided.push(decision),
+                Err(fault) => self.failed = self.failed.take().or(Some(fault)),
+            }
         }
     }
 
     /// Returns the snapshot part with the learned state; empty if the policy cannot be saved.
     fn part(&self) -> Part {
-        self.policy.save().map_or_else(Part::nothing, |learned| Part::bytes("json", learned))
+        self.checked
+            .policy
+            .save()
+            .map_or_else(Part::nothing, |learned| Part::bytes("json", learned))
     }
 
-    fn open(&mut self, step: Step, capability: Capability<Step>) {
+    fn open(&mut self, step: Step, capabilities: [Capability<Step>; 2]) {
         let fresh =
-            StepProgress { capability, launched: 0, ended: 0, closed: false, drained: false };
+            StepProgress { capabilities, launched: 0, ended: 0, closed: false, drained: false };
         self.steps.insert(step, fresh);
         self.tell(Event::Policy { step });
     }
@@ -235,7 +276,15 @@ impl<P: PlacementPolicy> PlacementDriver<P> {
             return;
         }
         let Some(under_way) = self.steps.values().next() else { return };
-        give(&under_way.capability, placement_batch(&std::mem::take(&mut self.decided)));
+        give(&under_way.capabilities[0], placement_batch(&std::mem::take(&mut self.decided)));
+    }
+
+    /// Reports a violation at the earliest step in progress.
+    fn report_failure(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
+        let Some(under_way) = self.steps.values().next() else { return };
+        if let Some(fault) = self.failed.take() {
+            give(&under_way.capabilities[1], faults_batch(&[fault]));
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use self::port::Port;
 use crate::in_flight::InFlightResponses;
 use crate::overlap::Scoring;
 use crate::placement;
+use crate::placement::operator::CheckedPlacement;
 use crate::resume::Resumable;
 use crate::schedule::operator::{FeedbackStreams, RoundStreams, Scheduled, schedule};
 use crate::schedule::prompt_affinity::worker_of_kept;
@@ -115,7 +116,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let scope = policies.scope();
         let mut scheduled = self;
         let reader_errors = scheduled.prompts.errors.clone();
-        let placement = scheduled.placement.take();
+        let (placement, devices) = (scheduled.placement.take(), scheduled.devices);
         let resumable = scheduled.resumable.clone();
         let unsaved =
             resumable.is_kept() && placement.as_ref().is_some_and(|policy| policy.save().is_none());
@@ -154,9 +155,11 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             responses: heard,
             decisions: decisions.clone(),
         };
+        let policy = placement.map(|policy| CheckedPlacement { policy, devices });
         let time = clock.clone();
-        let placements =
-            placement.map(|policy| placement::operator::place(policy, rounds, time, &resumable));
+        let (placements, misplaced) = policy
+            .map(|policy| placement::operator::place(policy, rounds, time, &resumable))
+            .unzip();
         let placements = placements
             .map(|placed| route::broadcast("placements_to_all", placed, &schema::PLACEMENTS));
         let requests = route::exchange(
@@ -194,6 +197,10 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         responses.clone().connect_loop(loop_end);
         notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
+        let errors = match misplaced {
+            Some(misplaced) => errors.concat(misplaced),
+            None => errors,
+        };
         let errors =
             if unsaved { errors.concat(fault_stream(scope, unsaved_fault())) } else { errors };
         let streams = StepStreams {

@@ -41,6 +41,8 @@ pub struct Scheduled<'scope> {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
     pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
+    /// The number of devices that the placement divides; `None` if generation and training may share devices.
+    pub(crate) devices: Option<u32>,
     pub(crate) in_lockstep: bool,
     pub(crate) curriculum: Option<CurriculumStage>,
     pub(crate) resumable: Resumable<'scope>,
@@ -76,8 +78,17 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
         let schedule = Box::new(schedule);
         let (stop, resumable) = (Stop::default(), Resumable::default());
-        let (placement, curriculum, in_lockstep) = (None, None, false);
-        Scheduled { prompts: self, schedule, stop, placement, in_lockstep, curriculum, resumable }
+        let (placement, devices, curriculum, in_lockstep) = (None, None, None, false);
+        Scheduled {
+            prompts: self,
+            schedule,
+            stop,
+            placement,
+            devices,
+            in_lockstep,
+            curriculum,
+            resumable,
+        }
     }
 }
 
@@ -125,6 +136,13 @@ impl<'scope> Scheduled<'scope> {
     pub fn placed(mut self, placement: impl PlacementPolicy + 'static) -> Self {
         self.placement = Some(Box::new(placement));
         self
+    }
+
+    /// Ends the run with an error if a placement has more devices in all, generating and training, than `devices`. Without this, they are not
+    /// counted, because a policy may let rollout and trainer share devices.
+    #[must_use]
+    pub fn on_devices(self, devices: u32) -> Self {
+        Self { devices: Some(devices), ..self }
     }
 
     /// Lets a curriculum judge each prompt before the schedule receives it. A run that resumes continues with the history in the snapshot,

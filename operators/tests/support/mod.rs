@@ -33,6 +33,7 @@ use rollpacker_dataflow::{feedback, schema};
 use rollpacker_operators::advantage::Grpo;
 use rollpacker_operators::curriculum::CurriculumStage;
 use rollpacker_operators::ledger::{LedgerInputs, ledger};
+use rollpacker_operators::placement::PlacementPolicy;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observer, ReportInputs, StepReport, observe};
@@ -370,6 +371,8 @@ pub struct Run<E = ShortestFirst> {
     pub trainer: Remembering,
     /// With a curriculum, each epoch reads the same rows.
     pub curriculum: Option<CurriculumStage>,
+    /// The placement, and the number of devices that it divides.
+    pub placement: Option<(Box<dyn PlacementPolicy>, u32)>,
     pub staleness: u64,
     pub prompts: u64,
     pub epochs: u32,
@@ -399,6 +402,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             in_lockstep: false,
             trainer: Remembering::default(),
             curriculum: None,
+            placement: None,
             staleness: 0,
             prompts: 40,
             epochs: 1,
@@ -431,6 +435,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             in_lockstep,
             trainer,
             curriculum,
+            placement,
             staleness,
             prompts: count,
             epochs,
@@ -475,6 +480,9 @@ impl<E: RolloutEngine + 'static> Run<E> {
                 .in_lockstep(in_lockstep);
             if let Some(curriculum) = curriculum {
                 scheduled = scheduled.with_curriculum(curriculum);
+            }
+            if let Some((policy, devices)) = placement {
+                scheduled = scheduled.placed(policy).on_devices(devices);
             }
             let rollouts = scheduled.rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());

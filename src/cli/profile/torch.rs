@@ -27,7 +27,7 @@ pub(super) struct TorchSubject {
 
 impl TorchSubject {
     pub(super) fn open(config: &Path, overrides: &[String], app: &App) -> anyhow::Result<Self> {
-        let recipe = Recipe::read_with(config, overrides, &app.schedules)?;
+        let recipe = Recipe::read_with(config, overrides, &app.schedules, &app.placements)?;
         app.engines.chosen(&recipe)?.require_torch_if(true, "`rollpacker profile` measures it")?;
         let folder = &recipe.raw.model.path;
         let model = Decoder::check_folder(folder)?;

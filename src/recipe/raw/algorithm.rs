@@ -108,8 +108,12 @@ pub enum RsThreshold {
 }
 
 section! {
-    /// The section `[actor]`: the loss and the optimizer.
+    /// The section `[actor]`: the trainer, the loss and the optimizer.
     Actor {
+        /// Name of the trainer: `torch` (the default), or one that the program [adds](crate::App::trainer). (verl: `actor.strategy`)
+        strategy: String = "torch".to_owned(),
+        /// Options of the trainer. Default: none. The trainer `torch` has none; its settings are the other keys of this section.
+        strategy_options: Table = Table::new(),
         /// Peak learning rate, above 0 and at most 10; default 1e-6. (verl: `actor.optim.lr`; TRL: `learning_rate`)
         lr: f64 = 1e-6,
         /// Number of updates over which the learning rate rises to its peak; default 0. (verl: `actor.optim.lr_warmup_steps`)

@@ -76,7 +76,7 @@ section! {
         reward: Reward = Reward::default(),
         /// Advantages, and the staleness of policies.
         algorithm: Algorithm = Algorithm::default(),
-        /// The loss and the optimizer.
+        /// The trainer, the loss and the optimizer.
         actor: Actor = Actor::default(),
         /// The value model.
         critic: Critic = Critic::default(),

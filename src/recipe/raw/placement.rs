@@ -1,8 +1,10 @@
 //! The section `[placement]`.
 
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
 use super::section;
+use crate::placements::Placements;
 
 section! {
     /// The section `[placement]`: how engine instances and their threads are divided between rollout and training.
@@ -10,7 +12,7 @@ section! {
         /// Division of the instances: `fixed`, the default, runs the trainer with `actor.threads` next to all instances; `time_sharing`
         /// trains with the threads of all instances when the rollout of the step has ended; `separate_pools` has instances that only
         /// generate and threads that only train; `stream_trainer` lends instances to training during the tail of a round (RollPacker,
-        /// Algorithm 1).
+        /// Algorithm 1). Other names are those of placements that the program [adds](crate::App::placement).
         kind: String = "fixed".to_owned(),
         /// Number of instances whose threads train, with `separate_pools`. From 1 to `rollout.instances - 1`. Default: half of them.
         training_instances: Option<u32> = None,
@@ -30,5 +32,11 @@ section! {
         keep: Option<f64> = None,
         /// Share of the remaining KV caches that the projected tokens may fill, in (0, 1]. Default: 0.95.
         headroom: Option<f64> = None,
+        /// Options of a placement that the program adds. Default: none. The options of built-in placements are the other keys of this
+        /// section.
+        options: Table = Table::new(),
+        /// The placements that the program adds.
+        #[serde(skip)]
+        placements: Placements = Placements::default(),
     }
 }

@@ -1,0 +1,82 @@
+//! The choice of a catalog entry by a recipe, and the entry that it makes. Errors name the recipe key.
+
+use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Options};
+use serde_json::Value;
+use toml::Table;
+
+use super::error::{RecipeError, nearest, one_of, out_of_bounds};
+
+/// A catalog choice together with the recipe keys under which its options are written.
+pub(crate) struct KeyedChoice {
+    pub(crate) key: &'static str,
+    /// The table that holds the options without a recipe key of their own.
+    pub(crate) section: &'static str,
+    pub(crate) choice: Choice,
+    /// The options that have a recipe key of their own.
+    pub(crate) keyed: Vec<KeyedOption>,
+}
+
+/// An option with a recipe key of its own.
+pub(crate) struct KeyedOption {
+    pub(crate) key: &'static str,
+    pub(crate) option: &'static str,
+    pub(crate) value: Value,
+}
+
+impl KeyedChoice {
+    /// Returns the choice with all its options, those with a key of their own included.
+    pub(crate) fn all(&self) -> Choice {
+        self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {
+            choice.with(keyed.option, keyed.value.clone())
+        })
+    }
+}
+
+/// Returns the choice of the entry `name` with the options of a table.
+pub(crate) fn choice(name: &str, options: &Table) -> Choice {
+    let options = match serde_json::to_value(options) {
+        Ok(Value::Object(options)) => options,
+        _ => Options::new(),
+    };
+    Choice { name: name.to_owned(), options }
+}
+
+/// Builds the chosen entry of a catalog. Errors name the recipe key.
+pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, RecipeError> {
+    let KeyedChoice { key, section, choice, keyed } = written;
+    let names: Vec<&str> = catalog.names().collect();
+    let Some(known) = catalog.options(&choice.name) else {
+        one_of(*key, &choice.name, &names)?;
+        unreachable!("invariant: a name without an entry is rejected above");
+    };
+    if let Some(stray) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
+        let has =
+            |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
+        let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
+        let expected = format!("one of {having} when `{}` is set", stray.key);
+        return Err(out_of_bounds(*key, expected, format!("`{}`", choice.name)));
+    }
+    // For an entry whose options are not listed, the constructor reports unknown options.
+    let stray = choice.options.keys().find(|option| !known.contains(&option.as_str()));
+    if let Some(stray) = stray.filter(|_| !known.is_empty()) {
+        let nearest = nearest(stray, known.iter().copied());
+        return Err(RecipeError::UnknownKey {
+            key: format!("{section}.{stray}"),
+            nearest: nearest.map(|near| format!("{section}.{near}")),
+        });
+    }
+    catalog.make(&written.all()).map_err(|error| match error {
+        CatalogError::Option { key: option, reason } => {
+            let own = keyed.iter().find(|keyed| keyed.option == option);
+            let path = match own {
+                Some(own) => own.key.to_owned(),
+                None if option.is_empty() => (*section).to_owned(),
+                None => format!("{section}.{option}"),
+            };
+            RecipeError::Type { key: path, reason }
+        }
+        other @ (CatalogError::Unknown { .. } | CatalogError::Start(_)) => {
+            RecipeError::Type { key: (*key).to_owned(), reason: other.to_string() }
+        }
+    })
+}
