@@ -220,7 +220,9 @@ fn words(argument: &str) -> Vec<String> {
 
 /// Returns the part of an argument that is a secret: the value of `NAME=VALUE`, or all of it after the flag `--NAME`.
 fn secret_of<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
-    let assigned = argument.split_once('=').filter(|(name, _)| !name.contains(' '));
+    // The value of a flag may have several words. A script that begins with an assignment has other words after its value.
+    let is_one = argument.starts_with('-') || !argument.contains(' ');
+    let assigned = argument.split_once('=').filter(|(name, _)| is_one && !name.contains(' '));
     if let Some((_, value)) = assigned.filter(|(name, _)| is_secret_parameter(name)) {
         return Some(value).filter(|value| !value.is_empty());
     }

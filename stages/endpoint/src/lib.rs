@@ -6,6 +6,7 @@ mod answer;
 mod key;
 
 use std::error::Error;
+use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap};
 use reqwest::redirect::Policy;
@@ -14,7 +15,7 @@ use rollpacker_stages::secret::{REDACTED, Secrets};
 
 pub use self::answer::{message, retry_after};
 
-const LONGEST_CONNECT: std::time::Duration = std::time::Duration::from_secs(10);
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
 /// The address of a server and the connections to it. Clones share the connections.
 ///

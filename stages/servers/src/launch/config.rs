@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rollpacker_stages::secret::{self, without_command_secrets};
+use rollpacker_stages::secret::{self, REDACTED, without_command_secrets};
 
 use crate::server::Protocol;
 
@@ -12,6 +12,8 @@ use crate::server::Protocol;
 pub const MOST_SERVERS: usize = 256;
 /// The placeholder of the port.
 const PORT: &str = "{port}";
+/// The expected value of a text whose secrets were redacted.
+const SECRETS: &str = "its secrets, which the recipe in a run folder lacks";
 /// The environment variable that gives vLLM the calls that pause it and load weights.
 const DEV_MODE: (&str, &str) = ("VLLM_SERVER_DEV_MODE", "1");
 
@@ -39,6 +41,9 @@ pub struct LaunchConfig {
     pub timeout: Duration,
 }
 
+/// The field, the expected value and the value found of a configuration that is out of bounds.
+pub type Refusal = (&'static str, &'static str, String);
+
 /// A server among several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
@@ -57,7 +62,15 @@ impl LaunchConfig {
     ///
     /// # Errors
     /// The first field that is out of bounds. Texts are without secrets.
-    pub fn check(&self) -> Result<(), (&'static str, &'static str, String)> {
+    pub fn check(&self) -> Result<(), Refusal> {
+        self.check_command()?;
+        if !(1..=MOST_SERVERS).contains(&self.count) {
+            return Err(("count", "a number from 1 to 256", self.count.to_string()));
+        }
+        self.check_env()
+    }
+
+    fn check_command(&self) -> Result<(), Refusal> {
         let shown = || format!("`{}`", self.shown());
         let has_port = |text: &String| text.contains(PORT);
         if self.command.first().is_none_or(String::is_empty) {
@@ -69,15 +82,22 @@ impl LaunchConfig {
         if self.command.iter().any(|argument| argument.contains('\0')) {
             return Err(("command", "arguments without NUL", shown()));
         }
-        if !(1..=MOST_SERVERS).contains(&self.count) {
-            return Err(("count", "from 1 to 256", self.count.to_string()));
+        if self.command.iter().any(lacks_secret) {
+            return Err(("command", SECRETS, format!("`{REDACTED}`")));
         }
+        Ok(())
+    }
+
+    fn check_env(&self) -> Result<(), Refusal> {
         let is_wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
         if let Some(name) = self.env.keys().find(is_wrong) {
             return Err(("env", "names of environment variables", format!("`{name}`")));
         }
         if self.env.values().any(|value| value.contains('\0')) {
             return Err(("env", "values without NUL", "a value with NUL".to_owned()));
+        }
+        if self.env.values().any(lacks_secret) {
+            return Err(("env", SECRETS, format!("`{REDACTED}`")));
         }
         Ok(())
     }
@@ -115,6 +135,10 @@ impl LaunchConfig {
             .replace("{index}", &slot.index.to_string())
             .replace("{model}", &model.to_string_lossy())
     }
+}
+
+fn lacks_secret(text: impl AsRef<str>) -> bool {
+    text.as_ref().contains(REDACTED)
 }
 
 #[cfg(test)]
@@ -169,6 +193,9 @@ mod tests {
         assert_eq!(refused(&many), "count");
         many.count = 1;
         many.env.insert("A=B".to_owned(), String::new());
+        assert_eq!(refused(&many), "env");
+        assert_eq!(refused(&config(&["serve", "{port}", "--api-key", REDACTED])), "command");
+        many.env = [("HF_TOKEN".to_owned(), REDACTED.to_owned())].into();
         assert_eq!(refused(&many), "env");
     }
 }

@@ -24,7 +24,7 @@ use futures::future::{join_all, try_join_all};
 use tokio::sync::oneshot;
 
 use self::config::Slot;
-pub use self::config::{LaunchConfig, MOST_SERVERS};
+pub use self::config::{LaunchConfig, MOST_SERVERS, Refusal};
 pub use self::error::LaunchError;
 use self::server::LaunchedServer;
 
