@@ -1,7 +1,6 @@
 //! Converts the algorithm settings of a recipe into the configuration of the stages.
 
 use rollpacker_operators::advantage::{KlControl, KlController};
-use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::catalog::Choice;
 use rollpacker_stages::train::config::{CriticConfig, OldLogprobs, OptimizerConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};

@@ -7,7 +7,7 @@ use arrow::array::{StringArray, UInt32Array};
 use arrow::datatypes::{UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, Origin, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
@@ -74,7 +74,7 @@ impl CheckedPlacement {
         Some(exceeded.map_or(Ok(decision.clone()), |devices| {
             let rule = format!("expected at most {devices} devices in all, found {decision}");
             let message = format!("the placement policy violates its contract: {rule}");
-            Err(Fault::new(NAME, message))
+            Err(Fault::new(NAME, Origin::Program, message))
         }))
     }
 }
