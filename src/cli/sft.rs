@@ -61,7 +61,7 @@ pub(crate) struct SftRecipe {
     pub(crate) out: PathBuf,
 }
 
-/// The sizes of a model to train from scratch: a decoder of the Qwen3 family whose head is tied to the embedding.
+/// The sizes of a model to train from scratch: a decoder of the Qwen3 family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModelShape {
     /// Width of the residual stream, at least 1.
@@ -74,6 +74,8 @@ pub(crate) struct ModelShape {
     pub(crate) num_attention_heads: i64,
     /// Number of key and value heads. Must divide `num_attention_heads`.
     pub(crate) num_key_value_heads: i64,
+    /// `true` if the head is the embedding.
+    pub(crate) tie_word_embeddings: bool,
     /// Maximum context length in tokens, at least 1. Written into the model's configuration.
     pub(crate) max_position_embeddings: i64,
 }
@@ -87,6 +89,7 @@ impl Default for ModelShape {
             num_hidden_layers: 3,
             num_attention_heads: 4,
             num_key_value_heads: 4,
+            tie_word_embeddings: true,
             max_position_embeddings: 2048,
         }
     }
@@ -108,7 +111,7 @@ impl ModelShape {
             head_dim: hidden / heads,
             rms_norm_eps: 1e-6,
             rope: Rope::Default { theta: 10_000.0 },
-            tie_word_embeddings: true,
+            tie_word_embeddings: self.tie_word_embeddings,
             attention_bias: false,
             max_position_embeddings: self.max_position_embeddings,
             initializer_range: 0.02,
@@ -173,6 +176,7 @@ impl SftRecipe {
                 num_hidden_layers: sft.num_hidden_layers,
                 num_attention_heads: sft.num_attention_heads,
                 num_key_value_heads: sft.num_key_value_heads,
+                tie_word_embeddings: sft.tie_word_embeddings,
                 max_position_embeddings: sft.max_position_embeddings,
             },
             alphabet: sft.alphabet.clone(),

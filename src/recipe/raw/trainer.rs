@@ -106,6 +106,8 @@ section! {
         num_attention_heads: i64 = 4,
         /// Number of key and value heads; default 2. Must divide `num_attention_heads`.
         num_key_value_heads: i64 = 2,
+        /// Use the embedding as the head, too; default true. vLLM on CPU does not update such a head.
+        tie_word_embeddings: bool = true,
         /// Maximum context length in tokens; default 4096.
         max_position_embeddings: i64 = 4096,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096.

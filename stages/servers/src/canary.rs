@@ -93,6 +93,15 @@ impl CanaryFigures {
         Self { kl, max, mean, to_previous, is_stale }
     }
 
+    /// Returns `true` if the scores differ far more than the mean difference `first` of the first delivery, although it loaded the same model.
+    ///
+    /// A server that loads all weights but one tensor follows each update and is a little further off each time.
+    #[must_use]
+    pub(crate) fn has_drifted(&self, first: f64) -> bool {
+        let (factor, nats) = DRIFT;
+        self.mean > factor * first + nats
+    }
+
     /// Returns `true` if the figures are within the bounds and the scores have followed the update.
     #[must_use]
     pub fn passes(&self, config: &CanaryConfig) -> bool {
@@ -100,6 +109,9 @@ impl CanaryFigures {
         self.kl <= config.max_kl && self.max <= config.max_difference && !self.is_stale
     }
 }
+
+/// The growth of the mean difference since the first delivery above which a warning is printed, as a factor and in nats.
+const DRIFT: (f64, f64) = (10.0, 1e-3);
 
 /// The rounding of single precision in a sum of log-probabilities. An update that moves scores by less cannot be seen.
 const ROUNDING: f64 = 1e-6;
@@ -144,6 +156,15 @@ mod tests {
         assert!(stale.max < 1e-3 && stale.is_stale && !stale.passes(&config()));
         let honest = CanaryFigures::compare(&[-1.000_11, -2.0001], &new, Some(&before));
         assert!(honest.passes(&config()), "{honest}");
+    }
+
+    #[test]
+    fn a_tensor_that_is_never_loaded_shows_as_drift() {
+        let exact = CanaryFigures::compare(&[-1.0, -2.0], &[-1.0, -2.000_001], None);
+        let after = CanaryFigures::compare(&[-1.0, -2.0], &[-1.003, -2.002], None);
+        assert!(!exact.has_drifted(exact.mean) && after.has_drifted(exact.mean));
+        // Half precision differs by as much from the start.
+        assert!(!after.has_drifted(0.02));
     }
 
     #[test]

@@ -141,6 +141,14 @@ impl Coordinator {
             tracing::warn!(server = name, "an inference server is back in rotation");
         }
         tracing::debug!(server = name, figures = %brought.figures, "a server has the weights");
+        let first = *member.first_difference.get_or_insert(brought.figures.mean);
+        if brought.figures.has_drifted(first) && !std::mem::replace(&mut member.has_drifted, true) {
+            tracing::warn!(
+                server = name,
+                figures = %brought.figures,
+                "the canary has drifted since the first delivery: the server may not load all of the weights"
+            );
+        }
         member.state = MemberState::Ready;
         member.is_lost = false;
         member.proven = Some(brought.proven);

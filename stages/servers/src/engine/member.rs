@@ -45,6 +45,10 @@ pub(super) struct Member {
     /// The weights of the last delivery that passed.
     pub(super) policy: Option<Policy>,
     pub(super) proven: Option<Proven>,
+    /// The mean difference of the canary after the first delivery, in nats.
+    pub(super) first_difference: Option<f64>,
+    /// `true` once the drift of the canary was reported.
+    pub(super) has_drifted: bool,
     pub(super) running: BTreeSet<SampleId>,
     /// Tokens of the running responses and their prompts.
     pub(super) load: u64,
@@ -70,6 +74,8 @@ impl Member {
             state: MemberState::Starting,
             policy: None,
             proven: None,
+            first_difference: None,
+            has_drifted: false,
             running: BTreeSet::new(),
             load: 0,
             not_before: None,
