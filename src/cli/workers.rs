@@ -126,7 +126,8 @@ fn exit_code(error: &ClusterError) -> ExitCode {
         ClusterError::Missing { .. }
         | ClusterError::Connection { .. }
         | ClusterError::System { .. }
-        | ClusterError::Fault(_)
-        | ClusterError::Lost(_) => failed(error.origin()),
+        | ClusterError::Fault(_) => failed(error.origin()),
+        // The message has the advice.
+        ClusterError::Lost(_) => ExitCode::FAILURE,
     }
 }

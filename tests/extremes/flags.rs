@@ -54,6 +54,8 @@ fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
             &["data", "generate", "--output", "generated-NUMBER"],
             &["--validation-rows", "4", "--rows", "16"],
         ),
+        // No server listens at this port.
+        ("probe", _) => (&["probe", "http://127.0.0.1:9", "--model", "model"], &[]),
         other => panic!("no command line is known for {other:?}: add one here"),
     };
     let own = format!("--{}", flag.replace('_', "-"));

@@ -56,6 +56,15 @@ const BESIDE: [(&str, &[&str]); 20] = [
         "algorithm.rollout_correction.rollout_rs_threshold",
         &["algorithm.rollout_correction.rollout_rs=token_k2"],
     ),
+    (
+        "rollout.serve.count",
+        // A server that never answers.
+        &[
+            "rollout.engine=vllm",
+            "rollout.server_timeout=0.2",
+            "rollout.serve.command=[\"sleep\", \"60\", \"{port}\"]",
+        ],
+    ),
     ("actor.kl_loss_coef", &["actor.use_kl_loss=true"]),
     ("actor.tau_", &["actor.policy_loss.loss_mode=sapo"]),
     ("actor.loss_scale_factor", &["actor.loss_agg_mode=seq-mean-token-sum-norm"]),
