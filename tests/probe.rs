@@ -9,12 +9,15 @@ mod workplace;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use client::{receive, send};
+use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
+use tch::{Device, no_grad};
 use workplace::{ProcessEnd, RECIPE, Workplace};
 
 const GENERATE: &str = "/inference/v1/generate";
@@ -217,6 +220,38 @@ fn a_server_that_keeps_its_old_weights_is_found() {
     assert!(details.starts_with("the server loaded other weights and still uses the old ones"));
     assert!(report["summary"].as_str().unwrap().contains("weight_update (failed)"), "{report}");
     no_folder_is_left(&place);
+}
+
+/// vLLM on CPU keeps the old head of a model with tied embeddings.
+#[test]
+fn a_server_that_loads_only_some_tensors_is_found() {
+    let place = Workplace::new(RECIPE);
+    let server = Server::start(&place);
+    let before = server.traces();
+    let (model, part) = (place.path("model"), place.path("part"));
+    let url = proxy(server.address, move |_, body| {
+        if !body.contains(PERTURBED) {
+            return Action::Pass(body);
+        }
+        let mut call: Value = serde_json::from_str(&body).unwrap();
+        let folder = call["kwargs"]["weights_path"].as_str().unwrap().to_owned();
+        let perturbed = Decoder::load(Path::new(&folder), Device::Cpu).unwrap();
+        let first = Decoder::load(&model, Device::Cpu).unwrap();
+        let both = perturbed.parameters().iter().zip(first.parameters());
+        for ((_, new), (_, old)) in both.filter(|((name, _), _)| name == "model.norm.weight") {
+            no_grad(|| new.shallow_clone().copy_(old));
+        }
+        perturbed.save(&part).unwrap();
+        call["kwargs"]["weights_path"] = json!(part);
+        Action::Pass(call.to_string())
+    });
+    let (end, report) = probe(&place, &url);
+    assert_eq!(end.code, Some(2), "{end:?}");
+    let update = check(&report, "weight_update");
+    assert_eq!(update["result"], "failed");
+    let details = update["details"].as_str().unwrap();
+    assert!(details.starts_with("the server uses the new weights only in part"), "{update}");
+    assert_eq!(server.traces(), before);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::vllm::protocol::PauseMode;
 
 /// The number of tokens after which a response is interrupted.
 const TOKENS: usize = 4;
+/// The number of attempts to interrupt a response before it reaches its full length.
+const ATTEMPTS: u32 = 4;
 /// The time in which tokens that were sampled before a pause arrive.
 const SETTLING: Duration = Duration::from_millis(200);
 /// The time in which no token may arrive during a pause.
@@ -62,24 +64,35 @@ impl ProbeSession {
         futures::try_join!(self.streamed(call, progress), acted)
     }
 
+    /// Starts a long response and interrupts it. Tries again if it reached its full length: a small model is fast, and a busy server sends many
+    /// tokens at once.
+    async fn interrupt(
+        &self,
+        act: impl AsyncFn(&Call) -> Result<(), Finding>,
+    ) -> Result<Streamed, Finding> {
+        let mut attempt = 1;
+        loop {
+            let call = self.call(self.prompt(), 1.0, self.long());
+            let act = async |_: &mut watch::Receiver<usize>| act(&call).await;
+            let (streamed, ()) = self.during(&call, TOKENS, act).await?;
+            if streamed.outcome.finish != Finish::Length || attempt == ATTEMPTS {
+                return Ok(streamed);
+            }
+            attempt += 1;
+        }
+    }
+
     async fn abort(&self) -> Checked {
-        let call = self.call(self.prompt(), 1.0, self.long());
-        let abort = async |_: &mut watch::Receiver<usize>| {
-            Ok::<_, Finding>(self.client.abort(&call.id).await?)
-        };
-        let (streamed, ()) = self.during(&call, TOKENS, abort).await?;
-        Ok(kept(&streamed, "an aborted response"))
+        let abort = async |call: &Call| Ok::<_, Finding>(self.client.abort(&call.id).await?);
+        Ok(kept(&self.interrupt(abort).await?, "an aborted response"))
     }
 
     async fn pause_abort(&self) -> Checked {
-        let call = self.call(self.prompt(), 1.0, self.long());
-        let pause = async |_: &mut watch::Receiver<usize>| {
-            Ok::<_, Finding>(self.pause(PauseMode::Abort).await?)
+        let pause = async |_: &Call| {
+            self.pause(PauseMode::Abort).await?;
+            self.end_pause().await
         };
-        let (streamed, ()) = self.during(&call, TOKENS, pause).await?;
-        let finding = kept(&streamed, "a response that a pause ended");
-        self.end_pause().await?;
-        Ok(finding)
+        Ok(kept(&self.interrupt(pause).await?, "a response that a pause ended"))
     }
 
     async fn pause_wait(&self) -> Checked {
@@ -107,6 +120,16 @@ impl ProbeSession {
     }
 
     async fn pause_keep(&self) -> Checked {
+        for _ in 0..ATTEMPTS {
+            if let Some(finding) = self.pause_keep_once().await? {
+                return Ok(finding);
+            }
+        }
+        Err(Finding::unchecked("all responses ended before the pause"))
+    }
+
+    /// Returns `None` if the response reached its full length before the pause.
+    async fn pause_keep_once(&self) -> Result<Option<Finding>, Finding> {
         let call = self.call(self.prompt(), 1.0, self.long());
         let pause = async |seen: &mut watch::Receiver<usize>| {
             self.pause(PauseMode::Keep).await?;
@@ -124,7 +147,7 @@ impl ProbeSession {
         let (streamed, (during, continues)) = self.during(&call, TOKENS, pause).await?;
         let tokens = streamed.sampled.tokens.len();
         if !continues && tokens == self.long() as usize {
-            return Err(Finding::unchecked("the response ended before the pause"));
+            return Ok(None);
         }
         let details = match continues {
             true => "a response that continued after the pause",
@@ -133,7 +156,7 @@ impl ProbeSession {
         let finding = Finding::of(continues && during == 0, details)
             .figure("during_pause", during as f64)
             .figure("tokens", tokens as f64);
-        Ok(finding)
+        Ok(Some(finding))
     }
 
     /// Checks that the server says that it is paused, resumes it, and checks that it samples again.

@@ -171,7 +171,7 @@ impl Check {
                 "update the server; without labels the policy version of a token is unknown"
             }
             Self::WeightUpdate => {
-                "start vLLM with VLLM_SERVER_DEV_MODE=1 and --enforce-eager, without quantization, and let it see --weights-folder under the same path"
+                "start vLLM with VLLM_SERVER_DEV_MODE=1 and --enforce-eager, without quantization, on CPU with a model without tied embeddings, and let it see --weights-folder under the same path"
             }
             Self::PrefixCache => {
                 "update the server, or start it with --no-enable-prefix-caching; `cache_salt` has no effect"

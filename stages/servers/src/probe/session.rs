@@ -18,7 +18,7 @@ use crate::vllm::{VllmClient, WholeResponse, generate_request};
 use crate::weights::salt;
 
 /// The most tokens of a response that is ended from outside.
-const LONG: u64 = 1024;
+const LONG: u64 = 2048;
 /// The context of a server that does not tell it.
 const CONTEXT: u64 = 1024;
 
