@@ -45,7 +45,7 @@ num_key_value_heads = 1
 "#;
 
 /// Settings that keys need to have an effect, by the prefix of the key.
-const BESIDE: [(&str, &[&str]); 20] = [
+const BESIDE: [(&str, &[&str]); 21] = [
     ("critic.", &["algorithm.adv_estimator=gae"]),
     ("trainer.critic_warmup", &["algorithm.adv_estimator=gae"]),
     ("algorithm.gamma", &["algorithm.adv_estimator=gae"]),
