@@ -10,7 +10,7 @@ use rollpacker_stages::catalog::{Catalog, CatalogError};
 use serde::de::DeserializeOwned;
 use toml::Table;
 
-use crate::recipe::choice::{KeyedChoice, choice, make};
+use crate::recipe::choice::{KeyedChoice, choice, make, option_error};
 use crate::recipe::error::RecipeError;
 
 /// The devices that a placement divides between rollout and training. A device is an engine instance with its threads. Fields may be added.
@@ -158,10 +158,7 @@ impl OwnPlacement {
         context: PlacementContext,
     ) -> Result<Box<dyn PlacementPolicy>, RecipeError> {
         (self.make)(context).map_err(|error| match error {
-            CatalogError::Option { key, reason } => {
-                let dot = if key.is_empty() { "" } else { "." };
-                RecipeError::Type { key: format!("placement.options{dot}{key}"), reason }
-            }
+            CatalogError::Option { key, reason } => option_error("placement.options", &key, reason),
             other => RecipeError::Type { key: "placement.kind".into(), reason: other.to_string() },
         })
     }

@@ -28,7 +28,7 @@ use rollpacker_torch::rollout::live::Live;
 use serde::de::DeserializeOwned;
 
 use crate::recipe::Recipe;
-use crate::recipe::choice::make;
+use crate::recipe::choice::{make, option_error};
 use crate::recipe::error::{RecipeError, out_of_bounds};
 
 /// The engines that recipes can name. Clones share their entries.
@@ -241,9 +241,7 @@ impl ChosenEngine {
     fn failed(&self, error: anyhow::Error) -> anyhow::Error {
         match error.downcast::<CatalogError>() {
             Ok(CatalogError::Option { key, reason }) => {
-                let dot = if key.is_empty() { "" } else { "." };
-                RecipeError::Type { key: format!("rollout.engine_options{dot}{key}"), reason }
-                    .into()
+                option_error("rollout.engine_options", &key, reason).into()
             }
             Ok(error) => anyhow::Error::from(error).context(self.cannot_start()),
             Err(error) if self.is_torch() => error,

@@ -68,15 +68,20 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
     catalog.make(&written.all()).map_err(|error| match error {
         CatalogError::Option { key: option, reason } => {
             let own = keyed.iter().find(|keyed| keyed.option == option);
-            let path = match own {
-                Some(own) => own.key.to_owned(),
-                None if option.is_empty() => (*section).to_owned(),
-                None => format!("{section}.{option}"),
-            };
-            RecipeError::Type { key: path, reason }
+            match own {
+                Some(own) => RecipeError::Type { key: own.key.to_owned(), reason },
+                None => option_error(section, &option, reason),
+            }
         }
         other @ (CatalogError::Unknown { .. } | CatalogError::Start(_)) => {
             RecipeError::Type { key: (*key).to_owned(), reason: other.to_string() }
         }
     })
+}
+
+/// Returns the error of an option whose entry rejects it. `section` is the table of the options, and `option` is empty if the error concerns
+/// all of it.
+pub(crate) fn option_error(section: &str, option: &str, reason: String) -> RecipeError {
+    let dot = if option.is_empty() { "" } else { "." };
+    RecipeError::Type { key: format!("{section}{dot}{option}"), reason }
 }

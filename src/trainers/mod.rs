@@ -18,7 +18,7 @@ use rollpacker_stages::train::{TrainError, Trainer};
 use serde::de::DeserializeOwned;
 
 use crate::recipe::Recipe;
-use crate::recipe::choice::make;
+use crate::recipe::choice::{make, option_error};
 use crate::recipe::error::{RecipeError, out_of_bounds};
 
 /// The trainers that recipes can name. Clones share their entries.
@@ -203,9 +203,7 @@ impl ChosenTrainer {
     fn failed(&self, error: anyhow::Error) -> anyhow::Error {
         match error.downcast::<CatalogError>() {
             Ok(CatalogError::Option { key, reason }) => {
-                let dot = if key.is_empty() { "" } else { "." };
-                RecipeError::Type { key: format!("actor.strategy_options{dot}{key}"), reason }
-                    .into()
+                option_error("actor.strategy_options", &key, reason).into()
             }
             Ok(error) if self.is_torch() => error.into(),
             Ok(error) => anyhow::Error::from(error)
