@@ -44,9 +44,12 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The credentials in the URL were redacted, as in the recipe of a run folder.
-    #[error("the URL `{url}`: expected credentials, found {REDACTED}; insert the credentials")]
+    #[error(
+        "the URL `{}`: expected credentials, found a redacted text; insert the credentials",
+        shown(url)
+    )]
     Redacted {
-        /// The URL.
+        /// The URL, without secrets: they were redacted.
         url: String,
     },
     /// The URL is invalid.

@@ -12,6 +12,8 @@ use rollpacker_endpoint::{Address, chain, message, retry_after, shown};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use rollpacker_endpoint::AddressError;
+
 pub use self::error::{Reaction, ServerError};
 pub(crate) use self::events::Events;
 
@@ -26,40 +28,6 @@ const LONGEST_QUOTE: usize = 300;
 /// a request.
 #[derive(Clone)]
 pub struct Endpoint(Address);
-
-/// The reason why an address cannot be used. Texts are without secrets.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
-    /// The URL is invalid.
-    #[error("the URL `{url}`: {reason}")]
-    Url {
-        /// The URL; redacted if it may contain a password.
-        url: String,
-        /// The cause.
-        reason: String,
-    },
-    /// The environment variable of the API key is missing or has a wrong value.
-    #[error("{0}")]
-    Key(String),
-    /// The HTTP client cannot start.
-    #[error("cannot start an HTTP client: {0}")]
-    Client(String),
-}
-
-impl From<rollpacker_endpoint::AddressError> for AddressError {
-    fn from(error: rollpacker_endpoint::AddressError) -> Self {
-        use rollpacker_endpoint::AddressError as Shared;
-        match error {
-            Shared::Redacted { url } => {
-                let reason = "expected credentials, found a redacted text; insert the credentials";
-                Self::Url { url: shown(&url).to_owned(), reason: reason.to_owned() }
-            }
-            Shared::Url { url, reason } => Self::Url { url, reason },
-            Shared::Key(reason) => Self::Key(reason),
-            Shared::Client(reason) => Self::Client(reason),
-        }
-    }
-}
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
