@@ -9,6 +9,8 @@ mod score;
 mod serve;
 #[cfg(feature = "torch")]
 mod sft;
+#[cfg(feature = "torch")]
+mod signals;
 mod simulate;
 #[cfg(feature = "torch")]
 mod train;

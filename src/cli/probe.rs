@@ -2,20 +2,18 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use rollpacker_dataflow::exit::exit_now;
 use rollpacker_model::Tokenizer;
 use rollpacker_servers::canary::CanaryConfig;
 use rollpacker_servers::probe::{ProbeConfig, ProbeError, ProbeReport, probe};
 use rollpacker_servers::server::Limits;
 use rollpacker_torch::model::{Decoder, DeviceChoice};
 use tch::Device;
-use tokio::sync::watch;
 
+use super::signals::signalled;
 use super::{BAD_INPUT, bad_input};
 use crate::engines::{ReferenceDecoder, canary_tokens};
 use crate::lifetime::ENDED_EARLY;
@@ -67,7 +65,9 @@ pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let stop = stop_on_signal()?;
+    let stop = signalled(
+        "the probe ends when the server has its weights again; a second signal ends it now and may leave the server with others",
+    )?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("http")
@@ -133,21 +133,4 @@ impl ProbeArgs {
             (false, false) => ExitCode::from(BAD_INPUT),
         })
     }
-}
-
-/// Returns a value that becomes `true` when a signal arrives. A second signal ends the process at once.
-fn stop_on_signal() -> anyhow::Result<watch::Receiver<bool>> {
-    let (stop, stopping) = watch::channel(false);
-    let asked = AtomicBool::new(false);
-    let handler = move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            exit_now(130);
-        }
-        stop.send_replace(true);
-        terminal::warn(
-            "the probe ends when the server has its weights again; a second signal ends it now and may leave the server with others",
-        );
-    };
-    ctrlc::set_handler(handler).context("cannot listen for signals")?;
-    Ok(stopping)
 }

@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::WallClock;
-use rollpacker_dataflow::exit::exit_now;
 use rollpacker_model::{ChatTemplate, PromptEncoder, Tokenizer};
 use rollpacker_servers::serve::{ServeOptions, Service};
 use rollpacker_stages::secret;
@@ -22,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::bad_input;
+use super::signals::signalled;
 use crate::memory::{Estimate, serving};
 use crate::terminal;
 
@@ -86,7 +85,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let stop = stop_on_signal()?;
+    let stop = signalled("the server ends after its running calls; a second signal ends it now")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("http")
@@ -225,21 +224,6 @@ fn key(name: &str) -> anyhow::Result<String> {
     );
     secret::keep(&key);
     Ok(key.trim().to_owned())
-}
-
-/// Returns a value that becomes `true` when a signal arrives. A second signal ends the process at once.
-fn stop_on_signal() -> anyhow::Result<watch::Receiver<bool>> {
-    let (stop, stopping) = watch::channel(false);
-    let asked = AtomicBool::new(false);
-    let handler = move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            exit_now(130);
-        }
-        stop.send_replace(true);
-        terminal::warn("the server ends after its running calls; a second signal ends it now");
-    };
-    ctrlc::set_handler(handler).context("cannot listen for signals")?;
-    Ok(stopping)
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {

@@ -4,16 +4,15 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
-use rollpacker_dataflow::exit::exit_now;
 use rollpacker_files::{Inputs, check_place};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
 
+use super::signals::on_signal;
 use super::{bad_input, workers};
 use crate::App;
 use crate::engines::ServersUnavailable;
@@ -219,18 +218,11 @@ pub(super) fn train(
 ///
 /// With several processes, only the one that `leads` can end the run. The others print a notice.
 fn stop_on_signal(stop: &Stop, leads: bool) -> anyhow::Result<()> {
-    let (stop, asked) = (stop.clone(), AtomicBool::new(false));
+    let stop = stop.clone();
     let said = if leads {
         "the run ends after the current step, or fails if it makes no progress for trainer.stall_timeout; a second signal ends it now"
     } else {
         "the run continues: only process 0 can end it; a second signal ends this process and thereby the run"
     };
-    ctrlc::set_handler(move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            exit_now(130);
-        }
-        stop.request();
-        terminal::warn(said);
-    })
-    .context("cannot listen for signals")
+    on_signal(said, move || stop.request())
 }

@@ -1,0 +1,36 @@
+//! Signals that ask a command to end: SIGINT, SIGTERM and SIGHUP.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use rollpacker_dataflow::exit::exit_now;
+#[cfg(feature = "servers")]
+use tokio::sync::watch;
+
+use crate::terminal;
+
+/// Calls `stop` and prints `said` at the first signal. A second one ends the process at once, with exit status 130.
+pub(crate) fn on_signal(
+    said: &'static str,
+    stop: impl Fn() + Send + 'static,
+) -> anyhow::Result<()> {
+    let asked = AtomicBool::new(false);
+    let handler = move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            exit_now(130);
+        }
+        stop();
+        terminal::warn(said);
+    };
+    ctrlc::set_handler(handler).context("cannot listen for signals")
+}
+
+/// Returns a value that becomes `true` at the first signal; see [`on_signal`].
+#[cfg(feature = "servers")]
+pub(crate) fn signalled(said: &'static str) -> anyhow::Result<watch::Receiver<bool>> {
+    let (stop, stopping) = watch::channel(false);
+    on_signal(said, move || {
+        stop.send_replace(true);
+    })?;
+    Ok(stopping)
+}
