@@ -93,13 +93,12 @@ impl CanaryFigures {
         Self { kl, max, mean, to_previous, is_stale }
     }
 
-    /// Returns `true` if the scores differ far more than the mean difference `first` of the first delivery, although it loaded the same model.
+    /// Returns `true` if the scores differ by more than `factor` times the mean difference `before`, which correct weights had.
     ///
     /// A server that loads all weights but one tensor follows each update and is a little further off each time.
     #[must_use]
-    pub(crate) fn has_drifted(&self, first: f64) -> bool {
-        let (factor, nats) = DRIFT;
-        self.mean > factor * first + nats
+    pub(crate) fn is_farther(&self, factor: f64, before: f64) -> bool {
+        self.mean > factor * before + GROWTH
     }
 
     /// Returns `true` if the figures are within the bounds and the scores have followed the update.
@@ -110,8 +109,8 @@ impl CanaryFigures {
     }
 }
 
-/// The growth of the mean difference since the first delivery above which a warning is printed, as a factor and in nats.
-const DRIFT: (f64, f64) = (10.0, 1e-3);
+/// The growth of the mean difference, in nats, that [`CanaryFigures::is_farther`] always permits.
+const GROWTH: f64 = 1e-3;
 
 /// The rounding of single precision in a sum of log-probabilities. An update that moves scores by less cannot be seen.
 const ROUNDING: f64 = 1e-6;
@@ -162,9 +161,9 @@ mod tests {
     fn a_tensor_that_is_never_loaded_shows_as_drift() {
         let exact = CanaryFigures::compare(&[-1.0, -2.0], &[-1.0, -2.000_001], None);
         let after = CanaryFigures::compare(&[-1.0, -2.0], &[-1.003, -2.002], None);
-        assert!(!exact.has_drifted(exact.mean) && after.has_drifted(exact.mean));
+        assert!(!exact.is_farther(10.0, exact.mean) && after.is_farther(10.0, exact.mean));
         // Half precision differs by as much from the start.
-        assert!(!after.has_drifted(0.02));
+        assert!(!after.is_farther(10.0, 0.02));
     }
 
     #[test]

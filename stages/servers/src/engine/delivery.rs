@@ -12,6 +12,9 @@ use super::member::MemberState;
 use crate::vllm::protocol::PauseMode;
 use crate::weights::{PublishedWeights, WeightRoot};
 
+/// The growth of the canary's difference since the first delivery, as a factor, above which a warning is printed.
+const DRIFT: f64 = 10.0;
+
 /// A policy to load.
 pub(super) struct Loading {
     pub(super) policy: Policy,
@@ -142,7 +145,9 @@ impl Coordinator {
         }
         tracing::debug!(server = name, figures = %brought.figures, "a server has the weights");
         let first = *member.first_difference.get_or_insert(brought.figures.mean);
-        if brought.figures.has_drifted(first) && !std::mem::replace(&mut member.has_drifted, true) {
+        if brought.figures.is_farther(DRIFT, first)
+            && !std::mem::replace(&mut member.has_drifted, true)
+        {
             tracing::warn!(
                 server = name,
                 figures = %brought.figures,

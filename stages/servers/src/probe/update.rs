@@ -19,6 +19,8 @@ use crate::weights::{WeightFolder, WeightRoot};
 
 /// The smallest mean change of the scores by the perturbation, in nats, that ends the search for its strength.
 const CHANGE: f64 = 0.1;
+/// The growth of the canary's difference by an update, as a factor, from which the server uses only a part of the new weights.
+const PARTIAL: f64 = 4.0;
 /// The strength of the first perturbation. Each further one is twice as strong.
 const STRENGTH: f64 = 0.01;
 const PERTURBATIONS: u32 = 8;
@@ -163,7 +165,7 @@ impl ProbeSession {
         let figures = CanaryFigures::compare(&scores, &update.reference, Some(&update.first));
         // Weights of which some tensors are old can be within the bounds, but are further off than the first ones were.
         let before = self.noise.map_or(0.0, |noise| noise.mean);
-        let is_partial = figures.mean > 4.0 * before + 1e-3;
+        let is_partial = figures.is_farther(PARTIAL, before);
         let details = match (figures.is_stale, is_partial) {
             (true, _) => "the server loaded other weights and still uses the old ones",
             (false, true) => "the server uses the new weights only in part",
