@@ -23,7 +23,7 @@ pub(crate) enum Fault {
     HeldAnswer(Gate),
 }
 
-/// What the client receives in place of an event.
+/// The replacement of an event on its way to the client.
 pub(crate) enum Sent {
     Data(String),
     /// The connection is reset.

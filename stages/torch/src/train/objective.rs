@@ -157,7 +157,7 @@ impl Objective {
     }
 }
 
-/// What a step needs of a micro-batch besides its gradient.
+/// The results of a micro-batch besides its gradient.
 pub(crate) struct Outcome {
     pub(crate) terms: Reduced,
     /// The trainer's log-probabilities at the start of the step, without gradient; `[response tokens]`.
