@@ -1,5 +1,7 @@
 //! Panics of the threads and tasks that run requests.
 
+use crate::fault::origin::{HasOrigin, Origin};
+
 /// The thread or task that should have replied panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the thread or task that ran the request panicked")]
@@ -14,6 +16,21 @@ pub enum CallError<E> {
     /// The work did not return.
     #[error(transparent)]
     Panicked(#[from] Panicked),
+}
+
+impl HasOrigin for Panicked {
+    fn origin(&self) -> Origin {
+        Origin::Program
+    }
+}
+
+impl<E: HasOrigin + std::error::Error> HasOrigin for CallError<E> {
+    fn origin(&self) -> Origin {
+        match self {
+            Self::Failed(error) => error.origin(),
+            Self::Panicked(error) => error.origin(),
+        }
+    }
 }
 
 /// A guard that calls a function when it is dropped, also while a thread unwinds.

@@ -4,7 +4,7 @@
 //! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping the capability on an error
 //! would lose data silently. A panic is a bug and stops the process, because the peers of a worker that unwinds would wait forever.
 
-mod origin;
+pub(crate) mod origin;
 pub(crate) mod record;
 
 use std::cell::RefCell;

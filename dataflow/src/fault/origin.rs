@@ -7,7 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::BoxError;
-use crate::bridge::{CallError, Panicked};
 
 /// The origin of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -118,20 +117,5 @@ impl HasOrigin for BoxError {
 impl HasOrigin for Infallible {
     fn origin(&self) -> Origin {
         match *self {}
-    }
-}
-
-impl HasOrigin for Panicked {
-    fn origin(&self) -> Origin {
-        Origin::Program
-    }
-}
-
-impl<E: HasOrigin + std::error::Error> HasOrigin for CallError<E> {
-    fn origin(&self) -> Origin {
-        match self {
-            Self::Failed(error) => error.origin(),
-            Self::Panicked(error) => error.origin(),
-        }
     }
 }

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use super::waits::OperatorWaits;
 use crate::clock::Nanos;
-use crate::fault::{Fault, Origin};
+use crate::fault::origin::Origin;
+use crate::fault::record::Fault;
 use crate::step::{PromptId, Step};
 
 /// A wait of one operator for one step.
