@@ -21,7 +21,7 @@ use rollpacker::stages::model::ModelConfig;
 use rollpacker::stages::torch::model::Decoder;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use workplace::{ProcessEnd, RECIPE, Workplace, wait_until};
 
 const GENERATE: &str = "/inference/v1/generate";
 
@@ -64,9 +64,8 @@ impl Server {
     }
 
     fn wait_for(&self, running: u64, waiting: u64) {
-        while self.requests() != (running, waiting) {
-            std::thread::yield_now();
-        }
+        let state = format!("{running} responses run and {waiting} wait");
+        wait_until(&state, || self.requests() == (running, waiting));
     }
 
     fn signal(&self) {

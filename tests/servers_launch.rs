@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use rollpacker::dataflow::snapshot::SnapshotStore;
 use rollpacker::dataflow::step::Step;
 use serde_json::Value;
-use workplace::{ProcessEnd, RECIPE, Workplace};
+use workplace::{ProcessEnd, RECIPE, Workplace, wait_until};
 
 /// Returns the setting of a command that runs `rollpacker serve` with these further arguments.
 fn serve(count: usize, more: &str) -> String {
@@ -68,10 +68,10 @@ fn steps(place: &Workplace) -> Vec<Value> {
 
 /// Waits until `is_done` returns `true`, for at most as long as the run goes on.
 fn wait(run: &mut Child, is_done: impl Fn() -> bool) {
-    while !is_done() {
+    wait_until("the run got there", || {
         assert_eq!(run.try_wait().expect("a process"), None, "the run ended too early");
-        std::thread::yield_now();
-    }
+        is_done()
+    });
 }
 
 fn kill(signal: &str, process: &str) {
@@ -164,9 +164,7 @@ fn servers_end_with_a_run_that_is_killed_or_asked_to_end() {
         let end = ProcessEnd::of(run);
         assert_eq!(end.code, code, "{end:?}");
         // The guards of the servers of a killed run act on their own.
-        while !left(&place).is_empty() {
-            std::thread::yield_now();
-        }
+        wait_until("the servers have ended", || left(&place).is_empty());
         fs::remove_dir_all(place.path("run")).expect("removed");
     }
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 
 use serde_json::json;
 
-use super::workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace, wait_until};
 
 /// Settings with more steps than any test waits for.
 pub(super) const ENDLESS: [&str; 2] =
@@ -59,9 +59,7 @@ fn a_second_signal_ends_a_run_at_once() {
     let mut child = place.training(&args).spawn().expect("the program starts");
     // The signal handler is installed before the run folder is created.
     let mut err = BufReader::with_capacity(1, child.stderr.take().expect("kept"));
-    while !place.path("run/metrics.jsonl").exists() {
-        std::thread::yield_now();
-    }
+    wait_until("the run has a folder", || place.path("run/metrics.jsonl").exists());
     signal(&child, "TERM");
     let mut said = String::new();
     err.read_line(&mut said).expect("readable");

@@ -1,13 +1,11 @@
 //! A workplace with two servers, each behind a proxy.
 
 use std::process::Child;
-use std::thread::park_timeout;
-use std::time::Duration;
 
 use super::outcome::Outcome;
 use super::peer::Peer;
 use super::proxy::Proxy;
-use super::workplace::{ProcessEnd, Workplace};
+use super::workplace::{ProcessEnd, Workplace, wait_until};
 
 /// The number of prompts in the data.
 pub(crate) const ROWS: u64 = 16;
@@ -104,13 +102,13 @@ pub(crate) struct Run(Option<Child>);
 impl Run {
     /// Waits for something that happens while the trainer runs.
     pub(crate) fn wait_until(&mut self, is_done: impl Fn() -> bool) {
-        while !is_done() {
+        wait_until("the trainer got there", || {
             let child = self.0.as_mut().unwrap();
             if child.try_wait().unwrap().is_some() {
                 panic!("the run ended early: {:?}", ProcessEnd::of(self.0.take().unwrap()));
             }
-            park_timeout(Duration::from_millis(5));
-        }
+            is_done()
+        });
     }
 
     /// Waits for the end of the trainer.

@@ -4,7 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
+use rollpacker::dataflow::clock::{Clock, WallClock};
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::stages::metrics::Metric;
 use rollpacker::stages::model::{Family, ModelConfig, Rope, Tokenizer};
@@ -13,6 +17,22 @@ use serde_json::Value;
 
 pub(crate) struct Workplace {
     folder: tempfile::TempDir,
+}
+
+/// The longest time that a test waits for anything. It only ends tests that would hang.
+const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+
+/// Waits until `is_done` returns `true`.
+///
+/// # Panics
+///
+/// Panics, naming `what`, if that does not happen within [`LONGEST_WAIT`].
+pub(crate) fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
+    let clock = WallClock::start();
+    while !is_done() {
+        assert!(Duration::from_nanos(clock.now().0) < LONGEST_WAIT, "waited in vain until {what}");
+        thread::park_timeout(Duration::from_millis(1));
+    }
 }
 
 /// The settings that all runs share: small sizes throughout.
@@ -154,8 +174,18 @@ pub(crate) struct ProcessEnd {
 }
 
 impl ProcessEnd {
+    /// Waits for the end of a process. One that has not ended after [`LONGEST_WAIT`] is killed, so its test fails and shows its output.
     pub(crate) fn of(child: Child) -> Self {
+        let id = child.id().to_string();
+        let (ended, end) = mpsc::channel::<()>();
+        let guard = thread::spawn(move || {
+            if end.recv_timeout(LONGEST_WAIT) == Err(RecvTimeoutError::Timeout) {
+                drop(Command::new("kill").args(["-KILL", &id]).status());
+            }
+        });
         let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
+        drop(ended);
+        guard.join().expect("the guard ends");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self { code: status.code(), out: text(stdout), err: text(stderr) }
     }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -53,6 +54,8 @@ pub(crate) fn send(
 
 pub(crate) fn receive(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
+    // Only a test that would hang waits that long.
+    stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
     stream.read_to_end(&mut bytes).unwrap();
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();

@@ -163,11 +163,12 @@ fn a_stop_text_ends_its_choice_alone() {
     let body = json!({"prompt": "abcdab", "stop": ["cd"], "n": 2, "return_token_ids": true});
     let call = send(server.address, "POST", COMPLETIONS, "", &body.to_string());
     server.engine.wait_for(1);
-    // The first choice meets the stop text with its fourth token, the second with its third.
-    while server.engine.aborted() < 2 {
-        server.engine.step();
-        std::thread::yield_now();
-    }
+    // The second choice meets the stop text with its third token, the first with its fourth. Each is aborted before the next token, or the
+    // engine could end both before the server reads their text.
+    (0..3).for_each(|_| server.engine.step());
+    server.engine.wait_for_aborts(1);
+    server.engine.step();
+    server.engine.wait_for_aborts(2);
     let choices = receive(call).json()["choices"].take();
     for (choice, text, tokens) in [(0, "ab", 4), (1, "b", 3)] {
         let choice = &choices[choice];

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -13,6 +14,9 @@ use rollpacker_stages::serving::{
 
 /// The end-of-sequence token of the tokenizer.
 pub(crate) const EOS: i32 = 1;
+
+/// The longest time that a test waits for the engine. It only ends tests that would hang.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 pub(crate) struct Scripted {
     limits: ServingLimits,
@@ -61,8 +65,18 @@ impl Scripted {
 
     /// Waits until this number of requests is in flight.
     pub(crate) fn wait_for(&self, count: usize) {
+        self.wait(|state| state.open.len() == count);
+    }
+
+    /// Waits until this number of aborts has ended a response.
+    pub(crate) fn wait_for_aborts(&self, count: usize) {
+        self.wait(|state| state.aborted.len() == count);
+    }
+
+    fn wait(&self, is_done: impl Fn(&State) -> bool) {
         let state = self.state.lock().unwrap();
-        drop(self.changed.wait_while(state, |state| state.open.len() != count).unwrap());
+        let waited = self.changed.wait_timeout_while(state, LONGEST_WAIT, |state| !is_done(state));
+        assert!(!waited.unwrap().1.timed_out(), "waited in vain");
     }
 
     pub(crate) fn paused(&self) -> Option<Pause> {
