@@ -18,7 +18,7 @@ use super::member::Member;
 use super::output::Output;
 use super::response::Response;
 use crate::http::ServerError;
-use crate::server::{Outcome, Piece};
+use crate::server::{CacheUse, Outcome, Piece};
 use crate::weights::WeightRoot;
 
 /// Returns the text of tokens.
@@ -40,6 +40,8 @@ pub(super) enum Message {
     Brought(usize, String, Result<Brought, Fault>),
     Tokens(SampleId, u64, Piece),
     Ended(SampleId, u64, Result<Outcome, ServerError>),
+    /// The use of a server's KV cache, if it tells it.
+    Room(usize, Option<CacheUse>),
 }
 
 /// The state of the engine.
@@ -103,6 +105,7 @@ impl Coordinator {
             Message::Brought(server, salt, result) => self.brought(server, salt, result),
             Message::Tokens(id, number, piece) => self.add(id, number, piece),
             Message::Ended(id, number, result) => self.call_ended(id, number, result),
+            Message::Room(server, used) => self.room(server, used),
         }
     }
 
@@ -121,6 +124,7 @@ impl Coordinator {
             return;
         }
         self.repeat_aborts();
+        self.ask_for_room();
         self.dispatch();
         self.check_rotation();
     }

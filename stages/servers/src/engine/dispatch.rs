@@ -45,15 +45,12 @@ impl Coordinator {
         (kept >= sampling.max_new_tokens).then_some(FinishReason::Length)
     }
 
-    /// Returns the server that has the prefix of the prompt if it has room, or else the one with the fewest running tokens.
+    /// Returns the server that has the prefix of the prompt if it has room, or else the one that [`choose`](Self::choose) prefers.
     fn server_for(&self, id: SampleId, now: Instant) -> Option<usize> {
         let (oldest, most) = (self.responses.get(&id)?.oldest, self.config.max_running);
         let takes = |server: &usize| self.members[*server].takes(oldest, most, now);
         let home = self.homes.get(&(id.step, id.prompt)).copied().filter(takes);
-        let mut others = 0..self.members.len();
-        home.or_else(|| {
-            others.by_ref().filter(takes).min_by_key(|&server| self.members[server].load)
-        })
+        home.or_else(|| self.choose((0..self.members.len()).filter(takes)))
     }
 
     fn call(&mut self, id: SampleId, server: usize) {

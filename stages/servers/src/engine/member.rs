@@ -7,6 +7,7 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_stages::rollout::Policy;
 use tokio::time::Instant;
 
+use super::balance::CacheRoom;
 use super::errand::Fault;
 use crate::breaker::Breaker;
 use crate::canary::Proven;
@@ -52,6 +53,7 @@ pub(super) struct Member {
     pub(super) running: BTreeSet<SampleId>,
     /// Tokens of the running responses and their prompts.
     pub(super) load: u64,
+    pub(super) room: CacheRoom,
     /// The earliest time of the next call, while the server is busy.
     pub(super) not_before: Option<Instant>,
     /// The number of errands in a row that failed.
@@ -78,6 +80,7 @@ impl Member {
             has_drifted: false,
             running: BTreeSet::new(),
             load: 0,
+            room: CacheRoom::default(),
             not_before: None,
             failures: 0,
             is_lost: false,

@@ -10,6 +10,7 @@
 //! A token is kept only if its policy version is certain: from the labels that the server reports with the end of a response, or because it
 //! arrived before the server began to load other weights. Other tokens are discarded and counted.
 
+mod balance;
 mod config;
 mod coordinator;
 mod delivery;

@@ -68,6 +68,12 @@ impl Endpoint {
         self.json(path, &answer)
     }
 
+    /// Gets text.
+    pub(crate) async fn text(&self, path: &str, limit: Duration) -> Result<String, ServerError> {
+        let answer = self.answer(Method::GET, path, None::<&()>, limit).await?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
     /// Posts JSON and returns the JSON of the answer. The call must end within `limit`.
     pub(crate) async fn post<A: DeserializeOwned>(
         &self,

@@ -1,5 +1,6 @@
 //! One server, by whichever protocol it speaks.
 
+mod cache;
 mod pulse;
 mod retry;
 
@@ -13,6 +14,7 @@ use crate::sglang::SglangClient;
 use crate::vllm::VllmClient;
 use crate::vllm::protocol::PauseMode;
 
+pub(crate) use self::cache::CacheUse;
 pub(crate) use self::pulse::Pulse;
 pub(crate) use self::retry::retried;
 
@@ -211,6 +213,14 @@ impl Server {
     /// Returns the label of the loaded weights; `None` if the server has no call that tells it.
     pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
         either!(self, client => client.reported_label().await)
+    }
+
+    /// Returns the use of the KV cache; `None` if the server does not tell it.
+    pub(crate) async fn cache_use(&self) -> Result<Option<CacheUse>, ServerError> {
+        match self {
+            Self::Vllm(client) => client.cache_use().await,
+            Self::Sglang(_) => Ok(None),
+        }
     }
 
     /// Returns the log-probability of each token after the first, given those before it, at temperature 1.

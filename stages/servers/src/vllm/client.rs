@@ -13,7 +13,8 @@ use super::protocol::{
 };
 use crate::http::{Endpoint, ServerError};
 use crate::server::{
-    Call, CallSampling, Finish, Identity, Limits, Outcome, Piece, Pulse, Sink, logprob_defect,
+    CacheUse, Call, CallSampling, Finish, Identity, Limits, Outcome, Piece, Pulse, Sink,
+    logprob_defect,
 };
 
 /// A client of a vLLM server.
@@ -93,6 +94,14 @@ impl VllmClient {
         let request = AbortRequest { request_ids: Some(ids) };
         let limit = self.limits.call;
         self.endpoint.post::<AbortResponse>(path::ABORT_REQUESTS, &request, limit).await.map(drop)
+    }
+
+    pub(crate) async fn cache_use(&self) -> Result<Option<CacheUse>, ServerError> {
+        match self.endpoint.text(path::METRICS, self.limits.call).await {
+            Ok(text) => Ok(CacheUse::parse(&text)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub(crate) async fn pause(&self, mode: PauseMode) -> Result<(), ServerError> {

@@ -13,7 +13,11 @@ use super::world::{Caller, PACE, check_tokens, wait_for};
 /// Runs 32 responses over two servers. The first call to each has the fault.
 fn with(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Server; 2]) {
     let servers = [Server::start(PACE), Server::start(PACE)];
-    let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
+    let mut caller = Caller::start(&[&servers[0], &servers[1]], |config| {
+        if matches!(fault, Fault::Hang(_)) {
+            config.limits.stall = Duration::from_millis(400);
+        }
+    });
     servers.iter().for_each(|server| server.fails([fault]));
     (0..8).for_each(|prompt| caller.request(0, prompt, 4));
     let responses = caller.collect(32);

@@ -76,6 +76,19 @@ fn samples_of_a_prompt_share_a_server_and_its_salt() {
 }
 
 #[test]
+fn prompts_avoid_a_server_in_which_requests_wait() {
+    let servers = [Server::start(PACE), Server::start(PACE)];
+    servers[0].state().cache_use = (1.0, 3);
+    let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
+    caller.wait_loaded(0);
+    // The second look at the metrics begins when the first one has been taken in.
+    wait_for(|| servers.iter().all(|server| server.called("metrics") > 1));
+    (0..2).for_each(|prompt| caller.request(0, prompt, 4));
+    let responses = caller.collect(8);
+    assert!(responses.values().all(|response| response.instance == 1), "{responses:?}");
+}
+
+#[test]
 fn a_server_runs_at_most_its_share_at_once() {
     let server = Server::start(PACE);
     let mut caller = Caller::start(&[&server], |config| config.max_running = 3);

@@ -82,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) bad_key: bool,
     /// `true` if answers have no token ids.
     pub(crate) tokenless: bool,
+    /// The used share of the KV cache and the waiting requests, as the metrics tell them.
+    pub(crate) cache_use: (f64, u32),
 }
 
 impl Server {
@@ -103,6 +105,7 @@ impl Server {
             loaded: Vec::new(),
             bad_key: false,
             tokenless: false,
+            cache_use: (0.0, 0),
         };
         let shared = Shared { state: Mutex::new(inner), changed: Notify::new(), pace };
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -146,6 +149,11 @@ impl Server {
         self.shared.state.lock().unwrap()
     }
 
+    /// Returns the number of calls whose path contains `path`.
+    pub(crate) fn called(&self, path: &str) -> usize {
+        self.state().calls.iter().filter(|call| call.contains(path)).count()
+    }
+
     pub(crate) fn fails(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.extend(faults);
     }
@@ -171,6 +179,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route(path::COLLECTIVE_RPC, post(reload))
         .route(path::UPDATE_WEIGHT_VERSION, post(label))
         .route(path::GENERATE, post(generate))
+        .route(path::METRICS, get(metrics))
         .with_state(shared)
 }
 
@@ -201,6 +210,16 @@ async fn is_paused(State(shared): Shares) -> Json<IsPausedResponse> {
 
 async fn weight_info(State(shared): Shares) -> Json<WeightInfoResponse> {
     Json(WeightInfoResponse { weight_version: shared.state.lock().unwrap().label.clone() })
+}
+
+async fn metrics(State(shared): Shares) -> String {
+    let state = shared.note("metrics");
+    let (share, waiting) = state.cache_use;
+    format!(
+        "{}{{engine=\"0\"}} {share}\n{}{{engine=\"0\"}} {waiting}\n",
+        metric::KV_CACHE_USAGE,
+        metric::REQUESTS_WAITING
+    )
 }
 
 async fn pause(State(shared): Shares, Query(query): Query<PauseQuery>) -> Json<StatusResponse> {

@@ -1,0 +1,148 @@
+//! The choice of a server for a new prompt, by running tokens and by the room in the servers' KV caches.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::coordinator::{Coordinator, Message};
+use super::member::Member;
+use crate::server::CacheUse;
+
+/// The time between two looks at the metrics of a server.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The share of a KV cache from which its size is estimated. Below, the estimate is rough and the room is no bottleneck.
+const LEAST_SHARE: f64 = 0.25;
+
+/// The knowledge of a server's KV cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CacheRoom {
+    /// The size in running tokens, as this engine counts them; `None` if it is unknown.
+    tokens: Option<f64>,
+    /// `true` if requests wait in the server.
+    is_full: bool,
+    /// `true` while the server is asked.
+    is_asked: bool,
+    /// The time of the next look.
+    due: Option<Instant>,
+}
+
+impl CacheRoom {
+    /// Takes in the use of the cache at a time at which `load` tokens ran.
+    ///
+    /// The size follows from both, in the unit of `load`: prompts that share their prefix, and the requests of others, are accounted for.
+    fn update(&mut self, used: Option<CacheUse>, load: u64) {
+        let known = used.filter(|used| used.share >= LEAST_SHARE && load > 0);
+        self.tokens = known.map(|used| load as f64 / used.share);
+        self.is_full = used.is_some_and(|used| used.waiting > 0.0);
+    }
+}
+
+/// A server that can take a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Candidate {
+    server: usize,
+    /// The running tokens.
+    load: u64,
+    /// The size of the KV cache in running tokens.
+    size: Option<f64>,
+    is_full: bool,
+}
+
+/// Returns the server with the most free KV cache if that of every candidate is known, or else the one with the fewest running tokens. Servers
+/// in which requests wait come last.
+fn choose(candidates: &[Candidate]) -> Option<usize> {
+    let all_known = candidates.iter().all(|candidate| candidate.size.is_some());
+    let used = |candidate: &Candidate| match candidate.size {
+        Some(size) if all_known => candidate.load as f64 - size,
+        _ => candidate.load as f64,
+    };
+    let order = |a: &&Candidate, b: &&Candidate| {
+        a.is_full.cmp(&b.is_full).then(used(a).total_cmp(&used(b)))
+    };
+    candidates.iter().min_by(order).map(|candidate| candidate.server)
+}
+
+impl Coordinator {
+    /// Chooses among servers that can take a prompt.
+    pub(super) fn choose(&self, servers: impl Iterator<Item = usize>) -> Option<usize> {
+        let candidate = |server: usize| {
+            let Member { load, room, .. } = &self.members[server];
+            Candidate { server, load: *load, size: room.tokens, is_full: room.is_full }
+        };
+        choose(&servers.map(candidate).collect::<Vec<_>>())
+    }
+
+    /// Asks each server that is ready for the use of its KV cache, at most once a second.
+    pub(super) fn ask_for_room(&mut self) {
+        let now = Instant::now();
+        // One server needs no choice.
+        let is_due = |member: &Member| {
+            member.is_ready()
+                && !member.room.is_asked
+                && member.room.due.is_none_or(|due| due <= now)
+        };
+        let due: Vec<usize> = match self.members.len() {
+            1 => Vec::new(),
+            all => (0..all).filter(|&server| is_due(&self.members[server])).collect(),
+        };
+        for server in due {
+            self.members[server].room.is_asked = true;
+            let (client, sender) = (self.members[server].server.clone(), self.sender.clone());
+            self.tasks.spawn(async move {
+                let used = client.cache_use().await;
+                // Calls that matter find out whether the server is at fault.
+                let _gone = sender.send(Message::Room(server, used.ok().flatten()));
+            });
+        }
+    }
+
+    /// Takes in the answer of a server.
+    pub(super) fn room(&mut self, server: usize, used: Option<CacheUse>) {
+        let member = &mut self.members[server];
+        let load = member.load;
+        member.room.update(used, load);
+        member.room.is_asked = false;
+        member.room.due = Some(Instant::now() + INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(server: usize, load: u64, size: Option<f64>) -> Candidate {
+        Candidate { server, load, size, is_full: false }
+    }
+
+    #[test]
+    fn the_most_free_cache_wins_if_all_are_known() {
+        let known = [candidate(0, 100, Some(400.0)), candidate(1, 500, Some(1000.0))];
+        assert_eq!(choose(&known), Some(1));
+        let unknown = [candidate(0, 100, None), candidate(1, 500, Some(1000.0))];
+        assert_eq!(choose(&unknown), Some(0));
+        assert_eq!(choose(&[]), None);
+    }
+
+    #[test]
+    fn a_server_with_a_queue_comes_last() {
+        let full = Candidate { is_full: true, ..candidate(0, 1, None) };
+        assert_eq!(choose(&[full, candidate(1, 900, None)]), Some(1));
+        assert_eq!(choose(&[full]), Some(0));
+    }
+
+    #[test]
+    fn equal_loads_go_to_the_first_server() {
+        assert_eq!(choose(&[candidate(0, 5, None), candidate(1, 5, None)]), Some(0));
+    }
+
+    #[test]
+    fn the_size_follows_from_use_and_load() {
+        let mut room = CacheRoom::default();
+        room.update(Some(CacheUse { share: 0.5, waiting: 0.0 }), 200);
+        assert_eq!((room.tokens, room.is_full), (Some(400.0), false));
+        room.update(Some(CacheUse { share: 0.1, waiting: 2.0 }), 200);
+        assert_eq!((room.tokens, room.is_full), (None, true));
+        room.update(None, 200);
+        assert_eq!((room.tokens, room.is_full), (None, false));
+    }
+}
