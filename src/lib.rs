@@ -62,6 +62,8 @@ mod run_writer;
 pub mod score;
 #[cfg(feature = "torch")]
 pub mod session;
+#[cfg(feature = "cli")]
+mod show;
 pub mod simulate;
 #[cfg(feature = "torch")]
 pub mod snapshots;

@@ -9,6 +9,7 @@ mod score;
 mod serve;
 #[cfg(feature = "torch")]
 mod sft;
+mod show;
 #[cfg(feature = "torch")]
 mod signals;
 mod simulate;
@@ -60,6 +61,8 @@ enum Command {
     /// Check whether a running vLLM server has all that training needs, and compare it with the model that it serves.
     #[cfg(all(feature = "servers", feature = "torch"))]
     Probe(probe::ProbeArgs),
+    /// Show a run: what it is, curves, why it does not learn, and some of its responses.
+    Show(show::ShowArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Inspect, validate, convert and generate prompt datasets.
@@ -165,6 +168,7 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(&args),
         #[cfg(all(feature = "servers", feature = "torch"))]
         Command::Probe(args) => probe::run(&args),
+        Command::Show(args) => show::run(&args),
         Command::Score(args) => score::run(args, app),
         Command::Data(args) => data::run(args),
     }

@@ -45,6 +45,7 @@ fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
             &[],
         ),
         ("score", _) => (&["score", "--reward", "math", "--input", "rows.jsonl"], &[]),
+        ("show", _) => (&["show", "shown"], &[]),
         ("data inspect", _) => (&["data", "inspect", "data/train.parquet"], &[]),
         ("data validate", _) => (&["data", "validate", "data/train.parquet"], &[]),
         ("data convert", _) => {
@@ -97,6 +98,8 @@ fn every_numeric_flag_ends_well_or_is_named() {
         "rows.jsonl",
         "{\"data_source\": \"x\", \"response\": \"1\", \"ground_truth\": \"1\"}\n",
     );
+    std::fs::create_dir(place.path("shown")).expect("created");
+    place.write("shown/metrics.jsonl", "{\"step\": 1, \"round\": \"sync\", \"data\": {}}\n");
     let mut found = Vec::new();
     flags("", &cli::command(), &mut found);
     assert!(found.len() > 15, "{found:?}");

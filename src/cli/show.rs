@@ -1,0 +1,46 @@
+//! `rollpacker show`: what a run folder tells, in the terminal.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::bad_input;
+use crate::show::{ResponsePick, RunReport};
+use crate::terminal;
+
+/// Show a run: what it is, curves, why it does not learn, and some of its responses.
+///
+/// Only files of the run folder are read, so the run may still go on. Exits with 2 if the folder is not that of a run.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Folder of the run.
+    run: PathBuf,
+    /// Step whose responses are shown, from 1 [default: the last one with rollouts].
+    #[arg(long)]
+    step: Option<u64>,
+    /// Show all responses of this prompt side by side instead.
+    #[arg(long, value_name = "ID")]
+    prompt: Option<u64>,
+    /// Number of best, of worst and of random responses, from 0.
+    #[arg(long, default_value_t = 1)]
+    responses: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+    let pick = ResponsePick { step: args.step, prompt: args.prompt, count: args.responses };
+    let report = match RunReport::read(&args.run, &pick) {
+        Ok(report) => report,
+        Err(error) => return Ok(bad_input(&error.into())),
+    };
+    if args.json {
+        terminal::print_line(&serde_json::to_string(&report)?).context("cannot print")?;
+    } else {
+        terminal::print(&report.to_string()).context("cannot print")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

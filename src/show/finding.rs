@@ -1,0 +1,373 @@
+//! Findings on why a run does not learn, each with what to change.
+
+use serde::Serialize;
+
+use super::recent::Recent;
+
+/// The weight of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Severity {
+    /// The run cannot learn, or hardly.
+    Severe,
+    /// The run learns less than it could.
+    Warning,
+    /// For information.
+    Note,
+}
+
+/// Something that the metrics tell about the run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Finding {
+    /// Its weight.
+    pub(crate) severity: Severity,
+    /// The metric behind it.
+    pub(crate) metric: &'static str,
+    /// The figure, over the last steps.
+    pub(crate) value: f64,
+    /// The problem, as a sentence.
+    pub(crate) problem: String,
+    /// What to change, as a sentence; empty for a note.
+    pub(crate) advice: &'static str,
+}
+
+/// A rule that judges one metric.
+struct Rule {
+    metric: &'static str,
+    /// Returns the figure that is judged.
+    figure: fn(&Recent<'_>) -> Option<f64>,
+    /// The bound from which the figure is a problem.
+    bound: f64,
+    severity: Severity,
+    /// The problem; `{}` stands for the figure.
+    problem: &'static str,
+    advice: &'static str,
+}
+
+/// The rules, from the cause that stops learning most often.
+const RULES: [Rule; 18] = [
+    Rule {
+        metric: "reward/errors",
+        figure: error_share,
+        bound: 0.01,
+        severity: Severity::Severe,
+        problem: "{%} of the scored responses had an error of the reward.",
+        advice: "Look at the column `reward_error` of the rollouts; raise the time limit of the reward, or mend it.",
+    },
+    Rule {
+        metric: "reward/dropped_groups",
+        figure: |run| Some(run.sum("reward/dropped_groups")),
+        bound: 1.0,
+        severity: Severity::Warning,
+        problem: "{} groups were dropped because of an error of the reward.",
+        advice: "Look at the column `reward_error` of the rollouts.",
+    },
+    Rule {
+        metric: "reward/frac_zero_std",
+        figure: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) >= 0.9),
+        bound: 0.5,
+        severity: Severity::Warning,
+        problem: "In {%} of the groups all responses have the same score, mostly a high one: the prompts are too easy.",
+        advice: "Use harder prompts; `data.curriculum` skips solved ones, and the schedule `dynamic` trains only on groups that differ.",
+    },
+    Rule {
+        metric: "reward/frac_zero_std",
+        figure: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) <= 0.1),
+        bound: 0.5,
+        severity: Severity::Severe,
+        problem: "In {%} of the groups all responses have the same score, mostly a low one: nothing is rewarded.",
+        advice: "Read the responses below: either the reward does not recognize good answers (try it with `rollpacker score`), or the prompts \
+                 are too hard. Raise `rollout.n`, use easier prompts, or fine-tune first.",
+    },
+    Rule {
+        metric: "reward/frac_zero_std",
+        figure: |run| run.mean("reward/frac_zero_std").filter(|_| (0.1..0.9).contains(&score(run))),
+        bound: 0.5,
+        severity: Severity::Warning,
+        problem: "In {%} of the groups all responses have the same score, so that they have no gradient.",
+        advice: "Raise `rollout.n`, or use the schedule `dynamic`, which trains only on groups whose scores differ.",
+    },
+    Rule {
+        metric: "response_length/clip_ratio",
+        figure: |run| run.mean("response_length/clip_ratio"),
+        bound: 0.2,
+        severity: Severity::Warning,
+        problem: "{%} of the trained responses ended at the maximum length.",
+        advice: "Raise `data.max_response_length`; if the responses repeat themselves, look at their text below.",
+    },
+    Rule {
+        metric: "actor/grad_norm",
+        figure: |run| run.max("actor/grad_norm").map(|norm| f64::from(norm == 0.0)),
+        bound: 1.0,
+        severity: Severity::Severe,
+        problem: "The gradient is 0.",
+        advice: "No response has an advantage: see the scores. If they differ, look at `actor.clip_ratio` and `algorithm`.",
+    },
+    Rule {
+        metric: "actor/lr",
+        figure: |run| run.max("actor/lr").map(|rate| f64::from(rate == 0.0)),
+        bound: 1.0,
+        severity: Severity::Severe,
+        problem: "The learning rate is 0.",
+        advice: "Look at `actor.lr` and `actor.lr_warmup_steps`.",
+    },
+    Rule {
+        metric: "actor/grad_norm",
+        figure: |run| Some(run.max("actor/grad_norm")? / run.first_mean("actor/grad_norm")?),
+        bound: 10.0,
+        severity: Severity::Warning,
+        problem: "The largest norm of the gradient is {} times that of the first steps.",
+        advice: "Lower `actor.lr`, or `actor.grad_clip`.",
+    },
+    Rule {
+        metric: "actor/pg_clipfrac",
+        figure: |run| run.mean("actor/pg_clipfrac"),
+        bound: 0.2,
+        severity: Severity::Warning,
+        problem: "{%} of the tokens are clipped: the updates of a step move the policy too far.",
+        advice: "Lower `actor.lr` or `actor.ppo_epochs`, or raise `actor.ppo_mini_batch_size`.",
+    },
+    Rule {
+        metric: "actor/ppo_kl",
+        figure: |run| run.mean("actor/ppo_kl").map(f64::abs),
+        bound: 0.1,
+        severity: Severity::Warning,
+        problem: "The policy moves by {} nats a token within a step.",
+        advice: "Lower `actor.lr` or `actor.ppo_epochs`.",
+    },
+    Rule {
+        metric: "actor/kl_loss",
+        figure: |run| run.mean("actor/kl_loss"),
+        bound: 0.5,
+        severity: Severity::Warning,
+        problem: "The policy is {} nats a token away from the reference.",
+        advice: "Raise `actor.kl_loss_coef`, or lower `actor.lr`.",
+    },
+    Rule {
+        metric: "actor/entropy",
+        figure: |run| entropy_ratio(run).filter(|ratio| *ratio <= 0.1).map(|ratio| 1.0 - ratio),
+        bound: 0.9,
+        severity: Severity::Warning,
+        problem: "The entropy has fallen by {%}: the responses of a prompt become alike.",
+        advice: "Raise `actor.clip_ratio_high` or `actor.entropy_coeff`, or lower `actor.lr`.",
+    },
+    Rule {
+        metric: "actor/entropy",
+        figure: entropy_ratio,
+        bound: 3.0,
+        severity: Severity::Warning,
+        problem: "The entropy is {} times that of the first steps: the policy may become noise.",
+        advice: "Lower `actor.lr` and `actor.entropy_coeff`; look at the responses below.",
+    },
+    Rule {
+        metric: "rollout_corr/k3_kl",
+        figure: |run| run.mean("rollout_corr/k3_kl"),
+        bound: 0.01,
+        severity: Severity::Warning,
+        problem: "The policy that samples differs from the trainer's by {} nats a token.",
+        advice: "Use the same number format in both, check the delivery of weights, or set `algorithm.rollout_correction.rollout_is`.",
+    },
+    Rule {
+        metric: "training/off_policy/token_staleness/mean",
+        figure: |run| run.mean("training/off_policy/token_staleness/mean"),
+        bound: 4.0,
+        severity: Severity::Warning,
+        problem: "The trained tokens are {} updates old on average.",
+        advice: "Lower `algorithm.staleness`, or set `algorithm.rollout_correction.rollout_is`.",
+    },
+    Rule {
+        metric: "bias/mean_ratio",
+        figure: |run| {
+            run.mean("bias/mean_ratio").filter(|ratio| *ratio <= 0.9).map(|ratio| 1.0 - ratio)
+        },
+        bound: 0.1,
+        severity: Severity::Note,
+        problem: "The trained responses are {%} shorter than those of the policy.",
+        advice: "With deferred prompts this is temporary; if it stays, correct it (docs/bias.md).",
+    },
+    Rule {
+        metric: "schedule/rejected_prompts",
+        figure: |run| {
+            Some(run.sum("schedule/rejected_prompts") / run.sum("schedule/launched_prompts"))
+        },
+        bound: 0.5,
+        severity: Severity::Note,
+        problem: "The schedule drops {%} of the launched prompts.",
+        advice: "Most of the rollout is not trained on; `data.curriculum` can skip such prompts before they are sampled.",
+    },
+];
+
+fn score(run: &Recent<'_>) -> f64 {
+    run.mean("critic/score/mean").unwrap_or(0.5)
+}
+
+fn entropy_ratio(run: &Recent<'_>) -> Option<f64> {
+    let first = run.first_mean("actor/entropy").filter(|entropy| *entropy > 0.0)?;
+    Some(run.mean("actor/entropy")? / first)
+}
+
+fn error_share(run: &Recent<'_>) -> Option<f64> {
+    let kinds = ["retryable", "fatal", "timeout"];
+    let errors: f64 = kinds.iter().map(|kind| run.sum(&format!("reward/errors/{kind}"))).sum();
+    let responses = run.sum("rollout/launched_responses");
+    (responses > 0.0).then(|| errors / responses)
+}
+
+impl Rule {
+    fn judge(&self, run: &Recent<'_>) -> Option<Finding> {
+        let value = (self.figure)(run).filter(|value| *value >= self.bound)?;
+        let Self { severity, metric, advice, .. } = *self;
+        let problem = self
+            .problem
+            .replace("{%}", &format!("{:.0} %", value * 100.0))
+            .replace("{}", &format!("{value:.3}"));
+        Some(Finding { severity, metric, value, problem, advice })
+    }
+}
+
+/// Judges the last steps. The trend of the score comes first, then the problems from the severest.
+pub(super) fn findings(run: &Recent<'_>) -> Vec<Finding> {
+    let mut findings: Vec<_> = RULES.iter().filter_map(|rule| rule.judge(run)).collect();
+    findings.sort_by_key(|finding| finding.severity);
+    trend(run).into_iter().chain(findings).collect()
+}
+
+/// Compares the scores of the last with those of the first steps. A change below twice its standard error is none.
+fn trend(run: &Recent<'_>) -> Option<Finding> {
+    let metric = "critic/score/mean";
+    let (rise, error) = run.rise(metric)?;
+    let (severity, problem) = if rise > 2.0 * error && rise > 0.0 {
+        (
+            Severity::Note,
+            format!("The run learns: the score rose by {rise:.3} (standard error {error:.3})."),
+        )
+    } else if rise < -2.0 * error {
+        (Severity::Severe, format!("The score fell by {:.3} (standard error {error:.3}).", -rise))
+    } else {
+        (
+            Severity::Warning,
+            format!("The score did not change clearly: {rise:+.3} (standard error {error:.3})."),
+        )
+    };
+    Some(Finding { severity, metric, value: rise, problem, advice: "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use serde_json::json;
+
+    use super::super::record::{RunRecord, StepMetrics};
+    use super::*;
+
+    fn record(steps: impl IntoIterator<Item = serde_json::Value>) -> RunRecord {
+        let line = |(index, data)| StepMetrics {
+            step: index as u64 + 1,
+            round: "short".to_owned(),
+            data: serde_json::from_value(data).unwrap(),
+        };
+        let lines: Vec<_> = steps.into_iter().enumerate().map(line).collect();
+        let steps = lines.len() as u64;
+        RunRecord { folder: PathBuf::new(), ended: None, steps, settings: BTreeMap::new(), lines }
+    }
+
+    fn found(record: &RunRecord) -> Vec<(&'static str, Severity)> {
+        let found = findings(&Recent::of(record));
+        found.iter().map(|finding| (finding.metric, finding.severity)).collect()
+    }
+
+    #[test]
+    fn every_rule_is_in_the_page() {
+        let page = include_str!("../../docs/show.md");
+        for Rule { metric, bound, .. } in &RULES {
+            let is_row = |line: &&str| {
+                line.starts_with(&format!("| `{metric}` |"))
+                    && line.contains(&format!("| {bound} |"))
+            };
+            assert!(page.lines().any(|line| is_row(&line)), "{metric} from {bound} on");
+        }
+    }
+
+    #[test]
+    fn a_rising_score_is_noted_and_nothing_else() {
+        let steps = (0..40).map(|step| {
+            json!({"critic/score/mean": 0.2 + f64::from(step) / 100.0 + f64::from(step % 2) / 50.0,
+                   "reward/frac_zero_std": 0.3, "actor/grad_norm": 1.0, "actor/lr": 1e-6})
+        });
+        assert_eq!(found(&record(steps)), [("critic/score/mean", Severity::Note)]);
+    }
+
+    #[test]
+    fn equal_scores_are_judged_by_their_height() {
+        for (score, severity) in
+            [(0.0, Severity::Severe), (0.5, Severity::Warning), (1.0, Severity::Warning)]
+        {
+            let steps =
+                (0..4).map(|_| json!({"critic/score/mean": score, "reward/frac_zero_std": 0.75}));
+            let own = found(&record(steps))
+                .into_iter()
+                .find(|(metric, _)| *metric == "reward/frac_zero_std");
+            assert_eq!(own, Some(("reward/frac_zero_std", severity)), "{score}");
+        }
+    }
+
+    #[test]
+    fn each_problem_is_found_alone() {
+        for (data, metric) in [
+            (
+                json!({"reward/errors/timeout": 2.0, "rollout/launched_responses": 64.0}),
+                "reward/errors",
+            ),
+            (json!({"reward/dropped_groups": 1.0}), "reward/dropped_groups"),
+            (json!({"response_length/clip_ratio": 0.25}), "response_length/clip_ratio"),
+            (json!({"actor/grad_norm": 0.0}), "actor/grad_norm"),
+            (json!({"actor/lr": 0.0}), "actor/lr"),
+            (json!({"actor/pg_clipfrac": 0.5}), "actor/pg_clipfrac"),
+            (json!({"actor/ppo_kl": -0.2}), "actor/ppo_kl"),
+            (json!({"actor/kl_loss": 0.6}), "actor/kl_loss"),
+            (json!({"rollout_corr/k3_kl": 0.02}), "rollout_corr/k3_kl"),
+            (
+                json!({"training/off_policy/token_staleness/mean": 5.0}),
+                "training/off_policy/token_staleness/mean",
+            ),
+            (json!({"bias/mean_ratio": 0.5}), "bias/mean_ratio"),
+            (
+                json!({"schedule/rejected_prompts": 6.0, "schedule/launched_prompts": 8.0}),
+                "schedule/rejected_prompts",
+            ),
+        ] {
+            let found: Vec<_> =
+                found(&record([data.clone(), data])).into_iter().map(|(name, _)| name).collect();
+            assert_eq!(found, [metric]);
+        }
+    }
+
+    #[test]
+    fn changes_are_judged_against_the_first_steps() {
+        let run = |last: f64| {
+            record(
+                (0..40)
+                    .map(move |step| json!({"actor/entropy": if step < 20 { 1.0 } else { last }})),
+            )
+        };
+        assert_eq!(found(&run(0.05)), [("actor/entropy", Severity::Warning)]);
+        assert_eq!(found(&run(4.0)), [("actor/entropy", Severity::Warning)]);
+        assert_eq!(found(&run(0.5)), []);
+        let spike =
+            (0..40).map(|step| json!({"actor/grad_norm": if step == 39 { 50.0 } else { 1.0 }}));
+        assert_eq!(found(&record(spike)), [("actor/grad_norm", Severity::Warning)]);
+    }
+
+    #[test]
+    fn a_falling_score_is_severe() {
+        let steps = (0..40).map(|step| json!({"critic/score/mean": 1.0 - f64::from(step) / 100.0}));
+        assert_eq!(found(&record(steps)), [("critic/score/mean", Severity::Severe)]);
+    }
+
+    #[test]
+    fn a_run_without_steps_has_no_findings() {
+        assert_eq!(found(&record([])), []);
+    }
+}

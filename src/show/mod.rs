@@ -1,0 +1,57 @@
+//! What a run folder tells about its run: curves, findings on why it does not learn, and responses.
+//!
+//! Only files are read, so a run that is being written, that was killed or that ended can be shown alike.
+
+mod curve;
+mod finding;
+mod recent;
+mod record;
+mod response;
+mod text;
+
+use serde::Serialize;
+
+pub(crate) use self::curve::Curve;
+pub(crate) use self::finding::{Finding, Severity};
+pub(crate) use self::record::{RunRecord, ShowError};
+pub(crate) use self::response::{ResponsePick, ShownResponse};
+
+use self::recent::Recent;
+
+/// The report of a run. Its [`Display`](std::fmt::Display) is the text for a terminal of 80 columns.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunReport {
+    /// The settings and the end of the run.
+    #[serde(flatten)]
+    pub(crate) record: RunRecord,
+    /// The metrics that tell most, over the steps.
+    pub(crate) curves: Vec<Curve>,
+    /// The findings over the last steps; the severest first.
+    pub(crate) findings: Vec<Finding>,
+    /// The step of `responses`.
+    pub(crate) response_step: Option<u64>,
+    /// Responses of one step.
+    pub(crate) responses: Vec<ShownResponse>,
+}
+
+impl RunReport {
+    /// Reads the run folder, and the responses that `pick` selects.
+    ///
+    /// # Errors
+    /// If the folder is not that of a run, a file cannot be read, or the step or prompt of `pick` is not there.
+    pub(crate) fn read(folder: &std::path::Path, pick: &ResponsePick) -> Result<Self, ShowError> {
+        let record = RunRecord::read(folder)?;
+        let step = response::step_of(folder, pick)?;
+        let responses = match step {
+            Some(step) => response::read(folder, step, pick)?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            curves: curve::curves(&record),
+            findings: finding::findings(&Recent::of(&record)),
+            response_step: step,
+            responses,
+            record,
+        })
+    }
+}

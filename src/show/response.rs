@@ -1,0 +1,294 @@
+//! Responses of a step, from the rollouts of a run folder.
+
+use std::cmp::Ordering;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use arrow::array::{Array, AsArray, RecordBatch, RecordBatchReader};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rollpacker_dataflow::schema::column;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::record::ShowError;
+
+/// The selection of responses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponsePick {
+    /// The step, from 1; by default the last one with rollouts.
+    pub(crate) step: Option<u64>,
+    /// All responses of this prompt, in the order of their samples, instead of best, worst and random ones.
+    pub(crate) prompt: Option<u64>,
+    /// The number of best, of worst and of random responses.
+    pub(crate) count: usize,
+}
+
+/// A response with its reward.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct ShownResponse {
+    /// The reason of the choice: `best`, `worst`, `random` or `prompt`.
+    pub(crate) pick: &'static str,
+    /// The number of the prompt in the run.
+    pub(crate) prompt_id: u64,
+    /// The number of the response in its group.
+    pub(crate) sample: u32,
+    /// The data source of the prompt.
+    pub(crate) data_source: Option<String>,
+    /// The messages of the prompt, each with its role.
+    pub(crate) prompt: Option<String>,
+    /// The reference answer.
+    pub(crate) ground_truth: Option<String>,
+    /// The text of the response.
+    pub(crate) text: String,
+    /// The number of tokens.
+    pub(crate) tokens: u32,
+    /// The reason of its end.
+    pub(crate) finish_reason: String,
+    /// The score; `None` for a response that was not trained on.
+    pub(crate) score: Option<f64>,
+    /// The advantage, the mean over the tokens.
+    pub(crate) advantage: Option<f64>,
+    /// The components of the score, as JSON.
+    pub(crate) components: Option<String>,
+    /// The labels of the reward, as JSON.
+    pub(crate) labels: Option<String>,
+    /// The error of the reward.
+    pub(crate) reward_error: Option<String>,
+}
+
+const COLUMNS: [&str; 15] = [
+    column::PROMPT_ID,
+    column::SAMPLE,
+    column::DATA_SOURCE,
+    column::MESSAGES,
+    column::GROUND_TRUTH,
+    column::RESPONSE_TEXT,
+    column::RESPONSE_LENGTH,
+    column::FINISH_REASON,
+    column::SCORE,
+    column::ADVANTAGES,
+    column::COMPONENTS,
+    column::LABELS,
+    column::REWARD_ERROR,
+    "admitted",
+    column::STEP,
+];
+
+fn path(folder: &Path, step: u64) -> PathBuf {
+    folder.join("rollouts").join(format!("step_{step:05}.parquet"))
+}
+
+/// Returns the step whose responses are shown; `None` if the run wrote no rollouts and none are asked for.
+pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>, ShowError> {
+    let steps = steps(folder);
+    let asked = pick.step.or_else(|| steps.last().copied());
+    match asked {
+        Some(step) if steps.binary_search(&step).is_ok() => Ok(Some(step)),
+        None if pick.prompt.is_none() => Ok(None),
+        _ => Err(ShowError::NoResponses(none_of(folder, pick.step, &steps))),
+    }
+}
+
+fn none_of(folder: &Path, step: Option<u64>, steps: &[u64]) -> String {
+    let option = if step.is_some() { "--step" } else { "--prompt" };
+    let asked = step.map_or_else(String::new, |step| format!(" of step {step}"));
+    let found = match (steps.first(), steps.last()) {
+        (Some(first), Some(last)) => format!("found steps from {first} to {last}"),
+        _ => "found none; `trainer.write_rollouts` writes them".to_owned(),
+    };
+    let folder = folder.join("rollouts");
+    format!("option `{option}`: expected rollouts{asked} in {}, {found}", folder.display())
+}
+
+/// Returns the steps that have rollouts, in order.
+fn steps(folder: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(folder.join("rollouts")).into_iter().flatten().flatten();
+    let mut steps: Vec<u64> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_prefix("step_")?.strip_suffix(".parquet")?.parse().ok()
+        })
+        .collect();
+    steps.sort_unstable();
+    steps
+}
+
+/// Reads the selected responses of a step.
+pub(super) fn read(
+    folder: &Path,
+    step: u64,
+    pick: &ResponsePick,
+) -> Result<Vec<ShownResponse>, ShowError> {
+    let path = path(folder, step);
+    let rows = rows(&path)?;
+    let all = (0..rows.num_rows()).map(|row| response(&rows, row));
+    let all = all.collect::<Option<Vec<_>>>();
+    let all = all.ok_or_else(|| {
+        ShowError::file(&path)(&format!("expected the columns {}", COLUMNS.join(", ")))
+    })?;
+    let Some(prompt) = pick.prompt else { return Ok(picked(all, step, pick.count)) };
+    let mut own: Vec<_> = all.into_iter().filter(|one| one.prompt_id == prompt).collect();
+    own.sort_by_key(|one| one.sample);
+    if own.is_empty() {
+        let text = format!(
+            "option `--prompt`: expected a prompt with responses in {}, found {prompt}",
+            path.display()
+        );
+        return Err(ShowError::NoResponses(text));
+    }
+    Ok(own)
+}
+
+fn rows(path: &Path) -> Result<RecordBatch, ShowError> {
+    let failed = ShowError::file(path);
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| failed(&error))?;
+    let mask = ProjectionMask::columns(builder.parquet_schema(), COLUMNS);
+    let reader = builder.with_projection(mask).build().map_err(|error| failed(&error))?;
+    let schema = reader.schema();
+    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
+    concat_batches(&schema, &batches).map_err(|error| failed(&error))
+}
+
+/// Reads a row; `None` if a column is missing or of another type.
+fn response(rows: &RecordBatch, row: usize) -> Option<ShownResponse> {
+    let text = |name: &str| {
+        let texts = rows.column_by_name(name)?.as_string_opt::<i32>()?;
+        Some(texts.is_valid(row).then(|| texts.value(row).to_owned()))
+    };
+    let scores = rows.column_by_name(column::SCORE)?.as_primitive_opt::<Float64Type>()?;
+    let advantages = rows.column_by_name(column::ADVANTAGES)?.as_list_opt::<i32>()?;
+    let number = |name: &str| {
+        let numbers = rows.column_by_name(name)?.as_primitive_opt::<UInt32Type>()?;
+        Some(numbers.value(row))
+    };
+    let prompts = rows.column_by_name(column::PROMPT_ID)?.as_primitive_opt::<UInt64Type>()?;
+    let advantage = advantages.is_valid(row).then(|| advantages.value(row)).and_then(|own| {
+        let own = own.as_primitive_opt::<Float32Type>()?.values().clone();
+        let sum: f64 = own.iter().copied().map(f64::from).sum();
+        (!own.is_empty()).then(|| sum / own.len() as f64)
+    });
+    let empty = |json: Option<String>| json.filter(|json| json != "{}" && !json.is_empty());
+    Some(ShownResponse {
+        pick: "prompt",
+        prompt_id: prompts.value(row),
+        sample: number(column::SAMPLE)?,
+        data_source: text(column::DATA_SOURCE)?,
+        prompt: text(column::MESSAGES)?.map(|messages| dialogue(&messages)),
+        ground_truth: text(column::GROUND_TRUTH)?,
+        text: text(column::RESPONSE_TEXT)?.unwrap_or_default(),
+        tokens: number(column::RESPONSE_LENGTH)?,
+        finish_reason: text(column::FINISH_REASON)?.unwrap_or_default(),
+        score: scores.is_valid(row).then(|| scores.value(row)),
+        advantage,
+        components: empty(text(column::COMPONENTS)?),
+        labels: empty(text(column::LABELS)?),
+        reward_error: text(column::REWARD_ERROR)?,
+    })
+}
+
+/// Formats messages as `role: content` lines; text that is no list of messages stays as it is.
+fn dialogue(messages: &str) -> String {
+    let Ok(Value::Array(list)) = serde_json::from_str(messages) else {
+        return messages.to_owned();
+    };
+    let line = |message: &Value| {
+        let content = match &message["content"] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        format!("{}: {content}", message["role"].as_str().unwrap_or("?"))
+    };
+    list.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the best, the worst and random responses among those with a score. No response occurs twice.
+fn picked(all: Vec<ShownResponse>, step: u64, count: usize) -> Vec<ShownResponse> {
+    let mut scored: Vec<_> = all.into_iter().filter(|one| one.score.is_some()).collect();
+    let order = |one: &ShownResponse, other: &ShownResponse| {
+        let score = |own: &ShownResponse| own.score.unwrap_or(f64::NEG_INFINITY);
+        let id = (one.prompt_id, one.sample).cmp(&(other.prompt_id, other.sample));
+        score(other).total_cmp(&score(one)).then(id)
+    };
+    scored.sort_by(order);
+    let count = count.min(scored.len().div_ceil(3));
+    let take = |from: &mut Vec<ShownResponse>, at: usize, pick: &'static str| {
+        (at < from.len()).then(|| ShownResponse { pick, ..from.remove(at) })
+    };
+    let mut picked = Vec::new();
+    picked.extend((0..count).filter_map(|_| take(&mut scored, 0, "best")));
+    let worst: Vec<_> = (0..count)
+        .filter_map(|_| {
+            let last = scored.len().checked_sub(1)?;
+            take(&mut scored, last, "worst")
+        })
+        .collect();
+    picked.extend(worst);
+    // The same responses of a step at each call: the order is that of a hash of step and id.
+    scored.sort_by(|one, other| mixed(step, one).cmp(&mixed(step, other)).then(Ordering::Equal));
+    picked.extend((0..count).filter_map(|_| take(&mut scored, 0, "random")));
+    picked
+}
+
+/// Mixes the bits of step and id (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 16).
+fn mixed(step: u64, response: &ShownResponse) -> u64 {
+    let id = step << 48 ^ response.prompt_id << 16 ^ u64::from(response.sample);
+    let bits = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scored(sample: u32, score: f64) -> ShownResponse {
+        ShownResponse {
+            pick: "prompt",
+            prompt_id: 0,
+            sample,
+            data_source: None,
+            prompt: None,
+            ground_truth: None,
+            text: String::new(),
+            tokens: 0,
+            finish_reason: "stop".to_owned(),
+            score: Some(score),
+            advantage: None,
+            components: None,
+            labels: None,
+            reward_error: None,
+        }
+    }
+
+    #[test]
+    fn best_and_worst_come_first_and_none_twice() {
+        let all: Vec<_> = (0..9).map(|sample| scored(sample, f64::from(sample))).collect();
+        let picked = picked(all, 1, 3);
+        let of = |pick: &str| {
+            let own = picked.iter().filter(|one| one.pick == pick);
+            own.map(|one| one.sample).collect::<Vec<_>>()
+        };
+        assert_eq!((of("best"), of("worst")), (vec![8, 7, 6], vec![0, 1, 2]));
+        let mut random = of("random");
+        random.sort_unstable();
+        assert_eq!(random, [3, 4, 5]);
+    }
+
+    #[test]
+    fn few_responses_are_shared() {
+        assert_eq!(picked(vec![scored(0, 1.0)], 1, 3).len(), 1);
+        assert_eq!(picked(vec![ShownResponse { score: None, ..scored(0, 1.0) }], 1, 3), []);
+    }
+
+    #[test]
+    fn messages_become_a_dialogue() {
+        let messages = r#"[{"role":"system","content":"s"},{"role":"user","content":"u"}]"#;
+        assert_eq!(dialogue(messages), "system: s\nuser: u");
+        assert_eq!(dialogue("plain"), "plain");
+    }
+}

@@ -1,0 +1,72 @@
+//! Tests of `rollpacker show` on the folder of a real run.
+#![cfg(all(feature = "torch", feature = "cli"))]
+
+mod workplace;
+
+use std::fs;
+
+use serde_json::Value;
+use workplace::{RECIPE, Workplace};
+
+fn shown(place: &Workplace, args: &[&str]) -> Value {
+    let end = place.run(&[&["show", "run", "--json"][..], args].concat());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    serde_json::from_str(&end.out).expect("JSON")
+}
+
+#[test]
+fn a_run_is_shown_while_it_is_written_and_after() {
+    let place = Workplace::new(RECIPE);
+    place.trained(&[]);
+    let report = shown(&place, &["--responses", "2"]);
+    assert_eq!((&report["ended"], &report["steps"]), (&"finished".into(), &4.into()));
+    assert_eq!(report["settings"]["schedule.name"], "tail_batching");
+    let curves = report["curves"].as_array().expect("curves");
+    let score = curves.iter().find(|curve| curve["metric"] == "critic/score/mean");
+    assert_eq!(score.expect("a score")["sparkline"].as_str().expect("text").chars().count(), 4);
+    // The model is random, so that no response is right and no group has a gradient.
+    let findings = report["findings"].as_array().expect("findings");
+    let equal = findings.iter().find(|finding| finding["metric"] == "reward/frac_zero_std");
+    assert_eq!(equal.expect("found")["severity"], "severe");
+    let picks = report["responses"].as_array().expect("responses");
+    let picks: Vec<_> = picks.iter().map(|one| one["pick"].as_str().expect("text")).collect();
+    assert_eq!(picks, ["best", "best", "worst", "worst", "random", "random"]);
+    let text = place.ok(&["show", "run"]);
+    for part in
+        ["run: finished, 4 steps", "critic/score/mean", "responses of step 4", "best: prompt"]
+    {
+        assert!(text.contains(part), "{part} is expected in: {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+
+    // A killed run has no summary, and its last line may be incomplete.
+    fs::remove_file(place.path("run/summary.json")).expect("removed");
+    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("read");
+    place.write("run/metrics.jsonl", &metrics[..metrics.len() - 10]);
+    let report = shown(&place, &[]);
+    assert_eq!((&report["ended"], &report["steps"]), (&Value::Null, &3.into()));
+}
+
+#[test]
+fn a_group_is_shown_side_by_side() {
+    let place = Workplace::new(RECIPE);
+    place.trained(&["trainer.total_training_steps=1"]);
+    let prompt = shown(&place, &[])["responses"][0]["prompt_id"].clone();
+    let report = shown(&place, &["--prompt", &prompt.to_string(), "--step", "1"]);
+    let group = report["responses"].as_array().expect("responses");
+    assert!(group.len() >= 4, "{group:?}");
+    assert!(group.iter().all(|one| one["prompt_id"] == prompt));
+    assert!(group.iter().is_sorted_by_key(|one| one["sample"].as_u64()));
+    assert!(group[0]["prompt"].as_str().expect("text").contains("user: "));
+    assert!(place.refused(&["show", "run", "--prompt", "999999"]).contains("--prompt"));
+    assert!(place.refused(&["show", "run", "--step", "7"]).contains("--step"));
+}
+
+#[test]
+fn what_is_no_run_is_refused() {
+    let place = Workplace::new(RECIPE);
+    assert!(place.refused(&["show", "data"]).contains("metrics.jsonl"));
+    assert!(place.refused(&["show", "absent"]).contains("it is no folder"));
+    place.write("data/metrics.jsonl", "{\"step\": 1, \"data\": {}}\nbroken\n");
+    assert!(place.refused(&["show", "data"]).contains("line 2"));
+}
