@@ -272,6 +272,62 @@ fn demonstrations_of_the_built_in_task_are_right() {
     assert!(lines.iter().zip(0..).all(|(line, index)| line["index"] == index));
 }
 
+/// A reward file in the form that verl loads with `custom_reward_function.path`.
+const VERL: &str = r#"
+import re
+
+def extract_solution(solution_str):
+    found = re.findall(r'#### (-?[0-9.,]+)', solution_str)
+    return found[-1].replace(",", "") if found else None
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    print(f"scoring {data_source}")
+    answer = extract_solution(solution_str)
+    if extra_info.get("broken"):
+        raise ValueError("a broken row")
+    return {"score": float(answer == ground_truth), "acc": answer == ground_truth, "pred": answer}
+"#;
+
+#[test]
+fn a_reward_file_of_verl_scores_unchanged() {
+    if !Command::new("python3").arg("--version").output().is_ok_and(|found| found.status.success())
+    {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let place = Place::new();
+    fs::write(place.path().join("reward.py"), VERL).expect("written");
+    let row = |response: &str, broken: bool| {
+        json!({"data_source": "openai/gsm8k", "response": response, "reward_model": {"ground_truth": "1234"},
+               "extra_info": {"broken": broken}})
+    };
+    place.write(
+        "rows.jsonl",
+        &[row("so\n#### 1,234", false), row("#### 7", true), row("no idea", false)],
+    );
+    let args = ["--reward", "python", "--input", "rows.jsonl", "--option", "file=reward.py"];
+    let two = [&args[..], &["--option", "processes=2"]].concat();
+    let (summary, lines) = place.scored(1, &two);
+    let column = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
+    assert_eq!(json!(column("score")), json!([1.0, null, 0.0]));
+    assert_eq!(
+        (&lines[0]["labels"], &lines[0]["components"]),
+        (&json!({"pred": "1234"}), &json!({"acc": 1.0}))
+    );
+    let error = lines[1]["error"].as_str().expect("an error");
+    let expected =
+        "reward `python`: failed: `compute_score` raised ValueError: a broken row\nTraceback";
+    assert!(error.starts_with(expected) && error.contains("reward.py\", line 12"), "{error}");
+    assert_eq!(summary["errors"], json!({"fatal": 1}));
+
+    let error = place.refused(&[&args[..], &["--option", "function=score"]].concat());
+    let expected = "reward.options.python`: cannot load `reward.py`: it has no function `score`: its functions are `extract_solution`, \
+                    `compute_score`";
+    assert!(error.contains(expected), "{error}");
+    let error = place.refused(&["--reward", "python", "--input", "rows.jsonl"]);
+    assert!(error.contains("missing field `file`"), "{error}");
+}
+
 /// Scores knights-and-knaves puzzles of an external dataset: the solution is right, and wrong with the role of any one person changed.
 #[test]
 fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {

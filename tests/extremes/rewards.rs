@@ -31,6 +31,7 @@ fn all() -> Vec<Tried> {
         let (needs, more): (&[&str], Vec<String>) = match name {
             "http" => (&["url=\"http://localhost:1\"", "form=batch"], vec![]),
             "process" => (&["command=[\"true\"]"], vec![]),
+            "python" => (&["file=reward.py"], vec![]),
             "judge" => (&JUDGE, owned(fields::<Judgement>())),
             "regex" => (&["pattern=\"1\""], vec![]),
             "soft_overlong" => (&["max_length=64", "cache=16"], vec![]),
@@ -67,6 +68,7 @@ fn every_numeric_option_ends_well_or_is_named() {
         r#""ground_truth": "assert f(1) == 1", "response_length": 9, "response_ids": [1, 2, 1]}"#
     );
     place.write("rows.jsonl", &format!("{row}\n"));
+    place.write("reward.py", "def compute_score(solution_str, **_):\n    return 1.0\n");
     let (mut cases, mut numeric) = (Vec::new(), 0);
     for tried in all() {
         for option in &tried.options {
@@ -100,8 +102,11 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
     let Tried { name, needs, .. } = tried;
     let key = format!("reward.options.{name}.{option}");
     let model = place.path("model").display().to_string();
+    let file = place.path("reward.py").display().to_string();
     let made = |value: &str| {
-        let absolute = |need: &&str| need.replace("=model", &format!("={model}"));
+        let absolute = |need: &&str| {
+            need.replace("=model", &format!("={model}")).replace("=reward.py", &format!("={file}"))
+        };
         let needs = needs.iter().map(absolute);
         let needs = needs.map(|need| format!("reward.options.{name}.{need}"));
         let own = [format!("reward.routes={{\"*\" = \"{name}\"}}"), format!("{key}={value}")];

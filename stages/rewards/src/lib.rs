@@ -1,8 +1,8 @@
 //! The built-in rewards, and the registry that makes rewards by the names that recipes use.
 //!
 //! The traits and value types are in [`rollpacker_stages::reward`]. A reward can be a rule, a server (`HttpReward`), a program
-//! ([`ProcessReward`]), tests that code must pass (`Code`) or a language model ([`judge`]). [`Guard`] adds limits, retries and a cache to
-//! any of them.
+//! ([`ProcessReward`]), a function of a Python file ([`PythonReward`]), tests that code must pass (`Code`) or a language model ([`judge`]).
+//! [`Guard`] adds limits, retries and a cache to any of them.
 //!
 //! Both features are on by default. `http` has the rewards that servers compute and brings an HTTP client with TLS; `code` has the reward
 //! `code` and its sandbox. Without a feature its rewards keep their names, and making one is an error that names the feature.
@@ -20,6 +20,7 @@ mod guard;
 mod http;
 pub mod judge;
 mod process;
+mod python;
 mod registry;
 mod rule;
 #[cfg(all(test, feature = "http"))]
@@ -41,6 +42,7 @@ pub use guard::{Backoff, Cached, Guard, Retry, Timeout};
 #[cfg(feature = "http")]
 pub use http::{HttpForm, HttpOptions, HttpReward};
 pub use process::{ProcessOptions, ProcessReward};
+pub use python::{PythonOptions, PythonReward, PythonSignature};
 pub use registry::{Made, Registry};
 pub use rollpacker_math as math;
 pub use rule::{

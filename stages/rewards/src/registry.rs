@@ -14,6 +14,7 @@ use super::Code;
 use super::http::HttpReward;
 use super::judge::{Chats, Judge};
 use super::process::ProcessReward;
+use super::python::PythonReward;
 use super::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::{
     Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
@@ -87,6 +88,7 @@ impl Registry {
             .with("search_r1_subem", |_: NoOptions| Ok(SearchR1 { substring: true }))
             .with("judge", move |options| Judge::made_with(&chats, options))
             .with("process", ProcessReward::new)
+            .with("python", PythonReward::new)
             .with_code()
             .with_http()
     }

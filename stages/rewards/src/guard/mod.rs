@@ -124,7 +124,8 @@ impl Guard {
     }
 }
 
-fn duration(key: &str, seconds: f64) -> Result<Duration, CatalogError> {
+/// Checks that an option is a time in seconds.
+pub(crate) fn duration(key: &str, seconds: f64) -> Result<Duration, CatalogError> {
     within(key, seconds, SECONDS.0, SECONDS.1).map(Duration::from_secs_f64)
 }
 

@@ -1,19 +1,14 @@
 //! Rewards that a program computes.
 
+mod pool;
 mod worker;
-
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rollpacker_stages::catalog::CatalogError;
 use serde::Deserialize;
-use serde_json::Value;
-use tokio::sync::Semaphore;
 
 use super::field::{Field, Fields, fields, object};
 use super::{Context, Reward, RewardError, Sample, Score, answer};
-use worker::Worker;
+pub(crate) use pool::Pool;
 
 /// A reward that a program computes. Its processes stay alive from sample to sample.
 ///
@@ -24,11 +19,8 @@ use worker::Worker;
 /// Each process scores one sample at a time. If its call is dropped or it breaks the protocol, it is killed together with all processes of
 /// its group. A process that was killed or has ended is replaced by the next call.
 pub struct ProcessReward {
-    command: Vec<String>,
+    pool: Pool,
     fields: Fields,
-    turns: Semaphore,
-    idle: Mutex<Vec<Worker>>,
-    calls: AtomicU64,
 }
 
 /// Options of a [`ProcessReward`].
@@ -46,9 +38,6 @@ pub struct ProcessOptions {
     pub fields: Fields,
 }
 
-/// The maximum of `processes`.
-const MOST_PROCESSES: usize = 4096;
-
 fn processes() -> usize {
     1
 }
@@ -63,10 +52,6 @@ fn all() -> Fields {
     ])
 }
 
-/// The timeout of every call, so that a program that never answers cannot block a run forever. [`Timeout`](super::Timeout) sets shorter
-/// limits.
-const LONGEST_CALL: Duration = Duration::from_secs(600);
-
 impl ProcessReward {
     /// Creates a reward for a program, which the first call starts.
     ///
@@ -77,13 +62,7 @@ impl ProcessReward {
         if options.command.is_empty() {
             return bound("command", "a program", "an empty list");
         }
-        if options.processes == 0 {
-            return bound("processes", "a number above 0", "0");
-        }
-        if options.processes > MOST_PROCESSES {
-            let expected = format!("at most {MOST_PROCESSES}");
-            return Err(CatalogError::bound("processes", &expected, options.processes));
-        }
+        let pool = Pool::new(options.command, options.processes)?;
         if options.fields.contains_key("id") {
             return bound(
                 "fields",
@@ -91,46 +70,13 @@ impl ProcessReward {
                 "one",
             );
         }
-        Ok(Self {
-            command: options.command,
-            fields: options.fields,
-            turns: Semaphore::new(options.processes),
-            idle: Mutex::default(),
-            calls: AtomicU64::new(0),
-        })
-    }
-
-    /// Sends a request to an idle or new process and returns its answer. The process becomes idle again only if it answered; otherwise it
-    /// is dropped, and thereby killed.
-    async fn ask(&self, id: u64, line: &str) -> Result<Value, RewardError> {
-        let mut worker = self.waiting().map_or_else(|| Worker::start(&self.command), Ok)?;
-        let asked = tokio::time::timeout(LONGEST_CALL, worker.ask(id, line)).await;
-        let late = || RewardError::timeout(format_args!("took longer than {LONGEST_CALL:?}"));
-        let answer = asked.map_err(|_| late())??;
-        self.idle().push(worker);
-        Ok(answer)
-    }
-
-    /// Takes an idle process, and drops those that have ended meanwhile.
-    fn waiting(&self) -> Option<Worker> {
-        let mut idle = self.idle();
-        std::iter::from_fn(|| idle.pop()).find(|worker| !worker.has_ended())
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Worker>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { pool, fields: options.fields })
     }
 }
 
 impl Reward for ProcessReward {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        let mut request = object(&self.fields, sample)?;
-        let _turn = self.turns.acquire().await.expect("invariant: the semaphore is never closed");
-        let id = self.calls.fetch_add(1, Ordering::Relaxed);
-        request.insert("id".to_owned(), id.into());
-        let line = format!("{}\n", Value::Object(request));
-        let mut answer = self.ask(id, &line).await?;
-        answer.as_object_mut().map(|answer| answer.remove("id"));
+        let answer = self.pool.ask(object(&self.fields, sample)?).await?;
         answer::score(&answer, None)
     }
 }

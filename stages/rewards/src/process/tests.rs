@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::time::Duration;
 
 use rollpacker_stages::reward::{ErrorKind, SharedReward};
 use tokio::io::AsyncReadExt;
@@ -82,7 +83,7 @@ async fn a_process_that_ends_is_told_of_and_replaced() {
 async fn a_process_that_ended_between_two_calls_is_replaced() {
     let reward = shell(r#"echo "{\"id\": $id, \"score\": $$}"; exit"#);
     let first = score(&reward, "x").await.expect("answers");
-    while !reward.idle()[0].has_ended() {
+    while !reward.pool.idle()[0].has_ended() {
         tokio::task::yield_now().await;
     }
     assert_ne!(score(&reward, "x").await.expect("answers"), first);

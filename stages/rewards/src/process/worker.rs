@@ -42,9 +42,9 @@ const GRACE: Duration = Duration::from_secs(1);
 impl Worker {
     /// Starts a process in a process group of its own.
     pub(super) fn start(command: &[String]) -> Result<Self, RewardError> {
-        let failed = |error: io::Error| {
-            RewardError::fatal(format_args!("cannot start `{}`: {error}", command.join(" ")))
-        };
+        let name = command.first().map_or("", String::as_str);
+        let failed =
+            |error: io::Error| RewardError::fatal(format_args!("cannot start `{name}`: {error}"));
         let (program, arguments) = command.split_first().ok_or_else(|| failed(none()))?;
         let mut child = Command::new(program)
             .args(arguments)
@@ -127,6 +127,13 @@ impl Worker {
             self.child.wait().await.as_ref().map_or_else(ToString::to_string, ToString::to_string);
         let error = error.map(|error| format!(" ({error})")).unwrap_or_default();
         self.wrong(format_args!("the process ended before it answered{error}: {status}"))
+    }
+
+    /// Kills the process with its group, and waits for its end.
+    pub(super) async fn end(mut self) {
+        self.kill();
+        // An error means that the process is reaped already.
+        let _ = self.child.wait().await;
     }
 
     fn broke(&self, found: std::fmt::Arguments<'_>) -> RewardError {

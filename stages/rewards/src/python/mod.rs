@@ -1,0 +1,205 @@
+//! Rewards that a function of a Python file computes.
+
+use std::path::{Path, PathBuf};
+
+use rollpacker_stages::catalog::{CatalogError, Options};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::field::{Field, Fields, fields, object};
+use super::guard::duration;
+use super::process::Pool;
+use super::{Context, Reward, RewardError, Sample, Score, answer};
+
+/// A reward that a function of a Python file computes, such as one written for verl or TRL. The file stays as it is.
+///
+/// The processes of the interpreter load the file once and stay alive from sample to sample. Each scores one sample at a time. A process
+/// that dies, or whose call exceeds the time limit or is dropped, costs its own sample only: it is killed with its group and replaced by
+/// the next call.
+///
+/// The function may print: its standard output is standard error, and errors of a process that died quote the end of it. An exception is
+/// a fatal error with the end of its traceback; broken connections and timeouts (`ConnectionError`, `TimeoutError`) are retryable.
+pub struct PythonReward {
+    pool: Pool,
+    fields: Fields,
+    json_ground_truth: bool,
+}
+
+/// The form in which a function takes samples and returns scores. Both forms may be coroutine functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PythonSignature {
+    /// verl's: `compute_score(data_source, solution_str, ground_truth, extra_info)` returns a number, or a dict with the number `score`.
+    /// Further numbers of the dict become components, and other values labels.
+    Verl,
+    /// TRL's: `reward(prompts, completions, completion_ids, **columns)` takes lists and returns a list of numbers. The lists have one entry,
+    /// because responses are scored as they end. None and NaN mean that the reward is not applicable. The fields of `extra_info`, the data
+    /// source and the ground truth are columns. `log_metric` adds a component and `log_extra` a label.
+    Trl,
+}
+
+/// Options of a [`PythonReward`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PythonOptions {
+    /// The Python file with the function. Relative paths start from the working directory. (verl: `custom_reward_function.path`)
+    pub file: PathBuf,
+    /// The name of the function; `compute_score` by default. (verl: `custom_reward_function.name`)
+    #[serde(default)]
+    pub function: Option<String>,
+    /// The Python interpreter, version 3.8 or later; `python3` by default.
+    #[serde(default = "interpreter")]
+    pub interpreter: String,
+    /// Maximum number of concurrent processes, from 1 to 4096; 1 by default. They are started on demand.
+    #[serde(default = "processes")]
+    pub processes: usize,
+    /// Maximum time of a call of the function in seconds, from 1e-6 to 86400; 600 by default. Loading the file and waiting for a process do
+    /// not count.
+    #[serde(default)]
+    pub timeout_s: Option<f64>,
+    /// The form of the function; by default, it is recognized by the names of the function's parameters.
+    #[serde(default)]
+    pub signature: Option<PythonSignature>,
+    /// Passes prompts and completions as lists of messages, as TRL does for conversational datasets; `true` by default. With `false`, they
+    /// are texts. Only for [`PythonSignature::Trl`].
+    #[serde(default)]
+    pub conversational: Option<bool>,
+    /// Parses ground truths as JSON, so that a function gets the lists and dicts of a column of such values; `false` by default: ground
+    /// truths are texts.
+    #[serde(default)]
+    pub json_ground_truth: bool,
+    /// Further arguments of the function by name; none by default. (verl: `custom_reward_function.reward_kwargs`)
+    #[serde(default)]
+    pub kwargs: Options,
+}
+
+fn interpreter() -> String {
+    "python3".to_owned()
+}
+
+fn processes() -> usize {
+    1
+}
+
+/// The program of each process.
+const RUNNER: &str = concat!(include_str!("results.py"), include_str!("runner.py"));
+
+/// The command that starts [`RUNNER`], which the first request contains, so that lists of processes stay readable.
+const START: &str = r#"import json, sys
+setup = json.loads(sys.stdin.buffer.readline())
+exec(compile(setup["runner"], "<rollpacker>", "exec"))"#;
+
+/// The description of a loaded function.
+#[derive(Deserialize)]
+struct Loaded {
+    signature: PythonSignature,
+}
+
+impl PythonReward {
+    /// Loads the file in a process, to check it. Blocks its thread meanwhile.
+    ///
+    /// # Errors
+    /// If an option is out of range, the file cannot be loaded, or the function is missing or takes other arguments.
+    pub fn new(options: PythonOptions) -> Result<Self, CatalogError> {
+        let file = options.file.display();
+        check_file(&options.file)?;
+        let command = vec![options.interpreter.clone(), "-c".to_owned(), START.to_owned()];
+        let pool = Pool::new(command, options.processes)?
+            .with_setup(&format!("`{file}`"), setup(&options));
+        let pool = match options.timeout_s {
+            Some(seconds) => pool.with_limit(duration("timeout_s", seconds)?),
+            None => pool,
+        };
+        let Loaded { signature } = loaded(&pool, &options.file)?;
+        if signature == PythonSignature::Verl && options.conversational.is_some() {
+            let expected = "no value with verl's signature, whose responses are texts";
+            return Err(CatalogError::bound("conversational", expected, "one"));
+        }
+        Ok(Self {
+            pool,
+            fields: signature.fields(options.conversational.unwrap_or(true)),
+            json_ground_truth: options.json_ground_truth,
+        })
+    }
+
+    fn request(&self, sample: &Sample) -> Result<Options, RewardError> {
+        let mut request = object(&self.fields, sample)?;
+        if let Some(truth) = sample.ground_truth.as_deref().filter(|_| self.json_ground_truth) {
+            let truth = serde_json::from_str(truth).map_err(|error| {
+                RewardError::fatal(format_args!(
+                    "field `ground_truth`: expected JSON because of `json_ground_truth`, found {error}"
+                ))
+            })?;
+            request.insert("ground_truth".to_owned(), truth);
+        }
+        Ok(request)
+    }
+}
+
+impl PythonSignature {
+    /// Returns the fields of a request by the names that the runner expects.
+    fn fields(self, is_conversational: bool) -> Fields {
+        let prompt = if is_conversational { Field::Messages } else { Field::Prompt };
+        let mut all = fields([
+            ("data_source", Field::DataSource),
+            ("ground_truth", Field::GroundTruth),
+            ("extra_info", Field::ExtraInfo),
+        ]);
+        all.extend(match self {
+            Self::Verl => fields([("solution_str", Field::Response)]),
+            Self::Trl => fields([
+                ("prompt", prompt),
+                ("response", Field::Response),
+                ("response_ids", Field::ResponseIds),
+            ]),
+        });
+        all
+    }
+}
+
+impl Reward for PythonReward {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        let answer = self.pool.ask(self.request(sample)?).await?;
+        answer::score(&answer, None)
+    }
+}
+
+/// Returns the first request of every process.
+fn setup(options: &PythonOptions) -> Options {
+    let setup = [
+        ("runner", json!(RUNNER)),
+        ("file", json!(options.file)),
+        ("function", json!(options.function)),
+        ("signature", json!(options.signature)),
+        ("kwargs", json!(options.kwargs)),
+    ];
+    setup.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+}
+
+fn check_file(file: &Path) -> Result<(), CatalogError> {
+    let found = match std::fs::metadata(file) {
+        Ok(metadata) if metadata.is_file() => return Ok(()),
+        Ok(_) => "not a file".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let found = format!("`{}`: {found}", file.display());
+    Err(CatalogError::bound("file", "a Python file", found))
+}
+
+/// Loads the file in a process that ends again.
+fn loaded(pool: &Pool, file: &Path) -> Result<Loaded, CatalogError> {
+    // A registry may be used within a runtime, in which no other runtime can run: use a thread without one.
+    let probe = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(CatalogError::start)?;
+        runtime.block_on(pool.probe()).map_err(|error| CatalogError::Start(error.reason))
+    };
+    let answer = std::thread::scope(|scope| scope.spawn(probe).join());
+    let answer = answer.expect("invariant: a probe does not panic")?;
+    serde_json::from_value(answer).map_err(|error| {
+        CatalogError::Start(format!("cannot load `{}`: unreadable answer: {error}", file.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests;
