@@ -1,6 +1,7 @@
 //! The command line.
 
 mod data;
+pub(crate) mod keys;
 #[cfg(all(feature = "servers", feature = "torch"))]
 mod probe;
 mod profile;
@@ -62,6 +63,8 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
+    /// List the keys of recipes, with type, unit, default, range and meaning.
+    Keys(keys::KeysArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
@@ -166,6 +169,7 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         #[cfg(all(feature = "servers", feature = "torch"))]
         Command::Probe(args) => probe::run(&args),
         Command::Score(args) => score::run(args, app),
+        Command::Keys(args) => keys::run(&args, app),
         Command::Data(args) => data::run(args),
     }
 }

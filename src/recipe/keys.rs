@@ -1,19 +1,52 @@
 //! The keys that a recipe may have, read from its types. An unknown key is reported with the most similar known one.
 
+use rollpacker_stages::documented::{Documented, Field};
 pub(crate) use rollpacker_stages::fields::fields;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::aliases::Alias;
 use super::error::{RecipeError, nearest};
+use super::shape::{Shape, field_shapes};
 
 /// A type that is written as TOML sections.
-pub(crate) trait Sections: serde::de::DeserializeOwned {
-    /// Returns the keys of the section with this dotted name, or of the file itself for "". Returns `None` if the section is not a struct.
-    fn keys(section: &str) -> Option<&'static [&'static str]>;
+pub(crate) trait Sections: DeserializeOwned {
+    /// Returns the section with this dotted name, or the file itself for "". Returns `None` if the section is not a struct.
+    fn section(name: &str) -> Option<Section>;
+
+    /// Returns the keys of a section.
+    fn keys(section: &str) -> Option<&'static [&'static str]> {
+        Self::section(section).map(|section| section.keys)
+    }
 
     /// Returns the aliases that are accepted for other keys.
     fn aliases() -> &'static [Alias] {
         &[]
+    }
+}
+
+/// A struct that is written as a section.
+#[derive(Clone, Copy)]
+pub(crate) struct Section {
+    /// The keys, as they are deserialized.
+    pub(crate) keys: &'static [&'static str],
+    /// The documentation of the keys.
+    pub(crate) fields: &'static [Field],
+    /// Returns the types of the keys.
+    pub(crate) shapes: fn() -> Vec<(&'static str, Shape)>,
+    /// Returns the defaults of the keys that have one.
+    pub(crate) defaults: fn() -> Table,
+}
+
+impl Section {
+    pub(crate) fn of<T: DeserializeOwned + Documented + Default + Serialize>() -> Self {
+        Self {
+            keys: fields::<T>(),
+            fields: T::FIELDS,
+            shapes: field_shapes::<T>,
+            defaults: || Table::try_from(T::default()).unwrap_or_default(),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod algorithm;
 pub mod aliases;
 mod bounds;
 pub(crate) mod choice;
+pub(crate) mod choices;
 pub(crate) mod error;
 mod inputs;
 pub(crate) mod keys;
@@ -14,9 +15,11 @@ pub(crate) mod limits;
 pub mod period;
 mod pipeline;
 pub(crate) mod placement;
+pub(crate) mod ranges;
 pub mod raw;
 mod rollout_correction;
 pub mod schedule;
+pub(crate) mod shape;
 mod table;
 pub(crate) mod value;
 
@@ -32,8 +35,9 @@ use rollpacker_stages::train::learning_rate::Decay;
 
 use crate::placements::Placements;
 pub(crate) use bounds::check_curriculum;
+use choices::check_choice;
 pub use error::RecipeError;
-use error::{one_of, out_of_bounds};
+use error::out_of_bounds;
 pub use placement::PlacementKind;
 pub use raw::RawRecipe;
 #[cfg(feature = "servers")]
@@ -167,7 +171,7 @@ impl RawRecipe {
 
     pub(super) fn decay(&self) -> Result<Decay, RecipeError> {
         let key = "actor.lr_scheduler_type";
-        one_of(key, &self.actor.lr_scheduler_type, &["constant", "linear", "cosine"])?;
+        check_choice(key, &self.actor.lr_scheduler_type)?;
         if self.actor.lr_scheduler_type == "constant" {
             return Ok(Decay::Constant);
         }
