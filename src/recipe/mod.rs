@@ -10,18 +10,26 @@ pub(crate) mod choice;
 pub(crate) mod choices;
 pub(crate) mod error;
 mod inputs;
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub mod period;
 mod pipeline;
 pub(crate) mod placement;
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
 pub(crate) mod ranges;
 pub mod raw;
 mod rollout_correction;
 pub mod schedule;
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
 pub(crate) mod shape;
 mod table;
 pub(crate) mod value;
+#[cfg_attr(
+    not(all(feature = "cli", feature = "torch")),
+    allow(dead_code, reason = "only `rollpacker train` accepts verl's keys")
+)]
+pub(crate) mod verl;
 
 use std::path::Path;
 
@@ -207,7 +215,16 @@ impl Recipe {
         schedules: &Schedules,
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
-        let mut raw = RawRecipe::read(path, overrides)?;
+        Self::from_settings(read_table(path, overrides)?, schedules, placements)
+    }
+
+    /// Validates the settings of a table, which may name one of `schedules` or one of `placements`.
+    pub(crate) fn from_settings(
+        settings: toml::Table,
+        schedules: &Schedules,
+        placements: &Placements,
+    ) -> Result<Self, RecipeError> {
+        let mut raw: RawRecipe = from_table(settings)?;
         raw.schedule.schedules = schedules.clone();
         raw.placement.placements = placements.clone();
         raw.resolve()

@@ -73,7 +73,15 @@ pub struct Schedules(Arc<Vec<ScheduleEntry>>);
 struct ScheduleEntry {
     name: String,
     fields: &'static [&'static str],
+    #[cfg_attr(
+        not(feature = "cli"),
+        allow(dead_code, reason = "only the command line lists the keys")
+    )]
     documented: &'static [Field],
+    #[cfg_attr(
+        not(feature = "cli"),
+        allow(dead_code, reason = "only the command line lists the keys")
+    )]
     shapes: fn() -> Vec<(&'static str, Shape)>,
     build: Build,
     scoring: Scoring,

@@ -48,6 +48,24 @@ fn every_key_is_listed_with_type_and_meaning() {
     assert!(listed.iter().any(|key| key.of.as_deref() == Some("schedule `sorted`")));
 }
 
+/// The documentation of a key and the table of verl's keys agree.
+#[test]
+fn keys_of_verl_mean_what_their_table_says() {
+    use crate::recipe::verl::entries::{Use, find};
+    for key in keys().iter().filter(|key| key.of.is_none()) {
+        for verl in &key.verl {
+            match find(verl, true) {
+                Some(Use::Key(ours) | Use::KeyIf(ours, _) | Use::NotNegative(ours)) => {
+                    assert_eq!(ours, key.name, "{verl}");
+                }
+                // Its value decides; see `docs/verl.md`.
+                Some(Use::Engine | Use::Ignored | Use::Refused(_)) => {}
+                found => assert!(find(verl, false).is_some(), "{verl}: {found:?}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn ranges_and_choices_belong_to_keys() {
     for (range, choices) in [("rollout.n", ""), ("actor.grad_clip", ""), ("", "placement.kind")] {
@@ -58,10 +76,21 @@ fn ranges_and_choices_belong_to_keys() {
     // These have a meaning of their own for every value.
     let free = ["data.seed", "rollout.seed", "trainer.seed", "data.curriculum.pass_score"];
     // The selected loss or estimator checks these.
-    let of_entry = ["clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg", "gamma", "lam"];
+    let of_entry = [
+        "clip_ratio",
+        "clip_ratio_low",
+        "clip_ratio_high",
+        "clip_ratio_c",
+        "tau_pos",
+        "tau_neg",
+        "gamma",
+        "lam",
+    ];
     let keys = keys();
     let plain = keys.iter().filter(|key| key.of.is_none() && numbers(key));
-    for key in plain.filter(|key| !of_entry.iter().any(|end| key.name.ends_with(&format!(".{end}")))) {
+    for key in
+        plain.filter(|key| !of_entry.iter().any(|end| key.name.ends_with(&format!(".{end}"))))
+    {
         assert!(
             key.range.is_some() || free.contains(&key.name.as_str()),
             "{} has no range",

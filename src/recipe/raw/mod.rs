@@ -27,7 +27,7 @@ use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
 use super::keys::{ResumableKeys, Section, Sections};
-use super::schedule;
+use super::{schedule, verl};
 
 /// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets. `=> resumable` after a
 /// default declares that a run may be resumed with another value of the key, or of any key of the section: it affects the duration, the
@@ -230,6 +230,10 @@ impl Sections for RawRecipe {
 
     fn aliases() -> &'static [Alias] {
         ALIASES
+    }
+
+    fn foreign() -> Box<dyn Iterator<Item = &'static str>> {
+        Box::new(verl::entries::all().map(|entry| entry.verl))
     }
 }
 
