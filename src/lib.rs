@@ -52,6 +52,8 @@ pub mod progress;
 #[cfg(feature = "tokenizer")]
 pub mod prompts;
 pub mod recipe;
+#[cfg(feature = "cli")]
+mod reference;
 #[cfg(feature = "torch")]
 pub mod reporter;
 pub mod rewards;

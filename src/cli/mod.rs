@@ -1,6 +1,7 @@
 //! The command line.
 
 mod data;
+pub(crate) mod keys;
 #[cfg(all(feature = "servers", feature = "torch"))]
 mod probe;
 mod profile;
@@ -65,6 +66,8 @@ enum Command {
     Show(show::ShowArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
+    /// List the keys of recipes, with type, unit, default, range and meaning.
+    Keys(keys::KeysArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
@@ -170,6 +173,7 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Probe(args) => probe::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Score(args) => score::run(args, app),
+        Command::Keys(args) => keys::run(&args, app),
         Command::Data(args) => data::run(args),
     }
 }

@@ -11,6 +11,7 @@ use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
 use rollpacker_files::{Inputs, check_place};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
+use toml::Table;
 
 use super::signals::on_signal;
 use super::{bad_input, workers};
@@ -18,7 +19,7 @@ use crate::App;
 use crate::engines::ServersUnavailable;
 use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
-use crate::recipe::{Recipe, RecipeError};
+use crate::recipe::{Recipe, RecipeError, overlay, read_table, verl};
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
@@ -29,10 +30,10 @@ use crate::terminal;
 /// Train a model by reinforcement learning on a prompt dataset.
 #[derive(Debug, Args)]
 pub(crate) struct TrainArgs {
-    /// Recipe (TOML file).
-    #[arg(long)]
-    config: PathBuf,
-    /// Settings that override those of the recipe, by their dotted names.
+    /// Recipe (TOML file). Can be left out if the settings are complete.
+    #[arg(long, required_unless_present = "overrides")]
+    config: Option<PathBuf>,
+    /// Settings that override those of the recipe, by their dotted names. verl's names are accepted (`docs/verl.md`).
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Run folder; overrides `trainer.default_local_dir`.
@@ -81,7 +82,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         Ok(resume) => resume,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let recipe = Recipe::read_with(&args.config, &args.overrides, &app.schedules, &app.placements);
+    let recipe = read(args.config.as_deref(), &args.overrides, app);
     let opened = recipe.map_err(anyhow::Error::from).and_then(|mut recipe| {
         if let Some(out) = args.out {
             recipe.raw.trainer.default_local_dir = out;
@@ -89,7 +90,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         if let Some(workers) = args.workers {
             recipe.raw.trainer.workers = usize::from(workers);
         }
-        check_outputs(&recipe, &args.config)?;
+        check_outputs(&recipe, args.config.as_deref())?;
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
         session.check_rewards()?;
@@ -131,8 +132,20 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Reads a recipe with overrides, which may have verl's keys, and prints what became of these.
+fn read(config: Option<&Path>, overrides: &[String], app: &App) -> Result<Recipe, RecipeError> {
+    let mut settings = config.map_or_else(|| Ok(Table::new()), |path| read_table(path, &[]))?;
+    let rewards: Vec<&str> = app.rewards.names().collect();
+    let translation = verl::translate(&settings, overrides, &rewards)?;
+    translation.notes().iter().for_each(|note| terminal::warn(note));
+    for text in &translation.overrides {
+        overlay(&mut settings, text)?;
+    }
+    Recipe::from_settings(settings, &app.schedules, &app.placements)
+}
+
 /// Rejects a run folder whose files are inputs of the run. The model may be an input: it is read completely before it is replaced.
-fn check_outputs(recipe: &Recipe, config: &Path) -> anyhow::Result<()> {
+fn check_outputs(recipe: &Recipe, config: Option<&Path>) -> anyhow::Result<()> {
     let folder = &recipe.raw.trainer.default_local_dir;
     let inputs = recipe.raw.inputs();
     let key = || format!("key `trainer.default_local_dir`: {}", folder.display());
@@ -142,7 +155,7 @@ fn check_outputs(recipe: &Recipe, config: &Path) -> anyhow::Result<()> {
     model.iter().try_for_each(|place| check_place(place)).with_context(key)?;
     // The recipe in the run folder may itself be the input, unless recording it would remove credentials from it.
     if recipe.raw.has_credentials() {
-        Inputs::of([config]).check_output(&RunFolder::recipe(folder)).with_context(key)?;
+        Inputs::of(config).check_output(&RunFolder::recipe(folder)).with_context(key)?;
     }
     Ok(())
 }

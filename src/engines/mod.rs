@@ -21,6 +21,8 @@ pub(crate) use self::torch::config as torch_config;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "cli")]
+use rollpacker_stages::catalog::Listed;
 use rollpacker_stages::catalog::{Catalog, CatalogError, NoOptions};
 use rollpacker_stages::rollout::RolloutEngine;
 use rollpacker_torch::rollout::guests::Hosting;
@@ -120,6 +122,10 @@ impl Default for Engines {
             servers::SGLANG,
             servers::sglang,
         );
+        #[cfg(feature = "servers")]
+        let engines = ["vllm", "sglang"]
+            .into_iter()
+            .fold(engines, |engines, name| engines.with_fields::<servers::ServerOptions>(name));
         Self(engines)
     }
 }
@@ -131,6 +137,12 @@ impl fmt::Debug for Engines {
 }
 
 impl Engines {
+    /// Returns the engines with their documentation.
+    #[cfg(feature = "cli")]
+    pub(crate) fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.0.list()
+    }
+
     /// Adds an engine that `start` constructs from its options. Replaces an engine of the same name.
     ///
     /// The options are read when the recipe is opened, also by `--dry-run`. `start` runs later, on the thread that drives the engine: once

@@ -13,6 +13,7 @@ use rollpacker_servers::server::{Limits, Protocol};
 use rollpacker_servers::vllm::protocol::PauseMode;
 use rollpacker_servers::weights::{PublishedWeights, WeightSource};
 use rollpacker_stages::catalog::{About, CatalogError, within};
+use rollpacker_stages::documented;
 use rollpacker_stages::rollout::Policy;
 use rollpacker_torch::model::{Decoder, TorchError, WeightStore, Weights};
 use serde::{Deserialize, Serialize};
@@ -33,34 +34,36 @@ pub(super) const SGLANG: About =
 /// The number of tokens of training prompts below which another text is scored.
 const FEW_TOKENS: usize = 24;
 
-/// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers`, `serve` and `server_timeout` are also keys of `[rollout]`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct ServerOptions {
-    /// The URLs of the servers. Required without `serve`.
-    servers: Vec<String>,
-    /// The servers that the run starts. Default: none.
-    serve: Option<Serve>,
-    /// The environment variable with the API key of all servers. Default: no key.
-    api_key_env: Option<String>,
-    /// The expected name of the model. Default: that of the first server.
-    model: Option<String>,
-    /// The treatment of running responses while weights are loaded: `abort` (the default), `wait` or `keep`.
-    pause: PauseMode,
-    /// The distribution whose log-probabilities vLLM returns: `raw` (the default) or `processed`.
-    logprobs_mode: LogprobsMode,
-    /// The longest time without any server before the run ends, in seconds; default 600.
-    server_timeout: f64,
-    /// The longest time without a token from a server that samples, in seconds; default 120.
-    stall_timeout: f64,
-    /// The longest time of loading weights, in seconds; default 600.
-    load_timeout: f64,
-    /// The folder for the weights of each version, which all servers see under the same path. Default: `weights` in the run folder.
-    weights_folder: Option<PathBuf>,
-    /// The maximum of `rollout/canary_kl`; default 0.01.
-    canary_max_kl: f64,
-    /// The maximum of `rollout/canary_max`, in nats; default 1.
-    canary_max_difference: f64,
+documented! {
+    /// The options of `vllm` and `sglang` (`rollout.engine_options`). `servers`, `serve` and `server_timeout` are also keys of `[rollout]`.
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    pub(super) struct ServerOptions {
+        /// The URLs of the servers. Required without `serve`.
+        servers: Vec<String>,
+        /// The servers that the run starts. Default: none.
+        serve: Option<Serve>,
+        /// The environment variable with the API key of all servers. Default: no key.
+        api_key_env: Option<String>,
+        /// The expected name of the model. Default: that of the first server.
+        model: Option<String>,
+        /// The treatment of running responses while weights are loaded: `abort` (the default), `wait` or `keep`.
+        pause: PauseMode,
+        /// The distribution whose log-probabilities vLLM returns: `raw` (the default) or `processed`.
+        logprobs_mode: LogprobsMode,
+        /// The longest time without any server before the run ends, in seconds; default 600.
+        server_timeout: f64 [seconds],
+        /// The longest time without a token from a server that samples, in seconds; default 120.
+        stall_timeout: f64 [seconds],
+        /// The longest time of loading weights, in seconds; default 600.
+        load_timeout: f64 [seconds],
+        /// The folder for the weights of each version, which all servers see under the same path. Default: `weights` in the run folder.
+        weights_folder: Option<PathBuf>,
+        /// The maximum of `rollout/canary_kl`; default 0.01.
+        canary_max_kl: f64,
+        /// The maximum of `rollout/canary_max`, in nats; default 1.
+        canary_max_difference: f64 [nats],
+    }
 }
 
 impl Default for ServerOptions {

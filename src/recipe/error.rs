@@ -35,6 +35,21 @@ pub enum RecipeError {
         /// The most similar valid key, if any.
         nearest: Option<String>,
     },
+    /// Several keys do not exist.
+    #[error("unknown keys {}", unknown.iter().map(|(key, nearest)| match nearest {
+        Some(nearest) => format!("`{key}` (did you mean `{nearest}`?)"),
+        None => format!("`{key}`"),
+    }).collect::<Vec<_>>().join(", "))]
+    UnknownKeys {
+        /// The keys as written, each with the most similar valid key, if any.
+        unknown: Vec<(String, Option<String>)>,
+    },
+    /// Overrides with verl's keys cannot be used.
+    #[error("{}", refused.iter().map(|(text, reason)| format!("verl's `{text}` has no equivalent: {reason}")).collect::<Vec<_>>().join("\n"))]
+    Verl {
+        /// The overrides as written, each with the reason.
+        refused: Vec<(String, String)>,
+    },
     /// A value is of the wrong type.
     #[error("key `{key}`: {reason}")]
     Type {

@@ -1,19 +1,57 @@
 //! The keys that a recipe may have, read from its types. An unknown key is reported with the most similar known one.
 
+use rollpacker_stages::documented::{Documented, Field};
 pub(crate) use rollpacker_stages::fields::fields;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::aliases::Alias;
 use super::error::{RecipeError, nearest};
+use super::shape::{Shape, field_shapes};
 
 /// A type that is written as TOML sections.
-pub(crate) trait Sections: serde::de::DeserializeOwned {
-    /// Returns the keys of the section with this dotted name, or of the file itself for "". Returns `None` if the section is not a struct.
-    fn keys(section: &str) -> Option<&'static [&'static str]>;
+pub(crate) trait Sections: DeserializeOwned {
+    /// Returns the section with this dotted name, or the file itself for "". Returns `None` if the section is not a struct.
+    fn section(name: &str) -> Option<Section>;
+
+    /// Returns the keys of a section.
+    fn keys(section: &str) -> Option<&'static [&'static str]> {
+        Self::section(section).map(|section| section.keys)
+    }
+
+    /// Returns the keys of another framework, as they are accepted for overrides.
+    fn foreign() -> Box<dyn Iterator<Item = &'static str>> {
+        Box::new(std::iter::empty())
+    }
 
     /// Returns the aliases that are accepted for other keys.
     fn aliases() -> &'static [Alias] {
         &[]
+    }
+}
+
+/// A struct that is written as a section.
+#[derive(Clone, Copy)]
+pub(crate) struct Section {
+    /// The keys, as they are deserialized.
+    pub(crate) keys: &'static [&'static str],
+    /// The documentation of the keys.
+    pub(crate) fields: &'static [Field],
+    /// Returns the types of the keys.
+    pub(crate) shapes: fn() -> Vec<(&'static str, Shape)>,
+    /// Returns the defaults of the keys that have one.
+    pub(crate) defaults: fn() -> Table,
+}
+
+impl Section {
+    pub(crate) fn of<T: DeserializeOwned + Documented + Default + Serialize>() -> Self {
+        Self {
+            keys: fields::<T>(),
+            fields: T::FIELDS,
+            shapes: field_shapes::<T>,
+            defaults: || Table::try_from(T::default()).unwrap_or_default(),
+        }
     }
 }
 
@@ -23,16 +61,37 @@ pub(crate) trait ResumableKeys {
     const RESUMABLE: &'static [&'static str];
 }
 
-/// Returns an error for the first key that `T`, or the section that contains it, does not have.
+/// Returns an error for all keys that `T`, or the sections that contain them, do not have.
 pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
-    for (key, value) in table {
-        if T::keys(key).is_some() && !value.is_table() {
-            known::<T>(key, T::keys("").unwrap_or_default(), "")?;
-            let reason = format!("expected a section, found {}", value.type_str());
-            return Err(RecipeError::Type { key: key.clone(), reason });
+    let mut unknown = Vec::new();
+    collect_unknown::<T>(table, "", &mut unknown);
+    match unknown.len() {
+        0 => {}
+        1 => {
+            let (key, nearest) = unknown.remove(0);
+            return Err(RecipeError::UnknownKey { key, nearest });
         }
+        _ => return Err(RecipeError::UnknownKeys { unknown }),
     }
-    check_section::<T>(table, "")
+    let no_table = table.iter().find(|(key, value)| T::keys(key).is_some() && !value.is_table());
+    no_table.map_or(Ok(()), |(key, value)| {
+        let reason = format!("expected a section, found {}", value.type_str());
+        Err(RecipeError::Type { key: key.clone(), reason })
+    })
+}
+
+/// Returns `true` for a key of `T`, an alias of one, and a key of a table whose keys depend on a name in it.
+pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
+    let mut section = String::new();
+    for part in key.split('.') {
+        let Some(keys) = T::keys(&section) else { return true };
+        let is_alias = |alias: &Alias| alias.section == section && alias.theirs == part;
+        if !keys.contains(&part) && !T::aliases().iter().any(is_alias) {
+            return false;
+        }
+        section = path(&section, part);
+    }
+    T::keys(&section).is_none()
 }
 
 /// Returns the dotted names of all keys of `T`. A section that is not a struct counts as one key, because its keys depend on a name in it.
@@ -53,29 +112,57 @@ fn collect<T: Sections>(section: &str, into: &mut Vec<String>) {
     }
 }
 
-fn check_section<T: Sections>(table: &Table, section: &str) -> Result<(), RecipeError> {
-    let Some(keys) = T::keys(section) else { return Ok(()) };
+/// Collects the unknown keys, each with the key that was probably meant.
+fn collect_unknown<T: Sections>(
+    table: &Table,
+    section: &str,
+    into: &mut Vec<(String, Option<String>)>,
+) {
+    let Some(keys) = T::keys(section) else { return };
     for (key, value) in table {
-        known::<T>(key, keys, section)?;
-        if let Value::Table(inner) = value {
-            check_section::<T>(inner, &path(section, key))?;
+        let path = path(section, key);
+        match value {
+            _ if !keys.contains(&key.as_str()) => add_unknown::<T>(section, key, value, into),
+            Value::Table(inner) => collect_unknown::<T>(inner, &path, into),
+            _ => {}
         }
     }
-    Ok(())
 }
 
-fn known<T: Sections>(
-    key: &str,
-    keys: &'static [&'static str],
+/// Adds an unknown key. Of an unknown section that resembles none, the keys are added, so that each gets a suggestion.
+fn add_unknown<T: Sections>(
     section: &str,
-) -> Result<(), RecipeError> {
-    if keys.contains(&key) {
-        return Ok(());
+    key: &str,
+    value: &Value,
+    into: &mut Vec<(String, Option<String>)>,
+) {
+    let written = path(section, key);
+    let near = near_in_section::<T>(section, key);
+    match (near, value) {
+        (None, Value::Table(inner)) if !inner.is_empty() && T::keys(&written).is_none() => {
+            for (key, value) in inner {
+                add_unknown::<T>(&written, key, value, into);
+            }
+        }
+        (near, _) => into.push((written.clone(), near.or_else(|| near_elsewhere::<T>(&written)))),
     }
+}
+
+fn near_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
+    let keys = T::keys(section)?.iter().copied();
     let aliases = T::aliases().iter().filter(|alias| alias.section == section);
-    let candidates = keys.iter().copied().chain(aliases.map(|alias| alias.theirs));
-    let nearest = nearest(key, candidates).map(|near| path(section, near));
-    Err(RecipeError::UnknownKey { key: path(section, key), nearest })
+    let candidates = keys.chain(aliases.map(|alias| alias.theirs));
+    nearest(key, candidates).map(|near| path(section, near))
+}
+
+/// Returns the key of another section with the same last part, or the foreign key that is most similar.
+fn near_elsewhere<T: Sections>(written: &str) -> Option<String> {
+    let (section, last) = written.rsplit_once('.')?;
+    let all = all::<T>();
+    let same = all.iter().find(|key| key.rsplit('.').next() == Some(last)).cloned();
+    let foreign =
+        T::foreign().filter(|foreign| foreign.split('.').next() == section.split('.').next());
+    nearest(written, foreign).map(str::to_owned).or(same)
 }
 
 fn path(section: &str, key: &str) -> String {

@@ -7,18 +7,29 @@ pub(crate) mod algorithm;
 pub mod aliases;
 mod bounds;
 pub(crate) mod choice;
+pub(crate) mod choices;
 pub(crate) mod error;
 mod inputs;
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub mod period;
 mod pipeline;
 pub(crate) mod placement;
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
+pub(crate) mod ranges;
 pub mod raw;
 mod rollout_correction;
 pub mod schedule;
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
+pub(crate) mod shape;
 mod table;
 pub(crate) mod value;
+#[cfg_attr(
+    not(all(feature = "cli", feature = "torch")),
+    allow(dead_code, reason = "only `rollpacker train` accepts verl's keys")
+)]
+pub(crate) mod verl;
 
 use std::path::Path;
 
@@ -32,8 +43,9 @@ use rollpacker_stages::train::learning_rate::Decay;
 
 use crate::placements::Placements;
 pub(crate) use bounds::check_curriculum;
+use choices::check_choice;
 pub use error::RecipeError;
-use error::{one_of, out_of_bounds};
+use error::out_of_bounds;
 pub use placement::PlacementKind;
 pub use raw::RawRecipe;
 #[cfg(feature = "servers")]
@@ -167,7 +179,7 @@ impl RawRecipe {
 
     pub(super) fn decay(&self) -> Result<Decay, RecipeError> {
         let key = "actor.lr_scheduler_type";
-        one_of(key, &self.actor.lr_scheduler_type, &["constant", "linear", "cosine"])?;
+        check_choice(key, &self.actor.lr_scheduler_type)?;
         if self.actor.lr_scheduler_type == "constant" {
             return Ok(Decay::Constant);
         }
@@ -203,7 +215,16 @@ impl Recipe {
         schedules: &Schedules,
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
-        let mut raw = RawRecipe::read(path, overrides)?;
+        Self::from_settings(read_table(path, overrides)?, schedules, placements)
+    }
+
+    /// Validates the settings of a table, which may name one of `schedules` or one of `placements`.
+    pub(crate) fn from_settings(
+        settings: toml::Table,
+        schedules: &Schedules,
+        placements: &Placements,
+    ) -> Result<Self, RecipeError> {
+        let mut raw: RawRecipe = from_table(settings)?;
         raw.schedule.schedules = schedules.clone();
         raw.placement.placements = placements.clone();
         raw.resolve()

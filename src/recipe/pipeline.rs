@@ -2,7 +2,8 @@
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 
-use super::error::{RecipeError, one_of, out_of_bounds};
+use super::choices::check_choice;
+use super::error::{RecipeError, out_of_bounds};
 use super::{limits, raw, schedule};
 
 impl raw::Pipeline {
@@ -24,7 +25,7 @@ impl raw::Pipeline {
             Some("once") => GroupDelivery::Once,
             Some("whole_step") => GroupDelivery::WholeStep,
             Some(other) => {
-                one_of(key, other, &["streamed", "once", "whole_step"])?;
+                check_choice(key, other)?;
                 unreachable!("invariant: every name is matched above")
             }
         };

@@ -4,6 +4,7 @@ use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::placement::{PlacementError, RoundFilter, StreamTrainerOptions, Trigger};
 
 use super::Recipe;
+use super::choices::check_choice;
 use super::error::{RecipeError, between, one_of, out_of_bounds};
 use super::raw::{self, RawRecipe};
 use crate::placements::{OwnPlacement, PlacementContext, Placements};
@@ -27,7 +28,7 @@ pub enum PlacementKind {
 }
 
 const KIND: &str = "placement.kind";
-const KINDS: [&str; 4] = ["fixed", "time_sharing", "separate_pools", "stream_trainer"];
+pub(super) const KINDS: [&str; 4] = ["fixed", "time_sharing", "separate_pools", "stream_trainer"];
 /// The names that simulated jobs have for these kinds.
 const SIMULATED: [(&str, &str); 3] =
     [("colocated", "time_sharing"), ("separate", "separate_pools"), ("stream", "stream_trainer")];
@@ -134,7 +135,7 @@ impl raw::Placement {
                 return Err(out_of_bounds("placement.trigger", expected, "predicted"));
             }
             other => {
-                one_of("placement.trigger", other, &["adaptive", "fixed"])?;
+                check_choice("placement.trigger", other)?;
                 let (to, every) = (self.to.unwrap_or(TO), self.every.unwrap_or(EVERY));
                 if to < from {
                     let expected = format!("at least placement.from = {from}, and at most 1");
@@ -147,7 +148,7 @@ impl raw::Placement {
             None | Some("long") => RoundFilter::Long,
             Some("all") => RoundFilter::All,
             Some(other) => {
-                one_of("placement.rounds", other, &["long", "all"])?;
+                check_choice("placement.rounds", other)?;
                 RoundFilter::Long
             }
         };

@@ -4,7 +4,8 @@ use rollpacker_stages::train::config::{
     Divergence, Level, RejectionUnit, RolloutIs, RolloutRs, Threshold,
 };
 
-use super::error::{RecipeError, one_of, out_of_bounds};
+use super::choices::check_choice;
+use super::error::{RecipeError, out_of_bounds};
 use super::limits;
 use super::raw::{IsThreshold, PolicyLoss, RawRecipe, RolloutCorrection, RsThreshold};
 
@@ -42,7 +43,7 @@ impl RawRecipe {
         let correction = &self.algorithm.rollout_correction;
         let Some(loss_type) = correction.loss_type.as_deref() else { return Ok(()) };
         let key = "algorithm.rollout_correction.loss_type";
-        one_of(key, loss_type, &["ppo_clip", "reinforce"])?;
+        check_choice(key, loss_type)?;
         if correction.bypass_mode != Some(true) {
             let expected = "algorithm.rollout_correction.bypass_mode = true when it is set";
             return Err(out_of_bounds(key, expected, format!("`{loss_type}`")));
@@ -74,7 +75,7 @@ impl RawRecipe {
             Some("token") => Level::Token,
             Some("sequence") => Level::Sequence,
             Some(other) => {
-                one_of(key, other, &["token", "sequence"])?;
+                check_choice(key, other)?;
                 unreachable!("invariant: every name is matched above")
             }
         };
@@ -138,7 +139,7 @@ impl RawRecipe {
         };
         let names: Vec<&str> = written.split(',').map(str::trim).collect();
         for (at, name) in names.iter().enumerate() {
-            one_of(key, name, &RolloutRs::NAMES)?;
+            check_choice(key, name)?;
             if names[..at].contains(name) {
                 return Err(out_of_bounds(key, "each rule once", format!("`{name}` twice")));
             }

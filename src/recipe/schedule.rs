@@ -9,6 +9,8 @@ use rollpacker_operators::schedule::{
     TailBatching,
 };
 use rollpacker_stages::catalog::NoOptions;
+use rollpacker_stages::documented;
+use rollpacker_stages::documented::{Documented, Field};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -16,20 +18,23 @@ use toml::{Table, Value};
 use super::error::{RecipeError, nearest, one_of, out_of_bounds};
 use super::keys;
 use super::limits::{self, check_integers};
+use super::shape::{Shape, field_shapes};
 use super::value::read_value;
 
-/// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ScheduleSection {
-    /// The name of the schedule, one of [`Schedules::names`]. Default: `tail_batching`.
-    #[serde(default = "default_name")]
-    pub name: String,
-    /// The options of the schedule.
-    #[serde(flatten)]
-    pub options: Table,
-    /// The schedules that `name` may select.
-    #[serde(skip)]
-    pub schedules: Schedules,
+documented! {
+    /// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct ScheduleSection {
+        /// The name of the schedule. Default: `tail_batching`.
+        #[serde(default = "default_name")]
+        pub name: String,
+        /// The options of the schedule.
+        #[serde(flatten)]
+        pub options: Table,
+        /// The schedules that `name` may select.
+        #[serde(skip)]
+        pub schedules: Schedules,
+    }
 }
 
 /// The settings of other sections that every schedule uses.
@@ -68,6 +73,16 @@ pub struct Schedules(Arc<Vec<ScheduleEntry>>);
 struct ScheduleEntry {
     name: String,
     fields: &'static [&'static str],
+    #[cfg_attr(
+        not(feature = "cli"),
+        allow(dead_code, reason = "only the command line lists the keys")
+    )]
+    documented: &'static [Field],
+    #[cfg_attr(
+        not(feature = "cli"),
+        allow(dead_code, reason = "only the command line lists the keys")
+    )]
+    shapes: fn() -> Vec<(&'static str, Shape)>,
     build: Build,
     scoring: Scoring,
     fetch: GroupDelivery,
@@ -96,7 +111,24 @@ impl ScheduleEntry {
         };
         let fields = keys::fields::<O>();
         let (name, build) = (name.to_owned(), Arc::new(build));
-        Self { name, fields, build, scoring: Scoring::Streamed, fetch: STREAMED }
+        let (shapes, documented) = (field_shapes::<O> as _, [].as_slice());
+        Self {
+            name,
+            fields,
+            documented,
+            shapes,
+            build,
+            scoring: Scoring::Streamed,
+            fetch: STREAMED,
+        }
+    }
+
+    /// Returns the entry of a built-in schedule, whose options are documented.
+    fn builtin<O: DeserializeOwned + Documented, S: Schedule + 'static>(
+        name: &str,
+        make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
+    ) -> Self {
+        Self { documented: O::FIELDS, ..Self::new(name, make) }
     }
 
     /// Makes the stages run one after the other by default.
@@ -116,14 +148,14 @@ impl ScheduleEntry {
 
 static BUILTIN: LazyLock<Schedules> = LazyLock::new(|| {
     Schedules(Arc::new(vec![
-        ScheduleEntry::new("sync", Synchronous::new).in_sequence(),
-        ScheduleEntry::new("fused", Synchronous::new),
-        ScheduleEntry::new("history_sorted", HistorySorted::new),
-        ScheduleEntry::new("tail_batching", TailBatching::new),
-        ScheduleEntry::new("dynamic", Dynamic::new),
-        ScheduleEntry::new("sorted", Sorted::new),
-        ScheduleEntry::new("partial", Partial::new),
-        ScheduleEntry::new("frontier_group", FrontierGroup::new),
+        ScheduleEntry::builtin("sync", Synchronous::new).in_sequence(),
+        ScheduleEntry::builtin("fused", Synchronous::new),
+        ScheduleEntry::builtin("history_sorted", HistorySorted::new),
+        ScheduleEntry::builtin("tail_batching", TailBatching::new),
+        ScheduleEntry::builtin("dynamic", Dynamic::new),
+        ScheduleEntry::builtin("sorted", Sorted::new),
+        ScheduleEntry::builtin("partial", Partial::new),
+        ScheduleEntry::builtin("frontier_group", FrontierGroup::new),
     ]))
 });
 
@@ -174,6 +206,16 @@ impl Schedules {
     #[must_use]
     pub fn options(&self, name: &str) -> Option<Vec<&'static str>> {
         self.find(name).map(|entry| entry.own_fields().collect())
+    }
+
+    /// Returns the keys that `[schedule]` may have for the schedule `name`, with their types and their documentation if it is known.
+    #[cfg(feature = "cli")]
+    pub(crate) fn described(&self, name: &str) -> Vec<(&'static str, Shape, Option<Field>)> {
+        let Some(entry) = self.find(name) else { return Vec::new() };
+        let own = |(key, _): &(&'static str, Shape)| entry.own_fields().any(|own| own == *key);
+        let field = |key| entry.documented.iter().find(|field| field.key() == key).copied();
+        let shapes = (entry.shapes)().into_iter().filter(own);
+        shapes.map(|(key, shape)| (key, shape, field(key))).collect()
     }
 
     fn find(&self, name: &str) -> Option<&ScheduleEntry> {

@@ -10,6 +10,7 @@ use toml::{Table, Value};
 
 use super::error::{RecipeError, first_line};
 use super::raw::{RawRecipe, Serve};
+use super::value::{NULL, value_of};
 use super::{aliases, keys, limits, schedule};
 
 impl RawRecipe {
@@ -120,25 +121,34 @@ pub(crate) fn from_table<T: keys::Sections>(mut table: Table) -> Result<T, Recip
     })
 }
 
+/// Removes a key, and creates no section for it.
+fn unset(table: &mut Table, path: &[&str], key: &str) {
+    let section = path.iter().try_fold(table, |table, part| table.get_mut(*part)?.as_table_mut());
+    if let Some(section) = section {
+        section.remove(key);
+    }
+}
+
 /// Applies one override, `section.key=value`, to a table.
 ///
-/// The value is parsed as TOML and falls back to a plain string. Overriding `schedule.name` drops the previous schedule's keys.
+/// The value is parsed as TOML and falls back to a plain string. `null` unsets the key. Overriding `schedule.name` drops the previous
+/// schedule's keys.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = text.split_once('=').ok_or_else(wrong)?;
     let mut path: Vec<&str> = key.trim().split('.').collect();
     let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(wrong)?;
+    let value = value_of(value);
+    if value.as_str() == Some(NULL) {
+        unset(table, &path, last);
+        return Ok(());
+    }
     let mut section = table;
     for part in path {
         let entry = section.entry(part).or_insert_with(|| Value::Table(Table::new()));
         section = entry.as_table_mut().ok_or_else(wrong)?;
     }
-    let parsed = format!("value = {value}")
-        .parse::<Table>()
-        .ok()
-        .and_then(|mut parsed| parsed.remove("value"));
-    let parsed = parsed.unwrap_or_else(|| Value::String(value.to_owned()));
-    let previous = section.insert(last.to_owned(), parsed);
+    let previous = section.insert(last.to_owned(), value);
     if key.trim() == "schedule.name" {
         let previous = previous.as_ref().and_then(Value::as_str);
         schedule::drop_keys_of(previous.unwrap_or(schedule::DEFAULT), section);

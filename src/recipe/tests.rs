@@ -103,7 +103,7 @@ fn wrong_types_and_bounds_name_the_key() {
     check_error(
         "",
         &["rollout.temperature=nan"],
-        expect!["key `rollout.temperature`: expected a finite number above 0, found NaN"],
+        expect!["key `rollout.temperature`: expected from 0.001 to 1000, found NaN"],
     );
     check_error(
         "",

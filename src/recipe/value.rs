@@ -1,7 +1,7 @@
-//! Values of a recipe whose types other crates define.
+//! Values of a recipe: those of overrides, and those whose types other crates define.
 
 use serde::de::DeserializeOwned;
-use toml::Value;
+use toml::{Table, Value};
 
 use super::error::{RecipeError, first_line, out_of_bounds};
 
@@ -19,4 +19,30 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
             None => RecipeError::Type { key: format!("{key}{inner}"), reason },
         }
     })
+}
+
+/// The override that unsets a key. TOML has no such value.
+pub(crate) const NULL: &str = "null";
+
+/// Reads the value of an override: TOML, Hydra's `True`, `False`, `None` and lists without quotes, or a string.
+pub(crate) fn value_of(text: &str) -> Value {
+    let parsed = format!("value = {text}").parse::<Table>();
+    if let Some(value) = parsed.ok().and_then(|mut table| table.remove("value")) {
+        return value;
+    }
+    let text = match text.trim() {
+        "True" => return Value::Boolean(true),
+        "False" => return Value::Boolean(false),
+        "null" | "None" | "~" => return Value::String(NULL.to_owned()),
+        // TOML needs a digit on both sides of the point.
+        number if number.starts_with(['.', '-', '+']) || number.ends_with('.') => {
+            return number.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Float);
+        }
+        list if list.starts_with('[') && list.ends_with(']') => {
+            let items = list[1..list.len() - 1].split(',').map(str::trim);
+            return Value::Array(items.filter(|item| !item.is_empty()).map(value_of).collect());
+        }
+        _ => text,
+    };
+    Value::String(text.to_owned())
 }

@@ -9,7 +9,7 @@ use rollpacker_operators::reward::LimitMode;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::recipe::keys::{Sections, fields};
+use crate::recipe::keys::{Section, Sections};
 use crate::recipe::raw::section;
 use crate::recipe::schedule;
 
@@ -396,21 +396,21 @@ impl RawJob {
 }
 
 impl Sections for RawJob {
-    fn keys(section: &str) -> Option<&'static [&'static str]> {
-        Some(match section {
-            "" => fields::<Self>(),
-            "cluster" => fields::<Cluster>(),
-            "model" => fields::<Model>(),
-            "rollout" => fields::<Rollout>(),
-            "training" => fields::<Training>(),
-            "data" => fields::<Data>(),
-            "data.curriculum" => fields::<CurriculumOptions>(),
-            "lengths" => fields::<Lengths>(),
-            "tasks" => fields::<Tasks>(),
-            "pipeline" => fields::<Pipeline>(),
-            "stream" => fields::<Stream>(),
-            "planner" => fields::<Planner>(),
-            "sim" => fields::<Sim>(),
+    fn section(name: &str) -> Option<Section> {
+        Some(match name {
+            "" => Section::of::<Self>(),
+            "cluster" => Section::of::<Cluster>(),
+            "model" => Section::of::<Model>(),
+            "rollout" => Section::of::<Rollout>(),
+            "training" => Section::of::<Training>(),
+            "data" => Section::of::<Data>(),
+            "data.curriculum" => Section::of::<CurriculumOptions>(),
+            "lengths" => Section::of::<Lengths>(),
+            "tasks" => Section::of::<Tasks>(),
+            "pipeline" => Section::of::<Pipeline>(),
+            "stream" => Section::of::<Stream>(),
+            "planner" => Section::of::<Planner>(),
+            "sim" => Section::of::<Sim>(),
             _ => return None,
         })
     }

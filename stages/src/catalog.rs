@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::documented::{Documented, Field};
 use crate::fields::fields;
 
 /// Options by name, as written in a recipe.
@@ -131,6 +132,8 @@ pub struct Listed<'a> {
     pub about: About,
     /// The options with their defaults, as JSON; empty for an entry that was added with [`Catalog::with`].
     pub defaults: &'a Options,
+    /// The documentation of the options; empty unless [`Catalog::with_fields`] added it.
+    pub fields: &'static [Field],
 }
 
 type Make<T> = Arc<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
@@ -141,6 +144,7 @@ struct CatalogEntry<T> {
     about: About,
     options: &'static [&'static str],
     defaults: Options,
+    fields: &'static [Field],
     make: Make<T>,
 }
 
@@ -183,6 +187,15 @@ impl<T> Catalog<T> {
         self.insert(name, about, defaults, make)
     }
 
+    /// Adds the documentation of the options of the entry `name`, if there is such an entry.
+    #[must_use]
+    pub fn with_fields<O: Documented>(mut self, name: &str) -> Self {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.fields = O::FIELDS;
+        }
+        self
+    }
+
     fn insert<O: DeserializeOwned>(
         mut self,
         name: &str,
@@ -193,7 +206,7 @@ impl<T> Catalog<T> {
         let make: Make<T> = Arc::new(move |options| make(read(options)?));
         self.entries.insert(
             name.to_owned(),
-            CatalogEntry { about, options: fields::<O>(), defaults, make },
+            CatalogEntry { about, options: fields::<O>(), defaults, fields: &[], make },
         );
         self
     }
@@ -209,6 +222,7 @@ impl<T> Catalog<T> {
             name,
             about: entry.about,
             defaults: &entry.defaults,
+            fields: entry.fields,
         })
     }
 

@@ -55,6 +55,7 @@ fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
             &["data", "generate", "--output", "generated-NUMBER"],
             &["--validation-rows", "4", "--rows", "16"],
         ),
+        ("keys", _) => (&["keys", "rollout"], &[]),
         // No server listens at this port.
         ("probe", _) => (&["probe", "http://127.0.0.1:9", "--model", "model"], &[]),
         other => panic!("no command line is known for {other:?}: add one here"),

@@ -37,6 +37,7 @@ mod results;
 #[cfg(test)]
 mod tests;
 
+use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,22 +58,24 @@ pub(crate) const PART: &str = "curriculum";
 /// Separates the random draws of exploration from other draws with the same seed.
 const EXPLORATION: u64 = u64::from_be_bytes(*b"explores");
 
-/// The settings of a curriculum.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(
-    default,
-    deny_unknown_fields,
-    expecting = "a table of `min_pass_rate`, `max_pass_rate`, `exploration` and `pass_score`"
-)]
-pub struct CurriculumOptions {
-    /// Prompts with this pass rate or a lower one are too hard. At least 0, below `max_pass_rate`; default 0. (prime-rl: `hard_threshold`)
-    pub min_pass_rate: f64,
-    /// Prompts with this pass rate or a higher one are too easy. Above `min_pass_rate`, at most 1; default 1. (prime-rl: `easy_threshold`)
-    pub max_pass_rate: f64,
-    /// The share of too hard and too easy prompts that are drawn anyway. At least 0, below 1; default 0.1.
-    pub exploration: f64,
-    /// The score from which a response passes. A finite number; default 1.
-    pub pass_score: f64,
+documented! {
+    /// The settings of a curriculum.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(
+        default,
+        deny_unknown_fields,
+        expecting = "a table of `min_pass_rate`, `max_pass_rate`, `exploration` and `pass_score`"
+    )]
+    pub struct CurriculumOptions {
+        /// Prompts with this pass rate or a lower one are too hard. At least 0, below `max_pass_rate`; default 0. (prime-rl: `hard_threshold`)
+        pub min_pass_rate: f64,
+        /// Prompts with this pass rate or a higher one are too easy. Above `min_pass_rate`, at most 1; default 1. (prime-rl: `easy_threshold`)
+        pub max_pass_rate: f64,
+        /// The share of too hard and too easy prompts that are drawn anyway. At least 0, below 1; default 0.1.
+        pub exploration: f64,
+        /// The score from which a response passes. A finite number; default 1.
+        pub pass_score: f64,
+    }
 }
 
 impl Default for CurriculumOptions {

@@ -22,6 +22,7 @@
 //! it reports the executions that arrived. In virtual time a run therefore repeats bit for bit. In a live run, the order of executions
 //! depends on the machine, and so do the limits.
 
+use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -33,25 +34,27 @@ use serde::{Deserialize, Serialize};
 
 use super::TimeLimit;
 
-/// The settings for time limits of test cases.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(
-    default,
-    deny_unknown_fields,
-    expecting = "a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
-)]
-pub struct LimitOptions {
-    /// `fixed` for constant limits, `adaptive` for limits that follow the longest correct execution. Default: `adaptive`.
-    pub mode: LimitMode,
-    /// The smallest adaptive limit, in seconds. Above 0, at most `max_s`. Default: 2.
-    pub min_s: f64,
-    /// The fixed limit, in seconds. In adaptive mode, the largest limit, and the limit of a case without a known execution. Above 0, at
-    /// most 86400. Default: 30.
-    pub max_s: f64,
-    /// The factor on the longest correct execution, from 1 to 1000. Default: 1.5.
-    pub slack: f64,
-    /// The share of the responses that are audited: their executions run up to the largest limit. In [0, 1]. Default: 0.001.
-    pub audit_share: f64,
+documented! {
+    /// The settings for time limits of test cases.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(
+        default,
+        deny_unknown_fields,
+        expecting = "a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
+    )]
+    pub struct LimitOptions {
+        /// `fixed` for constant limits, `adaptive` for limits that follow the longest correct execution. Default: `adaptive`.
+        pub mode: LimitMode,
+        /// The smallest adaptive limit, in seconds. Above 0, at most `max_s`. Default: 2.
+        pub min_s: f64 [seconds],
+        /// The fixed limit, in seconds. In adaptive mode, the largest limit, and the limit of a case without a known execution. Above 0, at
+        /// most 86400. Default: 30.
+        pub max_s: f64 [seconds],
+        /// The factor on the longest correct execution, from 1 to 1000. Default: 1.5.
+        pub slack: f64,
+        /// The share of the responses that are audited: their executions run up to the largest limit. In [0, 1]. Default: 0.001.
+        pub audit_share: f64,
+    }
 }
 
 /// The rule for the time limit of a test case.

@@ -18,6 +18,7 @@
 //! - **End of an epoch.** The last round of an epoch admits the groups that exist, if any; this is not a failure.
 //! - **Tail batching** filters in the same way: see [`tail_batching::Config::filter_zero_variance`](super::tail_batching::Config).
 
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 use super::ScheduleError;
@@ -30,25 +31,27 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 use super::variance::{OnExhausted, ZeroVarianceFilter};
 
-/// The configuration of [`Dynamic`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
-    pub prompts: usize,
-    /// The number of responses in a group (R0). At least 2. (verl: `rollout.n`, TRL: `num_generations`)
-    pub responses: u32,
-    /// The number of prompts launched at the start of a round, at least `prompts`. If `None` (the default), it is `prompts`.
-    #[serde(default)]
-    pub gen_prompts: Option<usize>,
-    /// The maximum number of prompts that a round may launch, in batches of `prompts`. (verl:
-    /// `algorithm.filter_groups.max_num_gen_batches`)
-    pub max_generated_batches: usize,
-    /// The action to take when these prompts do not yield enough groups with variance.
-    pub on_exhausted: OnExhausted,
-    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
-    #[serde(default)]
-    pub total_steps: Option<u64>,
+documented! {
+    /// The configuration of [`Dynamic`].
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
+        pub prompts: usize,
+        /// The number of responses in a group (R0). At least 2. (verl: `rollout.n`, TRL: `num_generations`)
+        pub responses: u32,
+        /// The number of prompts launched at the start of a round, at least `prompts`. If `None` (the default), it is `prompts`.
+        #[serde(default)]
+        pub gen_prompts: Option<usize> [prompts],
+        /// The maximum number of prompts that a round may launch, in batches of `prompts`. (verl:
+        /// `algorithm.filter_groups.max_num_gen_batches`)
+        pub max_generated_batches: usize [batches],
+        /// The action to take when these prompts do not yield enough groups with variance.
+        pub on_exhausted: OnExhausted,
+        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        #[serde(default)]
+        pub total_steps: Option<u64>,
+    }
 }
 
 /// The dynamic sampling schedule.

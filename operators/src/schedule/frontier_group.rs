@@ -15,27 +15,30 @@
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
 use super::plan::{self, RoundRules};
 use super::{Decision, Event, Schedule, ScheduleError, Synchronous, sync};
 
-/// The configuration of [`FrontierGroup`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The number of prompts in a round (P0). At least 1. (verl: `data.train_batch_size`)
-    pub prompts: usize,
-    /// The number of responses to each prompt (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
-    pub responses: u32,
-    /// The maximum number of responses that run at a time. At least 1.
-    pub slots: usize,
-    /// The order in which waiting requests are launched.
-    pub order: Order,
-    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
-    #[serde(default)]
-    pub total_steps: Option<u64>,
+documented! {
+    /// The configuration of [`FrontierGroup`].
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// The number of prompts in a round (P0). At least 1. (verl: `data.train_batch_size`)
+        pub prompts: usize,
+        /// The number of responses to each prompt (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
+        pub responses: u32,
+        /// The maximum number of responses that run at a time. At least 1.
+        pub slots: usize [responses],
+        /// The order in which waiting requests are launched.
+        pub order: Order,
+        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        #[serde(default)]
+        pub total_steps: Option<u64>,
+    }
 }
 
 /// The order in which waiting requests are launched.

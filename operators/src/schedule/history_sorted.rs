@@ -14,6 +14,7 @@
 //! the composition of single steps: the prompts of one step are alike, so a step's gradient estimates that of its stratum, and the mean
 //! over the epoch equals that of `sync`. A narrower window mixes more and gains less.
 
+use rollpacker_stages::documented;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -29,20 +30,22 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 use super::{Offer, Queue, Reason, RoundKind, ScheduleError};
 
-/// The configuration of [`HistorySorted`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The number of prompts in a round. At least 1. (verl: `data.train_batch_size`)
-    pub prompts: usize,
-    /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
-    pub responses: u32,
-    /// The number of rounds whose prompts are read ahead and sorted together. At least 1. If `None` (the default), all of an epoch.
-    #[serde(default)]
-    pub window: Option<usize>,
-    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
-    #[serde(default)]
-    pub total_steps: Option<u64>,
+documented! {
+    /// The configuration of [`HistorySorted`].
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// The number of prompts in a round. At least 1. (verl: `data.train_batch_size`)
+        pub prompts: usize,
+        /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
+        pub responses: u32,
+        /// The number of rounds whose prompts are read ahead and sorted together. At least 1. If `None` (the default), all of an epoch.
+        #[serde(default)]
+        pub window: Option<usize> [rounds],
+        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        #[serde(default)]
+        pub total_steps: Option<u64>,
+    }
 }
 
 /// The history-sorted schedule.

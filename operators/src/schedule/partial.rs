@@ -19,6 +19,7 @@
 //!   smaller.
 //! - **End of the run.** No round launches more prompts than the rest of the run can admit, so no response stays paused.
 
+use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -37,22 +38,24 @@ use super::{Reason, RoundKind, ScheduleError};
 /// The lane of the groups that a round must admit.
 const DUE: &str = "due";
 
-/// The configuration of [`Partial`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
-    pub prompts: usize,
-    /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
-    pub responses: u32,
-    /// The ratio of prompts launched in a round to prompts admitted, from 1 to 1000.
-    pub oversubscription: f64,
-    /// The maximum number of rounds that a response may take part in, and thus of policy versions that it may span. At least
-    /// `oversubscription`.
-    pub max_versions: u64,
-    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
-    #[serde(default)]
-    pub total_steps: Option<u64>,
+documented! {
+    /// The configuration of [`Partial`].
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
+        pub prompts: usize,
+        /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
+        pub responses: u32,
+        /// The ratio of prompts launched in a round to prompts admitted, from 1 to 1000.
+        pub oversubscription: f64,
+        /// The maximum number of rounds that a response may take part in, and thus of policy versions that it may span. At least
+        /// `oversubscription`.
+        pub max_versions: u64 [rounds],
+        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        #[serde(default)]
+        pub total_steps: Option<u64>,
+    }
 }
 
 /// The partial rollout schedule.

@@ -26,6 +26,7 @@
 //! - **End of an epoch.** The last load of an epoch consists of the prompts that are left; its last round admits what is left.
 //! - **End of the run.** No more prompts are loaded than the rest of the run can admit.
 
+use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -43,29 +44,31 @@ use super::{Reason, RoundKind, ScheduleError};
 /// The lane of the next load; the lane of the current load is unnamed.
 const AHEAD: &str = "ahead";
 
-/// The configuration of [`Sorted`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
-    pub prompts: usize,
-    /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
-    pub responses: u32,
-    /// The number of rounds that a load lasts: the paper's group size, in batches of `prompts`. At least 1.
-    pub group_size: usize,
-    /// The maximum number of responses that run at a time. At least 1.
-    pub slots: usize,
-    /// The number of complete groups that a round waits for, at least `prompts`. If `None` (the default), it is `prompts`.
-    #[serde(default)]
-    pub harvest: Option<usize>,
-    /// The treatment of responses that are running at a harvest.
-    pub mode: Mode,
-    /// `true` to fill the slots that the current load leaves empty from the next load. Default: `false`.
-    #[serde(default)]
-    pub carry_over: bool,
-    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
-    #[serde(default)]
-    pub total_steps: Option<u64>,
+documented! {
+    /// The configuration of [`Sorted`].
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
+        pub prompts: usize,
+        /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
+        pub responses: u32,
+        /// The number of rounds that a load lasts: the paper's group size, in batches of `prompts`. At least 1.
+        pub group_size: usize [rounds],
+        /// The maximum number of responses that run at a time. At least 1.
+        pub slots: usize [responses],
+        /// The number of complete groups that a round waits for, at least `prompts`. If `None` (the default), it is `prompts`.
+        #[serde(default)]
+        pub harvest: Option<usize> [groups],
+        /// The treatment of responses that are running at a harvest.
+        pub mode: Mode,
+        /// `true` to fill the slots that the current load leaves empty from the next load. Default: `false`.
+        #[serde(default)]
+        pub carry_over: bool,
+        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        #[serde(default)]
+        pub total_steps: Option<u64>,
+    }
 }
 
 /// The treatment of responses that are running at a harvest.

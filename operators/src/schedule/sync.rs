@@ -4,6 +4,7 @@
 //! that rewards and gradients are computed while others still generate. The round closes with its last response. The last round of an epoch
 //! takes the prompts that are left.
 
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 use super::ScheduleError;
@@ -15,17 +16,19 @@ use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 
-/// The configuration of [`Synchronous`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The number of prompts in a round. At least 1. (verl: `data.train_batch_size`)
-    pub prompts: usize,
-    /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
-    pub responses: u32,
-    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
-    #[serde(default)]
-    pub total_steps: Option<u64>,
+documented! {
+    /// The configuration of [`Synchronous`].
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// The number of prompts in a round. At least 1. (verl: `data.train_batch_size`)
+        pub prompts: usize,
+        /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
+        pub responses: u32,
+        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        #[serde(default)]
+        pub total_steps: Option<u64>,
+    }
 }
 
 /// The synchronous schedule.

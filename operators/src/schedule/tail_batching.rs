@@ -35,6 +35,7 @@
 //!   can correct, so `weighted` rejects `eta_responses` above 1.
 //! - **Duplicates.** Rows are distinguished by their id only; two equal rows are two prompts.
 
+use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -54,46 +55,48 @@ use super::speculation::{factor, scaled};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Offer, Reason, RoundKind, ScheduleError};
 
-/// The configuration of [`TailBatching`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The number of prompts admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
-    pub prompts: usize,
-    /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
-    pub responses: u32,
-    /// The ratio of prompts launched in a short round to prompts admitted, from 1 to 1000. Default: 1.25, as in the paper.
-    #[serde(default = "paper")]
-    pub eta_prompts: f64,
-    /// The ratio of responses launched per prompt in a short round to responses of a group, from 1 to 1000. Default: 1.25, as in the paper.
-    #[serde(default = "paper")]
-    pub eta_responses: f64,
-    /// The number of prompts admitted in a round by domain. The values sum to `prompts`; prompts of other domains are rejected. If empty
-    /// (the default), there is one quota for all prompts.
-    #[serde(default)]
-    pub quotas: BTreeMap<Arc<str>, usize>,
-    /// The maximum number of rounds that a prompt may stay in the queue after the round that deferred it; 0 launches it in the next round.
-    /// If `None` (the default), there is no limit.
-    #[serde(default)]
-    pub max_queue_age: Option<u64>,
-    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
-    #[serde(default)]
-    pub total_steps: Option<u64>,
-    /// The filter that rejects and replaces groups without reward variance. If `None` (the default), they are admitted. (verl:
-    /// `algorithm.filter_groups`)
-    #[serde(default)]
-    pub filter_zero_variance: Option<ZeroVarianceFilter>,
-    /// `true` to resume the responses that a short round cuts off in a long round, instead of generating them again. With `eta_responses`
-    /// above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`. Default: `false`.
-    #[serde(default)]
-    pub keep_partial: bool,
-    /// The weights in the loss of responses that are selected for finishing first. Default: `fastest`.
-    #[serde(default)]
-    pub selection: Selection,
-    /// The maximum weight of a response under `weighted`, from 1 to 1000. It bounds the variance, and leaves some bias where it takes
-    /// effect. Default: 16.
-    #[serde(default = "max_weight")]
-    pub max_weight: f64,
+documented! {
+    /// The configuration of [`TailBatching`].
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Config {
+        /// The number of prompts admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
+        pub prompts: usize,
+        /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
+        pub responses: u32,
+        /// The ratio of prompts launched in a short round to prompts admitted, from 1 to 1000. Default: 1.25, as in the paper.
+        #[serde(default = "paper")]
+        pub eta_prompts: f64,
+        /// The ratio of responses launched per prompt in a short round to responses of a group, from 1 to 1000. Default: 1.25, as in the paper.
+        #[serde(default = "paper")]
+        pub eta_responses: f64,
+        /// The number of prompts admitted in a round by domain. The values sum to `prompts`; prompts of other domains are rejected. If empty
+        /// (the default), there is one quota for all prompts.
+        #[serde(default)]
+        pub quotas: BTreeMap<Arc<str>, usize>,
+        /// The maximum number of rounds that a prompt may stay in the queue after the round that deferred it; 0 launches it in the next round.
+        /// If `None` (the default), there is no limit.
+        #[serde(default)]
+        pub max_queue_age: Option<u64> [rounds],
+        /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
+        #[serde(default)]
+        pub total_steps: Option<u64> [steps],
+        /// The filter that rejects and replaces groups without reward variance. If `None` (the default), they are admitted. (verl:
+        /// `algorithm.filter_groups`)
+        #[serde(default)]
+        pub filter_zero_variance: Option<ZeroVarianceFilter>,
+        /// `true` to resume the responses that a short round cuts off in a long round, instead of generating them again. With `eta_responses`
+        /// above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`. Default: `false`.
+        #[serde(default)]
+        pub keep_partial: bool,
+        /// The weights in the loss of responses that are selected for finishing first. Default: `fastest`.
+        #[serde(default)]
+        pub selection: Selection,
+        /// The maximum weight of a response under `weighted`, from 1 to 1000. It bounds the variance, and leaves some bias where it takes
+        /// effect. Default: 16.
+        #[serde(default = "max_weight")]
+        pub max_weight: f64,
+    }
 }
 
 impl Config {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rollpacker_stages::documented;
 use rollpacker_stages::train::config::Aggregation;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -34,7 +35,7 @@ section! {
         rollout_correction: RolloutCorrection = RolloutCorrection::default(),
         /// Maximum number of steps by which the sampling policy may lag behind the trained one, from 0 to 65,536. The default, 0, is
         /// on-policy. (TRL: `max_staleness`)
-        staleness: u64 = 0,
+        staleness: u64 [steps] = 0,
     }
 }
 
@@ -48,10 +49,10 @@ section! {
         kl_coef: f64 = 0.001,
         /// Number of responses over which an adaptive coefficient changes. From 1 to 1e12; default 10,000. (verl:
         /// `algorithm.kl_ctrl.horizon`)
-        horizon: f64 = 10_000.0,
+        horizon: f64 [responses] = 10_000.0,
         /// Target divergence of an adaptive coefficient, nats per token. From 1e-9 to 1e6; default 0.1. (verl:
         /// `algorithm.kl_ctrl.target_kl`)
-        target_kl: f64 = 0.1,
+        target_kl: f64 [nats per token] = 0.1,
     }
 }
 
@@ -117,7 +118,7 @@ section! {
         /// Peak learning rate, above 0 and at most 10; default 1e-6. (verl: `actor.optim.lr`; TRL: `learning_rate`)
         lr: f64 = 1e-6,
         /// Number of updates over which the learning rate rises to its peak; default 0. (verl: `actor.optim.lr_warmup_steps`)
-        lr_warmup_steps: u64 = 0,
+        lr_warmup_steps: u64 [updates] = 0,
         /// Decay of the learning rate after the warm-up: `constant` (the default), `linear` or `cosine`. `linear` and `cosine` need
         /// `trainer.total_training_steps`. (verl: `actor.optim.lr_scheduler_type`)
         lr_scheduler_type: String = "constant".to_owned(),
@@ -161,22 +162,24 @@ section! {
         /// Coefficient of the entropy bonus, from 0 to 1e6; default 0. (verl: `actor.entropy_coeff`)
         entropy_coeff: f64 = 0.0,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
-        ppo_max_token_len: usize = 4096,
+        ppo_max_token_len: usize [tokens] = 4096,
         /// Number of CPU threads that the trainer's tensor operations use, from 1 to 1024; default 1.
-        threads: usize = 1 => resumable,
+        threads: usize [threads] = 1 => resumable,
     }
 }
 
-/// The section `[actor.policy_loss]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PolicyLoss {
-    /// Name of the policy loss: one of `policy_losses`, or one that the program adds. Default: `vanilla`. (verl:
-    /// `actor.policy_loss.loss_mode`)
-    #[serde(default = "vanilla")]
-    pub loss_mode: String,
-    /// Further options of the policy loss.
-    #[serde(flatten)]
-    pub options: Table,
+documented! {
+    /// The section `[actor.policy_loss]`.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    pub struct PolicyLoss {
+        /// Name of the policy loss: one of `policy_losses`, or one that the program adds. Default: `vanilla`. (verl:
+        /// `actor.policy_loss.loss_mode`)
+        #[serde(default = "vanilla")]
+        pub loss_mode: String,
+        /// Further options of the policy loss.
+        #[serde(flatten)]
+        pub options: Table,
+    }
 }
 
 impl Default for PolicyLoss {
@@ -197,7 +200,7 @@ section! {
         /// Peak learning rate, above 0 and at most 10; default 1e-5. (verl: `critic.optim.lr`)
         lr: f64 = 1e-5,
         /// Number of updates over which the learning rate rises to its peak; default 0.
-        lr_warmup_steps: u64 = 0,
+        lr_warmup_steps: u64 [updates] = 0,
         /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01.
         weight_decay: f64 = 0.01,
         /// Decay rates of Adam's first and second moment, each in [0, 1); default 0.9 and 0.999.

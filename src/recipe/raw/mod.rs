@@ -26,21 +26,23 @@ use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
-use super::keys::{ResumableKeys, Sections, fields};
-use super::schedule;
+use super::keys::{ResumableKeys, Section, Sections};
+use super::{schedule, verl};
 
-/// Declares a section: a struct with its keys and their defaults. `=> resumable` after a default declares that a run may be resumed with
-/// another value of the key, or of any key of the section: it affects the duration, the location or the reports of a run, not what it
-/// computes.
+/// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets. `=> resumable` after a
+/// default declares that a run may be resumed with another value of the key, or of any key of the section: it affects the duration, the
+/// location or the reports of a run, not what it computes.
 macro_rules! section {
     (@key resumable $field:ident) => { stringify!($field) };
     ($(#[$meta:meta])* $name:ident {
-        $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr $(=> $mark:ident)?,)*
+        $($(#[$($attribute:tt)*])* $field:ident: $type:ty $([$($unit:tt)+])? = $default:expr $(=> $mark:ident)?,)*
     }) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct $name { $($(#[$field_meta])* pub $field: $type,)* }
+        rollpacker_stages::documented! {
+            $(#[$meta])*
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+            #[serde(deny_unknown_fields, default)]
+            pub struct $name { $($(#[$($attribute)*])* pub $field: $type $([$($unit)+])?,)* }
+        }
 
         impl Default for $name {
             fn default() -> Self {
@@ -98,20 +100,20 @@ section! {
         val_files: Vec<String> = Vec::new() => resumable,
         /// Number of prompts of a step, called P0 in the RollPacker paper. At least 1; default 16. (verl: `data.train_batch_size`; TRL:
         /// `generation_batch_size / num_generations`)
-        train_batch_size: usize = 16,
+        train_batch_size: usize [prompts] = 16,
         /// Maximum number of training rows to use; -1, the default, uses all. (verl: `data.train_max_samples`)
-        train_max_samples: i64 = -1,
+        train_max_samples: i64 [rows] = -1,
         /// Maximum number of validation rows to use; -1, the default, uses all. (verl: `data.val_max_samples`)
-        val_max_samples: i64 = -1 => resumable,
+        val_max_samples: i64 [rows] = -1 => resumable,
         /// `true`, the default, to reshuffle the prompts in every epoch. (verl: `data.shuffle`)
         shuffle: bool = true,
         /// Seed of the prompt order. Default: `trainer.seed`. (verl: `data.seed`)
         seed: Option<u64> = None,
         /// Maximum prompt length in tokens, at least 1; default 512. Longer prompts are left out and counted. (verl:
         /// `data.max_prompt_length`)
-        max_prompt_length: usize = 512,
+        max_prompt_length: usize [tokens] = 512,
         /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
-        max_response_length: u32 = 512,
+        max_response_length: u32 [tokens] = 512,
         /// Column of the prompt. Default: one of the usual names. (verl: `data.prompt_key`)
         prompt_key: Option<String> = None,
         /// Column of the data source, which selects the reward. Default: one of the usual names. (verl: `data.reward_fn_key`)
@@ -156,27 +158,27 @@ section! {
         serve: Option<Serve> = None => resumable,
         /// Longest time without any inference server before the run ends, in seconds; positive. Default: 600.
         #[serde(skip_serializing_if = "Option::is_none")]
-        server_timeout: Option<f64> = None => resumable,
+        server_timeout: Option<f64> [seconds] = None => resumable,
         /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
         /// `num_generations`)
-        n: u32 = 8,
+        n: u32 [responses] = 8,
         /// Sampling temperature, by which logits are divided. From 0.001 to 1000; default 1. (verl: `rollout.temperature`)
         temperature: f64 = 1.0,
         /// Nucleus sampling: draws from the most likely tokens whose probabilities sum to at least this value. In (0, 1]; the default, 1,
         /// disables it. (verl: `rollout.top_p`)
         top_p: f64 = 1.0,
         /// Top-k sampling: draws from this many most likely tokens. The default, -1, and 0 disable it. (verl: `rollout.top_k`)
-        top_k: i64 = -1,
+        top_k: i64 [tokens] = -1,
         /// Minimum response length in tokens: no response ends by itself earlier. At most `data.max_response_length`; default 0.
-        min_response_length: u32 = 0,
+        min_response_length: u32 [tokens] = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
-        instances: u32 = 2 => resumable,
+        instances: u32 [instances] = 2 => resumable,
         /// Number of CPU threads that the tensor operations of an instance use. From 1 to 1024; default 1.
-        threads_per_instance: usize = 1 => resumable,
+        threads_per_instance: usize [threads] = 1 => resumable,
         /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
-        max_num_seqs: usize = 256 => resumable,
+        max_num_seqs: usize [responses] = 256 => resumable,
         /// Capacity of an instance's KV cache in tokens. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
-        kv_cache_tokens: usize = 262_144 => resumable,
+        kv_cache_tokens: usize [tokens] = 262_144 => resumable,
         /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
         seed: Option<u64> = None,
         /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.
@@ -197,30 +199,30 @@ section! {
         /// to train and then on the rest, `whole_step` on all groups of the step at once. Default: as the schedule requires.
         gradient: Option<String> = None,
         /// Maximum number of groups that the trainer receives at once while they are streamed, at least 1. Default: all that are complete.
-        max_groups: Option<usize> = None,
+        max_groups: Option<usize> [groups] = None,
     }
 }
 
 impl Sections for RawRecipe {
-    fn keys(section: &str) -> Option<&'static [&'static str]> {
-        Some(match section {
-            "" => fields::<Self>(),
-            "data" => fields::<Data>(),
-            "data.curriculum" => fields::<CurriculumOptions>(),
-            "model" => fields::<Model>(),
-            "rollout" => fields::<Rollout>(),
-            "rollout.serve" => fields::<Serve>(),
-            "pipeline" => fields::<Pipeline>(),
-            "placement" => fields::<Placement>(),
-            "reward" => fields::<Reward>(),
-            "reward.timeout" => fields::<LimitOptions>(),
-            "algorithm" => fields::<Algorithm>(),
-            "algorithm.kl_ctrl" => fields::<KlCtrl>(),
-            "algorithm.rollout_correction" => fields::<RolloutCorrection>(),
-            "actor" => fields::<Actor>(),
-            "critic" => fields::<Critic>(),
-            "trainer" => fields::<Trainer>(),
-            "sft" => fields::<Sft>(),
+    fn section(name: &str) -> Option<Section> {
+        Some(match name {
+            "" => Section::of::<Self>(),
+            "data" => Section::of::<Data>(),
+            "data.curriculum" => Section::of::<CurriculumOptions>(),
+            "model" => Section::of::<Model>(),
+            "rollout" => Section::of::<Rollout>(),
+            "rollout.serve" => Section::of::<Serve>(),
+            "pipeline" => Section::of::<Pipeline>(),
+            "placement" => Section::of::<Placement>(),
+            "reward" => Section::of::<Reward>(),
+            "reward.timeout" => Section::of::<LimitOptions>(),
+            "algorithm" => Section::of::<Algorithm>(),
+            "algorithm.kl_ctrl" => Section::of::<KlCtrl>(),
+            "algorithm.rollout_correction" => Section::of::<RolloutCorrection>(),
+            "actor" => Section::of::<Actor>(),
+            "critic" => Section::of::<Critic>(),
+            "trainer" => Section::of::<Trainer>(),
+            "sft" => Section::of::<Sft>(),
             // The keys of a schedule, an engine or a policy loss depend on its name and are checked when it is built.
             _ => return None,
         })
@@ -228,6 +230,10 @@ impl Sections for RawRecipe {
 
     fn aliases() -> &'static [Alias] {
         ALIASES
+    }
+
+    fn foreign() -> Box<dyn Iterator<Item = &'static str>> {
+        Box::new(verl::entries::all().map(|entry| entry.verl))
     }
 }
 

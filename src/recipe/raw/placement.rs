@@ -15,7 +15,7 @@ section! {
         /// Algorithm 1). Other names are those of placements that the program [adds](crate::App::placement).
         kind: String = "fixed".to_owned(),
         /// Number of instances whose threads train, with `separate_pools`. From 1 to `rollout.instances - 1`. Default: half of them.
-        training_instances: Option<u32> = None,
+        training_instances: Option<u32> [instances] = None,
         /// Rounds in which instances may be lent before the rollout has ended, with `stream_trainer`: `long` (the default) for all but
         /// speculative short rounds, or `all`.
         rounds: Option<String> = None,

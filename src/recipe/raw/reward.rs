@@ -16,7 +16,7 @@ section! {
         /// `math` for all.
         routes: BTreeMap<String, RouteTarget> = BTreeMap::from([("*".to_owned(), RouteTarget::One("math".to_owned()))]),
         /// Number of threads that score responses, from 1 to 4096; default 1. (verl: `reward.num_workers`)
-        num_workers: usize = 1 => resumable,
+        num_workers: usize [threads] = 1 => resumable,
         /// Reaction to an error of a reward, unless the reward's options set `on_error`: `tolerate` (the default), `fail`, `zero` or
         /// `drop_group`.
         on_error: OnError = OnError::default(),

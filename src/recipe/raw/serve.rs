@@ -16,7 +16,7 @@ section! {
         /// Program and arguments of a server. Must contain `{port}`. Required.
         command: Vec<String> = Vec::new(),
         /// Number of servers, from 1 to 256; default 1.
-        count: usize = 1,
+        count: usize [servers] = 1,
         /// Environment variables of the servers, in addition to those of the run. vLLM also gets `VLLM_SERVER_DEV_MODE=1`. Default: none.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         env: BTreeMap<String, String> = BTreeMap::new(),

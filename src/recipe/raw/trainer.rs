@@ -33,12 +33,12 @@ section! {
     Trainer {
         /// Maximum number of steps, at least 1. Default: as many as the epochs have. (verl: `trainer.total_training_steps`; TRL:
         /// `max_steps`)
-        total_training_steps: Option<u64> = None => resumable,
+        total_training_steps: Option<u64> [steps] = None => resumable,
         /// Maximum number of epochs, at least 1; default 1. (verl: `trainer.total_epochs`; TRL: `num_train_epochs`)
-        total_epochs: u32 = 1 => resumable,
+        total_epochs: u32 [epochs] = 1 => resumable,
         /// Number of steps between two validations. With -1, the default, and 0 only the validations before the first and after the last
         /// step run. (verl: `trainer.test_freq`)
-        test_freq: i64 = -1 => resumable,
+        test_freq: i64 [steps] = -1 => resumable,
         /// `true`, the default, to validate before the first step. (verl: `trainer.val_before_train`)
         val_before_train: bool = true => resumable,
         /// Seed of everything that has no seed of its own; default 1.
@@ -47,11 +47,11 @@ section! {
         device: String = "auto".to_owned() => resumable,
         /// Number of workers of each process, from 1 to 256; default 1. Each worker has `rollout.instances` engine instances and a replica
         /// of the trainer. `--workers` has precedence.
-        workers: usize = 1 => resumable,
+        workers: usize [workers] = 1 => resumable,
         /// Run folder; default `runs/default`. `--out` has precedence. (verl: `trainer.default_local_dir`; TRL: `output_dir`)
         default_local_dir: PathBuf = PathBuf::from("runs/default") => resumable,
         /// Number of initial steps that train only the critic; default 0. (verl: `trainer.critic_warmup`)
-        critic_warmup: u64 = 0,
+        critic_warmup: u64 [steps] = 0,
         /// `true`, the default, to write every response to `rollouts/` in the run folder.
         write_rollouts: bool = true => resumable,
         /// `true` to make a run reproducible bit by bit: races between responses are decided by tokens instead of time, and sums do not
@@ -59,18 +59,18 @@ section! {
         deterministic: bool = false,
         /// Number of steps between two snapshots, from which `--resume` continues. -1, the default, and 0 disable snapshots. A run with
         /// snapshots also takes one at its end. (verl: `trainer.save_freq`; TRL: `save_steps`)
-        save_freq: i64 = -1 => resumable,
+        save_freq: i64 [steps] = -1 => resumable,
         /// Number of valid snapshots to keep, newest first. At least 1; default 2. (verl: `trainer.max_actor_ckpt_to_keep`; TRL:
         /// `save_total_limit`)
-        max_ckpt_to_keep: usize = 2 => resumable,
+        max_ckpt_to_keep: usize [snapshots] = 2 => resumable,
         /// Reaction to a snapshot that cannot be written: `fail` (the default) ends the run, `warn` continues and tries again.
         snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail => resumable,
         /// Maximum wall time of the run, in seconds or as a string such as `1h30m`. A step that may not finish in time is not started.
         /// Default: unlimited.
-        max_wall_time: Option<Period> = None => resumable,
+        max_wall_time: Option<Period> [seconds] = None => resumable,
         /// Time without progress after which the watchdog prints what the run waits for, in seconds or as a string such as `5m`. 0 disables
         /// the watchdog; default 300.
-        stall_timeout: Period = Period::Seconds(300.0) => resumable,
+        stall_timeout: Period [seconds] = Period::Seconds(300.0) => resumable,
         /// Reaction of the watchdog to a stall: `warn` (the default), or `fail`, which ends the run.
         on_stall: OnStall = OnStall::default() => resumable,
     }
@@ -85,34 +85,34 @@ section! {
         /// Field of `extra_info` that contains the demonstration. Default: `demonstration`.
         response_key: String = "demonstration".to_owned(),
         /// Number of updates, at least 1; default 1800.
-        steps: u64 = 1800,
+        steps: u64 [updates] = 1800,
         /// Number of examples of an update, at least 1; default 48.
-        batch_size: usize = 48,
+        batch_size: usize [examples] = 48,
         /// Peak learning rate, above 0 and at most 10; default 2e-3.
         lr: f64 = 2e-3,
         /// Number of updates over which the learning rate rises to its peak; default 50.
-        lr_warmup_steps: u64 = 50,
+        lr_warmup_steps: u64 [updates] = 50,
         /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01.
         weight_decay: f64 = 0.01,
         /// Characters of the tokenizer, each of which is one token. Default: the alphabet of the built-in task.
         alphabet: String = rollpacker_datasets::generate::ALPHABET.to_owned(),
         /// Width of the residual stream; default 96.
-        hidden_size: i64 = 96,
+        hidden_size: i64 [channels] = 96,
         /// Inner width of the feed-forward blocks; default 256.
-        intermediate_size: i64 = 256,
+        intermediate_size: i64 [channels] = 256,
         /// Number of transformer blocks; default 3.
-        num_hidden_layers: i64 = 3,
+        num_hidden_layers: i64 [layers] = 3,
         /// Number of query heads; default 4. `hidden_size` must be an even multiple of it.
-        num_attention_heads: i64 = 4,
+        num_attention_heads: i64 [heads] = 4,
         /// Number of key and value heads; default 2. Must divide `num_attention_heads`.
-        num_key_value_heads: i64 = 2,
+        num_key_value_heads: i64 [heads] = 2,
         /// Use the embedding as the head, too; default true. vLLM on CPU does not update such a head.
         tie_word_embeddings: bool = true,
         /// Maximum context length in tokens; default 4096.
-        max_position_embeddings: i64 = 4096,
+        max_position_embeddings: i64 [tokens] = 4096,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096.
-        micro_batch_tokens: usize = 4096,
+        micro_batch_tokens: usize [tokens] = 4096,
         /// Number of CPU threads that tensor operations use, from 1 to 1024; default 1.
-        threads: usize = 1,
+        threads: usize [threads] = 1,
     }
 }

@@ -1,0 +1,205 @@
+//! The types of recipe values, read from the types that deserialize them.
+
+use serde::de::value::Error;
+use serde::de::{
+    self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor,
+};
+
+/// The type of a value, as documentation names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A type that requests nothing known here.
+    #[default]
+    Unknown,
+    /// A type with a fixed name, such as `integer`.
+    Named(&'static str),
+    /// One of several names.
+    Choice(&'static [&'static str]),
+    /// Several types, in the words of the error for other values.
+    Several(String),
+}
+
+impl Shape {
+    /// Returns the type in words.
+    pub(crate) fn words(&self) -> &str {
+        match self {
+            Self::Unknown => "value",
+            Self::Named(name) => name,
+            Self::Choice(_) => "string",
+            Self::Several(words) => words,
+        }
+    }
+}
+
+/// Returns the types of the fields of a struct, in the order of [`fields`](super::keys::fields). Empty for other types.
+pub(crate) fn field_shapes<'de, T: Deserialize<'de>>() -> Vec<(&'static str, Shape)> {
+    let fields = super::keys::fields::<T>();
+    let of = |at| {
+        let mut shape = Shape::default();
+        // The probe answers each request with an error, which is discarded.
+        drop(T::deserialize(OneField { at, shape: &mut shape }));
+        shape
+    };
+    fields.iter().enumerate().map(|(at, field)| (*field, of(at))).collect()
+}
+
+/// A struct that has only the field with the number `at`.
+struct OneField<'a> {
+    at: usize,
+    shape: &'a mut Shape,
+}
+
+impl<'de> Deserializer<'de> for OneField<'_> {
+    type Error = Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_map(FieldOf { field: fields[self.at], shape: self.shape })
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Error> {
+        Err(de::Error::custom("not a struct"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+struct FieldOf<'a> {
+    field: &'static str,
+    shape: &'a mut Shape,
+}
+
+impl<'de> MapAccess<'de> for FieldOf<'_> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        seed.deserialize(self.field.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        let value = seed.deserialize(Probe(self.shape));
+        if let (Shape::Unknown, Err(error)) = (&*self.shape, &value) {
+            *self.shape = Shape::Several(error.to_string());
+        }
+        value
+    }
+}
+
+/// Records the type that is requested from it.
+struct Probe<'a>(&'a mut Shape);
+
+impl Probe<'_> {
+    fn found<T>(self, shape: Shape) -> Result<T, Error> {
+        *self.0 = shape;
+        Err(de::Error::custom("asked"))
+    }
+}
+
+macro_rules! named {
+    ($($method:ident($($argument:ty),*) => $name:literal,)*) => {
+        $(fn $method<V: Visitor<'de>>(self, $(_: $argument,)* _: V) -> Result<V::Value, Error> {
+            self.found(Shape::Named($name))
+        })*
+    };
+}
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = Error;
+
+    /// Several types accept any value at first. No value is of all of them, so the error for one that is absent names them.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        variants: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.found(Shape::Choice(variants))
+    }
+
+    named! {
+        deserialize_bool() => "boolean",
+        deserialize_i8() => "integer",
+        deserialize_i16() => "integer",
+        deserialize_i32() => "integer",
+        deserialize_i64() => "integer",
+        deserialize_i128() => "integer",
+        deserialize_u8() => "integer",
+        deserialize_u16() => "integer",
+        deserialize_u32() => "integer",
+        deserialize_u64() => "integer",
+        deserialize_u128() => "integer",
+        deserialize_f32() => "number",
+        deserialize_f64() => "number",
+        deserialize_char() => "string",
+        deserialize_str() => "string",
+        deserialize_string() => "string",
+        deserialize_bytes() => "string",
+        deserialize_byte_buf() => "string",
+        deserialize_seq() => "list",
+        deserialize_tuple(usize) => "list",
+        deserialize_tuple_struct(&'static str, usize) => "list",
+        deserialize_map() => "table",
+        deserialize_struct(&'static str, &'static [&'static str]) => "table",
+        deserialize_identifier() => "string",
+    }
+
+    serde::forward_to_deserialize_any! { unit unit_struct ignored_any }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::raw::{Actor, RolloutCorrection, Trainer};
+
+    fn shape<T: serde::de::DeserializeOwned>(field: &str) -> Shape {
+        let shapes = field_shapes::<T>();
+        shapes.into_iter().find(|(name, _)| *name == field).expect("a field").1
+    }
+
+    #[test]
+    fn types_are_those_that_are_read() {
+        assert_eq!(shape::<Actor>("lr"), Shape::Named("number"));
+        assert_eq!(shape::<Actor>("betas"), Shape::Named("list"));
+        assert_eq!(shape::<Actor>("strategy_options"), Shape::Named("table"));
+        assert_eq!(shape::<Actor>("clip_ratio"), Shape::Named("number"));
+        assert_eq!(shape::<Trainer>("default_local_dir"), Shape::Named("string"));
+        assert_eq!(shape::<Trainer>("on_stall"), Shape::Choice(&["warn", "fail"]));
+        let several = |words: &str| Shape::Several(words.to_owned());
+        assert_eq!(
+            shape::<Trainer>("stall_timeout"),
+            several("seconds, or a text such as `1h30m`")
+        );
+        assert_eq!(
+            shape::<Trainer>("max_wall_time"),
+            several("seconds, or a text such as `1h30m`")
+        );
+        let threshold = shape::<RolloutCorrection>("rollout_is_threshold");
+        assert_eq!(threshold, several("a number, or a text `low_high`"));
+    }
+}

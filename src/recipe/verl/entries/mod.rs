@@ -1,0 +1,98 @@
+//! The table of verl's keys. It drives the translation, its messages and `docs/verl.md`.
+
+mod policy;
+mod run;
+
+/// The meaning of a key of verl here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// The key with this name means the same.
+    Key(&'static str),
+    /// The key with this name means the same, but only while another setting uses it. It has no effect in verl otherwise, and is left out.
+    KeyIf(&'static str, Condition),
+    /// One of these values is what happens here, and others are refused with the reason. `null` is always accepted.
+    Only(&'static [&'static str], &'static str),
+    /// The value of this key is what happens here, and others are refused with the reason.
+    SameAs(&'static str, &'static str),
+    /// The key is left out if the value is negative, and otherwise means the same as the one with this name.
+    NotNegative(&'static str),
+    /// The file of a reward in Python.
+    RewardFile,
+    /// The function in that file.
+    RewardFunction,
+    /// The rollout engine: that of the recipe, unless the run has servers.
+    Engine,
+    /// The key concerns something that does not exist here and does not change what a run computes.
+    Ignored,
+    /// Leaving the key out would mislead, for this reason.
+    Refused(&'static str),
+}
+
+/// A condition on other settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    /// The key of the other setting.
+    pub(crate) key: &'static str,
+    /// The values as TOML with which the condition holds.
+    pub(crate) values: &'static [&'static str],
+}
+
+/// A key of verl, or all keys below a section if the name ends with `.*`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) verl: &'static str,
+    pub(crate) meaning: Use,
+}
+
+pub(super) const fn entry(verl: &'static str, meaning: Use) -> Entry {
+    Entry { verl, meaning }
+}
+
+const fn when(key: &'static str, values: &'static [&'static str]) -> Condition {
+    Condition { key, values }
+}
+
+pub(super) const KL_LOSS: Condition = when("actor.use_kl_loss", &["true"]);
+pub(super) const KL_REWARD: Condition = when("algorithm.use_kl_in_reward", &["true"]);
+pub(super) const ADAPTIVE: Condition = when("algorithm.kl_ctrl.type", &["\"adaptive\""]);
+pub(super) const GAE: Condition = when("algorithm.adv_estimator", &["\"gae\""]);
+pub(super) const DISCOUNTED: Condition =
+    when("algorithm.adv_estimator", &["\"gae\"", "\"reinforce_plus_plus\""]);
+pub(super) const GROUP_NORM: Condition =
+    when("algorithm.adv_estimator", &["\"grpo\"", "\"grpo_passk\""]);
+
+pub(super) const ONE_UPDATE: &str = "a step is one update of all its prompts; set both to the prompts of an update, which has the same number of \
+                          prompts per update and is on-policy";
+pub(super) const ONE_EPOCH: &str = "each step trains once on its responses";
+pub(super) const UNCUT: &str =
+    "prompts are never cut; those longer than data.max_prompt_length are left out and counted";
+pub(super) const ONE_VALIDATION: &str =
+    "a validation draws one response as in training and one greedily for each prompt";
+pub(super) const WHOLE_MODEL: &str = "all weights of the model are trained";
+pub(super) const TEXT_ONLY: &str = "prompts are text";
+pub(super) const SINGLE_TURN: &str = "a rollout is a single turn without tools";
+pub(super) const OWN_PROGRAM: &str =
+    "Python classes cannot replace stages; a Rust program can, see docs/engines.md";
+pub(super) const REWARDS: &str = "rewards are set with `reward.routes`, see docs/rewards.md";
+pub(super) const TEMPLATE: &str = "the chat template of the model folder is used as it is";
+pub(super) const FRACTION: &str = "the warm-up is a number of updates: set actor.lr_warmup_steps";
+pub(super) const OFF: &[&str] = &["false"];
+pub(super) const ON: &[&str] = &["true"];
+pub(super) const ZERO: &[&str] = &["0", "0.0"];
+
+/// Returns all keys of verl that are known here. Of several that match, an exact name has precedence, and then the longest.
+pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
+    policy::POLICY.iter().chain(run::RUN)
+}
+
+/// Returns the meaning of verl's key, if it is known. `is_exact` limits the search to full names.
+pub(crate) fn find(key: &str, is_exact: bool) -> Option<Use> {
+    let exact = all().find(|entry| entry.verl == key);
+    let below = |entry: &&Entry| {
+        let section = entry.verl.strip_suffix('*');
+        section.is_some_and(|section| format!("{key}.").starts_with(section))
+    };
+    let longest = || all().filter(below).max_by_key(|entry| entry.verl.len());
+    let found = if is_exact { exact } else { exact.or_else(longest) };
+    found.map(|entry| entry.meaning)
+}

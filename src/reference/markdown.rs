@@ -1,0 +1,74 @@
+//! The tables of `docs/recipes.md`.
+
+use std::fmt::Write;
+
+use super::{Key, SectionKeys};
+
+/// Returns a table for each section, and one for each table of options.
+pub(crate) fn markdown(sections: &[SectionKeys]) -> String {
+    let mut text = String::new();
+    for section in sections {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "## `[{}]`\n\n{}\n", section.name, section.about);
+        let (options, keys): (Vec<&Key>, Vec<&Key>) =
+            section.keys.iter().partition(|key| key.of.is_some());
+        table(&mut text, "key", keys.iter().map(|key| (format!("`{}`", key.name), *key)));
+        let (bare, options): (Vec<&Key>, Vec<&Key>) =
+            options.into_iter().partition(|key| key.kind.is_empty() && key.meaning.is_empty());
+        add_names(&mut text, &bare);
+        if !options.is_empty() {
+            let _ = writeln!(text, "Options that depend on a name:\n");
+            let name =
+                |key: &Key| format!("`{}` of {}", key.name, key.of.as_deref().unwrap_or_default());
+            table(&mut text, "option", options.iter().map(|key| (name(key), *key)));
+        }
+    }
+    text
+}
+
+fn table<'a>(text: &mut String, first: &str, keys: impl Iterator<Item = (String, &'a Key)>) {
+    let _ = writeln!(
+        text,
+        "| {first} | type, unit | default | range or choices | meaning | verl | TRL |"
+    );
+    let _ = writeln!(text, "|---|---|---|---|---|---|---|");
+    for (name, key) in keys {
+        let unit = if key.unit.is_empty() { String::new() } else { format!(", {}", key.unit) };
+        let cells = [
+            name,
+            format!("{}{unit}", key.kind),
+            key.default.as_deref().map(code).unwrap_or_default(),
+            key.range.clone().unwrap_or_default(),
+            key.meaning.clone(),
+            codes(&key.verl),
+            codes(&key.trl),
+        ];
+        let cells = cells.map(|cell| cell.replace('|', "\\|"));
+        let _ = writeln!(text, "| {} |", cells.join(" | ").replace("  ", " "));
+    }
+    text.push('\n');
+}
+
+/// Lists the options of which only the names are known, one line for each entry.
+fn add_names(text: &mut String, options: &[&Key]) {
+    for group in options.chunk_by(|one, other| one.of == other.of) {
+        let names: Vec<String> = group.iter().map(|key| key.name.clone()).collect();
+        let of = group[0].of.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "- {of}: {}", codes(&names));
+    }
+    if !options.is_empty() {
+        text.push('\n');
+    }
+}
+
+/// Formats a default, unless it is a sentence.
+fn code(default: &str) -> String {
+    let is_sentence = default == "none"
+        || default.contains('`')
+        || (default.contains(' ') && !default.starts_with(['"', '[', '{']));
+    if is_sentence { default.to_owned() } else { format!("`{default}`") }
+}
+
+fn codes(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,205 @@
+//! The list of all recipe keys, for `rollpacker keys` and `docs/recipes.md`. It is read from the types, checks and catalogs of recipes.
+
+mod json;
+#[cfg(test)]
+mod markdown;
+mod options;
+mod prose;
+mod search;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use toml::{Table, Value};
+
+use crate::recipe::RawRecipe;
+use crate::recipe::aliases::ALIASES;
+use crate::recipe::choices::choices_of;
+use crate::recipe::error::Number;
+use crate::recipe::keys::{Section, Sections};
+use crate::recipe::ranges::range_of;
+use crate::recipe::shape::Shape;
+pub(crate) use json::json;
+#[cfg(test)]
+use markdown::markdown;
+pub(crate) use options::{Entries, ListedEntries};
+use prose::Prose;
+pub(crate) use search::matching;
+pub(crate) use terminal::text;
+
+/// The names that a recipe may select, by key.
+pub(crate) type Names<'a> = Vec<(&'static str, Vec<&'a str>)>;
+
+/// A key, or an option of an entry that a recipe selects by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Key {
+    /// The dotted name.
+    pub(crate) name: String,
+    /// The entry that has the option, such as "schedule `sorted`"; `None` for a key of every recipe.
+    pub(crate) of: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) unit: &'static str,
+    /// The default as TOML, or in words.
+    pub(crate) default: Option<String>,
+    /// The range or the choices, in words.
+    pub(crate) range: Option<String>,
+    pub(crate) meaning: String,
+    /// The full names of verl's keys that mean the same.
+    pub(crate) verl: Vec<String>,
+    /// The names of TRL's settings that mean the same.
+    pub(crate) trl: Vec<String>,
+    /// Other accepted names of the key, with the frameworks that use them.
+    pub(crate) aliases: Vec<(String, &'static str)>,
+    pub(crate) is_resumable: bool,
+}
+
+/// The keys of a section, and the options of entries that it selects.
+#[derive(Clone, Debug)]
+pub(crate) struct SectionKeys {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    pub(crate) keys: Vec<Key>,
+}
+
+/// Returns all keys by section, in the order in which a recipe has them.
+pub(crate) fn all(names: &Names<'_>, entries: &Entries<'_>) -> Vec<SectionKeys> {
+    let mut sections = Vec::new();
+    collect("", "", names, entries, &mut sections);
+    sections
+}
+
+fn collect(
+    path: &str,
+    about: &str,
+    names: &Names<'_>,
+    entries: &Entries<'_>,
+    into: &mut Vec<SectionKeys>,
+) {
+    let Some(section) = RawRecipe::section(path) else {
+        return into.extend(selected_by_name(path, about, names, entries));
+    };
+    let (shapes, defaults) = ((section.shapes)(), (section.defaults)());
+    let mut own = SectionKeys { name: path.to_owned(), about: about.to_owned(), keys: Vec::new() };
+    let mut inner = Vec::new();
+    for key in section.keys {
+        let (path, text) = (joined(path, key), text_of(&section, key));
+        if RawRecipe::section(&path).is_some() || Entries::is_section(&path) {
+            collect(&path, &prose::about(&text), names, entries, &mut inner);
+            continue;
+        }
+        let shape = shapes.iter().find(|(name, _)| name == key);
+        let shape = shape.map(|(_, shape)| shape.clone()).unwrap_or_default();
+        let unit = section.fields.iter().find(|field| field.key() == *key);
+        let unit = unit.map_or("", |field| field.unit);
+        own.keys.push(described(
+            path.clone(),
+            &text,
+            shape,
+            unit,
+            default_of(&defaults, key),
+            names,
+        ));
+        own.keys.extend(entries.options_below(&path));
+    }
+    into.extend((!own.keys.is_empty()).then_some(own));
+    into.extend(inner);
+}
+
+/// Returns a section whose keys depend on a name in it.
+fn selected_by_name(
+    path: &str,
+    about: &str,
+    names: &Names<'_>,
+    entries: &Entries<'_>,
+) -> Option<SectionKeys> {
+    let (field, default) = Entries::name_key(path)?;
+    let default = Some(Value::String(default));
+    let name = joined(path, field.key());
+    let own = described(name, &field.text(), Shape::Named("string"), "", default, names);
+    let keys = std::iter::once(own).chain(entries.options_below(path)).collect();
+    Some(SectionKeys { name: path.to_owned(), about: about.to_owned(), keys })
+}
+
+/// Returns a key with everything that its documentation, its type and the tables of recipes say about it.
+fn described(
+    name: String,
+    text: &str,
+    shape: Shape,
+    unit: &'static str,
+    default: Option<Value>,
+    names: &Names<'_>,
+) -> Key {
+    let prose = Prose::parse(text);
+    let is_empty = |value: &Value| ["[]", "{}", "\"\""].contains(&value.to_string().as_str());
+    let written = default.filter(|value| !is_empty(value)).map(|value| written_as(&value));
+    let own = range_of(&name).map(|range| range.words());
+    let range = choices(&name, shape.clone(), names).or(own);
+    let (meaning, range) = prose.meaning_with(range);
+    let aliases: Vec<_> = ALIASES
+        .iter()
+        .filter(|alias| joined(alias.section, alias.ours) == name)
+        .map(|alias| (joined(alias.section, alias.theirs), alias.peers))
+        .collect();
+    let trl = aliases.iter().filter(|(_, peers)| peers.contains("TRL"));
+    let mut trl: Vec<String> =
+        trl.filter_map(|(alias, _)| alias.rsplit('.').next().map(str::to_owned)).collect();
+    trl.extend(prose.trl.filter(|named| !trl.contains(named)));
+    Key {
+        is_resumable: RawRecipe::is_resumable(&name),
+        of: None,
+        kind: shape.words().to_owned(),
+        unit,
+        default: written.or(prose.default),
+        range,
+        meaning,
+        verl: prose.verl.map(|key| full_name(&key)).into_iter().collect(),
+        trl,
+        aliases,
+        name,
+    }
+}
+
+/// Returns the names that the value may be.
+fn choices(key: &str, shape: Shape, names: &Names<'_>) -> Option<String> {
+    let listed = names.iter().find(|(of, _)| match key {
+        "algorithm.kl_penalty" => *of == "actor.kl_loss_type",
+        // Its values are tables of names.
+        "reward.routes" => false,
+        key => *of == key,
+    });
+    let words = |names: &[&str]| {
+        names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    };
+    match (listed, choices_of(key), shape) {
+        (Some((_, names)), _, _) => Some(words(names)),
+        (_, Some(names), _) | (_, _, Shape::Choice(names)) => Some(words(names)),
+        _ => None,
+    }
+}
+
+/// Formats a default. Small and large numbers have an exponent.
+fn written_as(default: &Value) -> String {
+    match default {
+        Value::Float(number) => Number(*number).to_string(),
+        default => default.to_string(),
+    }
+}
+
+/// Returns verl's key with its first sections. The documentation of keys leaves out `actor_rollout_ref`.
+fn full_name(key: &str) -> String {
+    let is_short = ["actor.", "rollout."].iter().any(|section| key.starts_with(section));
+    if is_short { format!("actor_rollout_ref.{key}") } else { key.to_owned() }
+}
+
+fn text_of(section: &Section, key: &str) -> String {
+    let field = section.fields.iter().find(|field| field.key() == key);
+    field.map(|field| field.text()).unwrap_or_default()
+}
+
+fn default_of(defaults: &Table, key: &str) -> Option<Value> {
+    defaults.get(key).cloned()
+}
+
+fn joined(section: &str, key: &str) -> String {
+    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
+}

@@ -1,0 +1,53 @@
+//! Keys by the beginning of their name.
+
+use super::{Key, SectionKeys};
+use crate::recipe::error::nearest;
+
+/// Returns the sections with the keys whose names begin with `prefix`.
+///
+/// # Errors
+/// The names that the prefix may stand for, if no key begins with it.
+pub(crate) fn matching(
+    sections: Vec<SectionKeys>,
+    prefix: &str,
+) -> Result<Vec<SectionKeys>, Vec<String>> {
+    let suggestions = suggestions(&sections, prefix);
+    let filtered = sections.into_iter().map(|mut section| {
+        section.keys.retain(|key| key.name.starts_with(prefix));
+        section
+    });
+    let found: Vec<_> = filtered.filter(|section| !section.keys.is_empty()).collect();
+    if found.is_empty() { Err(suggestions) } else { Ok(found) }
+}
+
+/// Returns the keys and sections that are similar to a name, with the keys that have this name in other frameworks or other sections first.
+fn suggestions(sections: &[SectionKeys], name: &str) -> Vec<String> {
+    let keys = || sections.iter().flat_map(|section| &section.keys);
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let same = keys().filter(|key| also(key).any(|other| other == name || other == last));
+    let mut found: Vec<String> = same.map(|key| key.name.clone()).collect();
+    let names = sections.iter().map(|section| section.name.as_str());
+    found
+        .extend(nearest(name, names.chain(keys().map(|key| key.name.as_str()))).map(str::to_owned));
+    let ends = |key: &&Key| key.of.is_none() && is_near(last, end(key));
+    found.extend(keys().filter(ends).map(|key| key.name.clone()));
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|name| seen.insert(name.clone()));
+    found.truncate(5);
+    found
+}
+
+/// Returns the names of the key in other frameworks and its last part.
+fn also(key: &Key) -> impl Iterator<Item = &str> {
+    let aliases = key.aliases.iter().map(|(alias, _)| alias.as_str());
+    let ends = key.aliases.iter().filter_map(|(alias, _)| alias.rsplit('.').next());
+    key.verl.iter().chain(&key.trl).map(String::as_str).chain(aliases).chain(ends).chain([end(key)])
+}
+
+fn end(key: &Key) -> &str {
+    key.name.rsplit('.').next().unwrap_or(&key.name)
+}
+
+fn is_near(name: &str, other: &str) -> bool {
+    nearest(name, std::iter::once(other)).is_some()
+}

@@ -1,0 +1,63 @@
+//! The list of keys as text.
+
+use std::fmt::Write;
+
+use super::{Key, SectionKeys};
+
+/// Returns the keys as text with lines of at most `width` characters, or of any length if there is none.
+pub(crate) fn text(sections: &[SectionKeys], width: Option<usize>) -> String {
+    let mut text = String::new();
+    for section in sections {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{gap}[{}]", section.name);
+        wrap(&mut text, &format!(" {}", section.about), 4, width);
+        for key in &section.keys {
+            add_key(&mut text, key, width);
+        }
+    }
+    text
+}
+
+fn add_key(text: &mut String, key: &Key, width: Option<usize>) {
+    let unit = if key.unit.is_empty() { String::new() } else { format!(", {}", key.unit) };
+    let of = key.of.as_ref().map(|of| format!(", of {of}")).unwrap_or_default();
+    let default = key.default.as_ref().map(|default| format!(" = {default}")).unwrap_or_default();
+    let kind = if key.kind.is_empty() { "option" } else { &key.kind };
+    text.push_str("  ");
+    wrap(text, &format!("{}{default} ({kind}{unit}{of})", key.name), 6, width);
+    let mut line = |label: &str, value: &str| {
+        if !value.is_empty() {
+            text.push_str("      ");
+            wrap(text, &format!("{label}{value}"), 6, width);
+        }
+    };
+    line("", &key.meaning);
+    line("range: ", key.range.as_deref().unwrap_or_default());
+    line("verl: ", &key.verl.join(", "));
+    line("TRL: ", &key.trl.join(", "));
+    let aliases = key.aliases.iter().map(|(alias, peers)| format!("{alias} ({peers})"));
+    line("also: ", &aliases.collect::<Vec<_>>().join(", "));
+}
+
+/// Appends words to the last line of `text`, and continues on new lines with `indent` where they do not fit.
+fn wrap(text: &mut String, words: &str, indent: usize, width: Option<usize>) {
+    let mut column = text.rsplit('\n').next().unwrap_or_default().chars().count();
+    let mut is_first = true;
+    for word in words.split(' ').filter(|word| !word.is_empty()) {
+        let length = word.chars().count();
+        let is_full = width.is_some_and(|width| column + 1 + length > width.max(indent + 20));
+        if is_full && column > indent {
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if !is_first || words.starts_with(' ') {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+        is_first = false;
+    }
+    text.push('\n');
+}

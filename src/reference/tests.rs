@@ -1,0 +1,144 @@
+use super::*;
+use crate::App;
+use crate::cli::keys::sections;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/recipes.md");
+const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
+
+fn keys() -> Vec<Key> {
+    sections(&App::new()).into_iter().flat_map(|section| section.keys).collect()
+}
+
+fn key(name: &str) -> Key {
+    keys().into_iter().find(|key| key.name == name).unwrap_or_else(|| panic!("no key `{name}`"))
+}
+
+/// The catalogs have all their entries only with the default features.
+#[cfg(all(feature = "servers", feature = "code", feature = "http"))]
+#[test]
+fn the_page_of_recipes_is_up_to_date() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
+    let tables = format!("\n{}", markdown(&sections(&App::new())));
+    let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(PAGE, format!("{before}{tables}{after}")).expect("written");
+        return;
+    }
+    assert!(
+        page[begin + MARKS[0].len()..end] == tables,
+        "docs/recipes.md is out of date: UPDATE_EXPECT=1 cargo test -p rollpacker --lib page_of_recipes"
+    );
+}
+
+#[test]
+fn every_key_is_listed_with_type_and_meaning() {
+    let listed = keys();
+    for name in RawRecipe::keys() {
+        let name = match name.as_str() {
+            "schedule" => "schedule.name",
+            "actor.policy_loss" => "actor.policy_loss.loss_mode",
+            name => name,
+        };
+        let key = key(name);
+        assert!(!key.meaning.is_empty(), "{name} has no meaning");
+        assert!(!["", "value"].contains(&key.kind.as_str()), "{name}: {}", key.kind);
+        assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl"), "{name}");
+    }
+    assert!(listed.iter().any(|key| key.of.as_deref() == Some("schedule `sorted`")));
+}
+
+/// The documentation of a key and the table of verl's keys agree.
+#[test]
+fn keys_of_verl_mean_what_their_table_says() {
+    use crate::recipe::verl::entries::{Use, find};
+    for key in keys().iter().filter(|key| key.of.is_none()) {
+        for verl in &key.verl {
+            match find(verl, true) {
+                Some(Use::Key(ours) | Use::KeyIf(ours, _) | Use::NotNegative(ours)) => {
+                    assert_eq!(ours, key.name, "{verl}");
+                }
+                // Its value decides; see `docs/verl.md`.
+                Some(Use::Engine | Use::Ignored | Use::Refused(_)) => {}
+                found => assert!(find(verl, false).is_some(), "{verl}: {found:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn ranges_and_choices_belong_to_keys() {
+    for (range, choices) in [("rollout.n", ""), ("actor.grad_clip", ""), ("", "placement.kind")] {
+        assert!(range.is_empty() || key(range).range == range_of(range).map(|range| range.words()));
+        assert!(choices.is_empty() || key(choices).range.expect("choices").contains("`fixed`"));
+    }
+    let numbers = |key: &Key| ["integer", "number"].contains(&key.kind.as_str());
+    // These have a meaning of their own for every value.
+    let free = ["data.seed", "rollout.seed", "trainer.seed", "data.curriculum.pass_score"];
+    // The selected loss or estimator checks these.
+    let of_entry = [
+        "clip_ratio",
+        "clip_ratio_low",
+        "clip_ratio_high",
+        "clip_ratio_c",
+        "tau_pos",
+        "tau_neg",
+        "gamma",
+        "lam",
+    ];
+    let keys = keys();
+    let plain = keys.iter().filter(|key| key.of.is_none() && numbers(key));
+    for key in
+        plain.filter(|key| !of_entry.iter().any(|end| key.name.ends_with(&format!(".{end}"))))
+    {
+        assert!(
+            key.range.is_some() || free.contains(&key.name.as_str()),
+            "{} has no range",
+            key.name
+        );
+    }
+}
+
+#[test]
+fn a_key_has_all_its_parts() {
+    let n = key("rollout.n");
+    assert_eq!(
+        (n.kind.as_str(), n.unit, n.default.as_deref()),
+        ("integer", "responses", Some("8"))
+    );
+    assert_eq!(n.range.as_deref(), Some("from 1 to 1048576"));
+    assert_eq!(n.meaning, "Number of responses of a group, called R0 in the RollPacker paper.");
+    assert_eq!(
+        (n.verl, n.trl),
+        (vec!["actor_rollout_ref.rollout.n".into()], vec!["num_generations".into()])
+    );
+    assert_eq!(key("data.seed").default.as_deref(), Some("`trainer.seed`"));
+    assert_eq!(key("trainer.on_stall").range.as_deref(), Some("`warn`, `fail`"));
+    assert!(key("trainer.on_stall").is_resumable && !n.is_resumable);
+}
+
+#[test]
+fn a_wrong_prefix_gets_suggestions() {
+    let suggestions = |prefix| matching(sections(&App::new()), prefix).expect_err("unknown");
+    assert_eq!(suggestions("rolout")[0], "rollout");
+    assert_eq!(suggestions("actor_rollout_ref.rollout.n")[0], "rollout.n");
+    assert_eq!(suggestions("num_generations"), ["rollout.n"]);
+    assert!(suggestions("rollout.lr").contains(&"actor.lr".to_owned()));
+    assert!(suggestions("zzzzzzzzzzzzzzzz").is_empty());
+    let found = matching(sections(&App::new()), "actor.lr").expect("known");
+    let names: Vec<_> = found[0].keys.iter().map(|key| key.name.as_str()).collect();
+    assert_eq!(names, ["actor.lr", "actor.lr_warmup_steps", "actor.lr_scheduler_type"]);
+}
+
+#[test]
+fn lines_fit_into_the_terminal() {
+    let sections = sections(&App::new());
+    for line in text(&sections, Some(80)).lines() {
+        assert!(line.chars().count() <= 80 || !line.trim().contains(' '), "{line}");
+    }
+    let plain = text(&sections, None);
+    assert!(
+        plain.lines().any(|line| line.starts_with("  rollout.n = 8 (integer, responses)")),
+        "{plain}"
+    );
+}

@@ -1,0 +1,241 @@
+//! Tests of `rollpacker keys`, and of verl's keys as overrides of `rollpacker train`.
+//!
+//! The command lines of verl are written as they usually are for GRPO, and run with `--dry-run` on small data.
+#![cfg(feature = "torch")]
+
+mod workplace;
+
+use serde_json::Value;
+use workplace::{ProcessEnd, RECIPE, Workplace};
+
+#[test]
+fn keys_are_listed_by_their_beginning() {
+    let place = Workplace::new(RECIPE);
+    let text = place.ok(&["keys", "actor.lr"]);
+    assert!(text.starts_with("[actor] "), "{text}");
+    assert!(text.contains("\n  actor.lr = 1e-6 (number)\n"), "{text}");
+    assert!(text.contains("      verl: actor_rollout_ref.actor.optim.lr\n"), "{text}");
+    assert!(!text.contains("actor.betas"), "{text}");
+    let all = place.ok(&["keys"]);
+    assert!(all.contains("schedule.mode") && all.contains("reward.options.math.targets"), "{all}");
+}
+
+#[test]
+fn keys_are_printed_for_programs() {
+    let place = Workplace::new(RECIPE);
+    let text = place.ok(&["keys", "rollout.n", "--json"]);
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    let [key] = json.as_array().expect("a list").as_slice() else { panic!("one key: {json}") };
+    for (field, value) in [
+        ("key", "rollout.n"),
+        ("type", "integer"),
+        ("unit", "responses"),
+        ("default", "8"),
+        ("range", "from 1 to 1048576"),
+    ] {
+        assert_eq!(key[field], value, "{field}");
+    }
+    assert_eq!(key["verl"][0], "actor_rollout_ref.rollout.n");
+    assert_eq!(key["trl"][0], "num_generations");
+}
+
+#[test]
+fn an_unknown_beginning_gets_suggestions_and_exit_status_2() {
+    let place = Workplace::new(RECIPE);
+    let error = place.refused(&["keys", "actr.lr"]);
+    assert!(
+        error.starts_with("error: no key begins with `actr.lr`; did you mean `actor.lr`"),
+        "{error}"
+    );
+    let error = place.refused(&["keys", "num_generations"]);
+    assert!(error.contains("did you mean `rollout.n`?"), "{error}");
+}
+
+fn dry_run(place: &Workplace, args: &[&str]) -> ProcessEnd {
+    let mut command = place.command(&["train", "--dry-run"]);
+    ProcessEnd::of(command.args(args).spawn().expect("the program starts"))
+}
+
+/// Runs a command line that must be accepted, and returns the resolved recipe and the notes.
+fn accepted(args: &[&str]) -> (String, String) {
+    let place = Workplace::new(RECIPE);
+    let end = dry_run(&place, args);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    (end.out, end.err)
+}
+
+fn assert_settings(recipe: &str, settings: &[&str]) {
+    for setting in settings {
+        assert!(
+            recipe.lines().any(|line| line == *setting),
+            "`{setting}` is expected in:\n{recipe}"
+        );
+    }
+}
+
+/// The form of the GRPO examples: KL in the loss, FSDP, vLLM, and the lists and literals of Hydra.
+#[test]
+fn grpo_with_a_kl_loss_is_accepted() {
+    let (recipe, notes) = accepted(&[
+        "algorithm.adv_estimator=grpo",
+        "data.train_files=data/train.parquet",
+        "data.val_files=data/validation.parquet",
+        "data.train_batch_size=8",
+        "data.max_prompt_length=64",
+        "data.max_response_length=24",
+        "data.filter_overlong_prompts=True",
+        "data.truncation=error",
+        "actor_rollout_ref.model.path=model",
+        "actor_rollout_ref.actor.optim.lr=1e-6",
+        "actor_rollout_ref.model.use_remove_padding=True",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+        "actor_rollout_ref.actor.use_kl_loss=True",
+        "actor_rollout_ref.actor.kl_loss_coef=0.002",
+        "actor_rollout_ref.actor.kl_loss_type=low_var_kl",
+        "actor_rollout_ref.actor.entropy_coeff=0",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=True",
+        "actor_rollout_ref.actor.fsdp_config.param_offload=False",
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload=False",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.6",
+        "actor_rollout_ref.rollout.n=5",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2",
+        "actor_rollout_ref.ref.fsdp_config.param_offload=True",
+        "algorithm.use_kl_in_reward=False",
+        "trainer.critic_warmup=0",
+        "trainer.logger=[\"console\",\"wandb\"]",
+        "trainer.project_name=verl_grpo_example_gsm8k",
+        "trainer.experiment_name=qwen2_7b_function_rm",
+        "trainer.n_gpus_per_node=8",
+        "trainer.nnodes=1",
+        "trainer.save_freq=20",
+        "trainer.test_freq=5",
+        "trainer.total_epochs=15",
+    ]);
+    assert_settings(
+        &recipe,
+        &["n = 5", "train_batch_size = 8", "use_kl_loss = true", "kl_loss_coef = 0.002"],
+    );
+    assert_settings(
+        &recipe,
+        &["test_freq = 5", "save_freq = 20", "total_epochs = 15", "engine = \"torch\""],
+    );
+    assert!(notes.contains("`actor_rollout_ref.rollout.n` sets `rollout.n`"), "{notes}");
+    assert!(notes.contains("`actor_rollout_ref.rollout.name=vllm` is left out"), "{notes}");
+    assert_eq!(notes.matches("note: without effect here").count(), 1, "{notes}");
+}
+
+/// The form of the DAPO recipes: asymmetric clipping, no KL, token-mean loss, Hydra's `+`, and coefficients of terms that are off.
+#[test]
+fn grpo_with_asymmetric_clipping_is_accepted() {
+    let (recipe, notes) = accepted(&[
+        "data.train_files=[data/train.parquet]",
+        "data.prompt_key=prompt",
+        "data.truncation='error'",
+        "data.max_prompt_length=64",
+        "data.max_response_length=24",
+        "data.train_batch_size=4",
+        "data.gen_batch_size=4",
+        "actor_rollout_ref.rollout.n=4",
+        "algorithm.adv_estimator=grpo",
+        "algorithm.use_kl_in_reward=False",
+        "algorithm.kl_ctrl.kl_coef=0.0",
+        "algorithm.gamma=1.0",
+        "algorithm.lam=1.0",
+        "actor_rollout_ref.actor.use_kl_loss=False",
+        "actor_rollout_ref.actor.kl_loss_coef=0.0",
+        "actor_rollout_ref.actor.clip_ratio_low=0.2",
+        "actor_rollout_ref.actor.clip_ratio_high=0.28",
+        "actor_rollout_ref.actor.clip_ratio_c=10.0",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
+        "actor_rollout_ref.model.path=model",
+        "+actor_rollout_ref.model.override_config=null",
+        "actor_rollout_ref.actor.optim.lr=1e-6",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=10",
+        "actor_rollout_ref.actor.optim.weight_decay=0.1",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "actor_rollout_ref.actor.grad_clip=1.0",
+        "actor_rollout_ref.actor.loss_agg_mode=token-mean",
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size=4",
+        "actor_rollout_ref.rollout.temperature=1.0",
+        "actor_rollout_ref.rollout.top_p=1.0",
+        "actor_rollout_ref.rollout.top_k=-1",
+        "reward_model.reward_manager=naive",
+        "trainer.val_before_train=True",
+        "trainer.resume_mode=auto",
+    ]);
+    assert_settings(
+        &recipe,
+        &["clip_ratio_high = 0.28", "clip_ratio_c = 10.0", "lr_warmup_steps = 10"],
+    );
+    assert_settings(
+        &recipe,
+        &["ppo_max_token_len = 2048", "weight_decay = 0.1", "use_kl_loss = false"],
+    );
+    assert!(notes.contains("without effect with the other settings"), "{notes}");
+    assert!(notes.contains("algorithm.lam (needs algorithm.adv_estimator = \"gae\")"), "{notes}");
+}
+
+/// Overrides of a recipe file: only what differs, with keys of both spellings.
+#[test]
+fn both_spellings_override_a_recipe() {
+    let (recipe, _) = accepted(&[
+        "--config",
+        "recipe.toml",
+        "actor_rollout_ref.rollout.n=6",
+        "rollout.temperature=0.9",
+        "schedule.name=sync",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
+        "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
+        "algorithm.norm_adv_by_std_in_grpo=False",
+        "actor_rollout_ref.rollout.seed=7",
+        "trainer.total_training_steps=null",
+        "trainer.default_local_dir=elsewhere",
+        "trainer.device=cpu",
+    ]);
+    assert_settings(&recipe, &["n = 6", "temperature = 0.9", "seed = 7", "loss_mode = \"gspo\""]);
+    assert_settings(
+        &recipe,
+        &["norm_adv_by_std_in_grpo = false", "default_local_dir = \"elsewhere\""],
+    );
+    assert!(!recipe.contains("total_training_steps"), "{recipe}");
+}
+
+#[test]
+fn refusals_and_unknown_keys_are_reported_together() {
+    let place = Workplace::new(RECIPE);
+    let refused = |args: &[&str]| {
+        let end = dry_run(&place, &[&["--config", "recipe.toml"], args].concat());
+        assert_eq!(end.code, Some(2), "{end:?}");
+        end.err
+    };
+    let error = refused(&[
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "data.truncation=left",
+        "algorithm.filter_groups.enable=True",
+        "actor_rollout_ref.model.lora_rank=32",
+    ]);
+    for part in
+        ["ppo_mini_batch_size=2", "truncation=left", "schedule.name=dynamic", "lora_rank=32"]
+    {
+        assert!(error.contains(part), "`{part}` is expected in: {error}");
+    }
+    let error = refused(&[
+        "actor_rollout_ref.rollout.nn=8",
+        "rollout.lr=1",
+        "trainer.loger=x",
+        "actor_rollout_ref.actor.kl_los_coef=1",
+    ]);
+    for part in [
+        "`actor_rollout_ref.rollout.nn` (did you mean `actor_rollout_ref.rollout.n`?)",
+        "`rollout.lr` (did you mean `actor.lr`?)",
+        "`trainer.loger` (did you mean `trainer.logger`?)",
+        "`actor_rollout_ref.actor.kl_los_coef` (did you mean `actor_rollout_ref.actor.kl_loss_coef`?)",
+    ] {
+        assert!(error.contains(part), "`{part}` is expected in: {error}");
+    }
+}
