@@ -3,12 +3,11 @@
 use rollpacker_stages::train::config::RolloutRs;
 
 use super::error::{RecipeError, one_of};
-use super::placement::KINDS;
 
 /// The keys and their names.
 static CHOICES: &[(&str, &[&str])] = &[
     ("pipeline.gradient", &["streamed", "once", "whole_step"]),
-    ("placement.kind", &KINDS),
+    ("placement.kind", &["fixed", "time_sharing", "separate_pools", "stream_trainer"]),
     ("placement.rounds", &["long", "all"]),
     ("placement.trigger", &["adaptive", "fixed"]),
     ("algorithm.kl_ctrl.type", &["fixed", "adaptive"]),

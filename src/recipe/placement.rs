@@ -4,7 +4,7 @@ use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::placement::{PlacementError, RoundFilter, StreamTrainerOptions, Trigger};
 
 use super::Recipe;
-use super::choices::check_choice;
+use super::choices::{check_choice, choices_of};
 use super::error::{RecipeError, between, one_of, out_of_bounds};
 use super::raw::{self, RawRecipe};
 use crate::placements::{OwnPlacement, PlacementContext, Placements};
@@ -28,7 +28,6 @@ pub enum PlacementKind {
 }
 
 const KIND: &str = "placement.kind";
-pub(super) const KINDS: [&str; 4] = ["fixed", "time_sharing", "separate_pools", "stream_trainer"];
 /// The names that simulated jobs have for these kinds.
 const SIMULATED: [(&str, &str); 3] =
     [("colocated", "time_sharing"), ("separate", "separate_pools"), ("stream", "stream_trainer")];
@@ -304,7 +303,7 @@ const EVERY: f64 = 0.05;
 
 /// Returns the names that `placement.kind` may have.
 pub(crate) fn kinds(placements: &Placements) -> Vec<&str> {
-    KINDS.into_iter().chain(placements.names()).collect()
+    choices_of(KIND).unwrap_or_default().iter().copied().chain(placements.names()).collect()
 }
 
 fn check_kind(kind: &str, placements: &Placements) -> Result<(), RecipeError> {

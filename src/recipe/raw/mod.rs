@@ -27,7 +27,8 @@ use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
 use super::keys::{ResumableKeys, Section, Sections};
-use super::{schedule, verl};
+use super::schedule;
+use super::verl::entries;
 
 /// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets. `=> resumable` after a
 /// default declares that a run may be resumed with another value of the key, or of any key of the section: it affects the duration, the
@@ -233,7 +234,7 @@ impl Sections for RawRecipe {
     }
 
     fn foreign() -> Box<dyn Iterator<Item = &'static str>> {
-        Box::new(verl::entries::all().map(|entry| entry.verl))
+        Box::new(entries::all().map(|entry| entry.verl))
     }
 }
 
