@@ -1,6 +1,5 @@
 //! Responses of a step, from the rollouts of a run folder.
 
-use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,8 @@ use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_stages::draw::Draw;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -227,19 +228,14 @@ fn picked(all: Vec<ShownResponse>, step: u64, count: usize) -> Vec<ShownResponse
         })
         .collect();
     picked.extend(worst);
-    // The same responses of a step at each call: the order is that of a hash of step and id.
-    scored.sort_by(|one, other| mixed(step, one).cmp(&mixed(step, other)).then(Ordering::Equal));
+    // The draw of a response is keyed by step and id, so that a step has the same random responses at each call.
+    let drawn = |one: &ShownResponse| {
+        let id = SampleId { step: Step(step), prompt: PromptId(one.prompt_id), sample: one.sample };
+        Draw::new(0).of_sample(id).uniform()
+    };
+    scored.sort_by(|one, other| drawn(one).total_cmp(&drawn(other)));
     picked.extend((0..count).filter_map(|_| take(&mut scored, 0, "random")));
     picked
-}
-
-/// Mixes the bits of step and id (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 16).
-fn mixed(step: u64, response: &ShownResponse) -> u64 {
-    let id = step << 48 ^ response.prompt_id << 16 ^ u64::from(response.sample);
-    let bits = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
 }
 
 #[cfg(test)]

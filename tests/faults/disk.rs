@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
-use super::workplace::{ProcessEnd, RECIPE, Workplace};
+use super::workplace::{ProcessEnd, RECIPE, Workplace, wait_until};
 
 /// Runs a script with `$train` and an empty file system of 8 MiB on `run/snapshots`. Returns `None` if none can be mounted.
 fn with_small_disk(place: &Workplace, script: &str) -> Option<ProcessEnd> {
@@ -87,6 +87,8 @@ fn what_could_not_be_recorded_is_in_no_snapshot() {
     let second = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step:2 ")));
     assert!(second.is_some(), "it trains");
     let rollouts = place.path("run/rollouts");
+    // The line of a step is printed before its files are written.
+    wait_until("step 2 is recorded", || rollouts.join("step_00002.parquet").exists());
     fs::rename(&rollouts, place.path("away")).expect("moved");
     fs::write(&rollouts, "in the way").expect("written");
     lines.for_each(drop);
