@@ -1,6 +1,6 @@
 //! The documentation of struct fields at run time, for lists of the keys that a recipe may have.
 
-/// A struct whose fields are keys of a recipe. [`documented!`](crate::documented) implements it.
+/// A struct whose fields are keys of a recipe. [`documented!`](crate::documented!) implements it.
 pub trait Documented {
     /// The fields in the order of their declaration.
     const FIELDS: &'static [Field];
