@@ -41,6 +41,9 @@ pub mod engine_observer;
 pub mod engines;
 #[cfg(feature = "torch")]
 mod exit_timer;
+#[cfg(test)]
+#[path = "../stages/src/generated_page.rs"]
+mod generated_page;
 pub mod lifetime;
 #[cfg(any(feature = "torch", feature = "cli"))]
 pub mod memory;
@@ -57,6 +60,8 @@ mod reference;
 #[cfg(feature = "torch")]
 pub mod reporter;
 pub mod rewards;
+#[cfg(any(feature = "torch", feature = "cli"))]
+mod run_files;
 #[cfg(feature = "torch")]
 pub mod run_folder;
 #[cfg(feature = "torch")]
@@ -76,6 +81,8 @@ pub mod terminal;
 pub mod trainers;
 #[cfg(feature = "torch")]
 mod validation;
+#[cfg(feature = "cli")]
+mod wrap;
 
 #[cfg(feature = "cli")]
 pub use app::App;

@@ -22,6 +22,8 @@ use rollpacker_operators::report::{StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
+use crate::run_files::{self, METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY, step_file, step_of};
+
 /// An error in writing a file of the run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -47,11 +49,6 @@ impl RecordError {
 
 /// The files that a run writes into its folder from its start.
 const WRITTEN: [&str; 3] = [RECIPE, METRICS, SUMMARY];
-const RECIPE: &str = "recipe.toml";
-const METRICS: &str = "metrics.jsonl";
-const SUMMARY: &str = "summary.json";
-/// The folder of the rollouts within the run folder.
-const ROLLOUTS_FOLDER: &str = "rollouts";
 /// The folder of the placements within the run folder.
 const PLACEMENTS_FOLDER: &str = "placements";
 /// The folder of the trained model within the run folder.
@@ -221,7 +218,7 @@ impl RunFolder {
     fn write_placement(&self, placement: &StepPlacement) -> Result<(), RecordError> {
         let folder = self.folder.join(PLACEMENTS_FOLDER);
         fs::create_dir_all(&folder).map_err(|error| RecordError::of(&folder)(&error))?;
-        let path = folder.join(format!("step_{:05}.json", placement.step));
+        let path = folder.join(step_file(placement.step, "json"));
         let failed = RecordError::of(&path);
         let text = serde_json::to_vec_pretty(placement).map_err(|error| failed(&error))?;
         let mut file = NewFile::create(&path)?;
@@ -233,8 +230,7 @@ impl RunFolder {
     }
 
     fn write_rollouts(&self, report: &StepReport) -> Result<(), RecordError> {
-        let name = format!("step_{:05}.parquet", report.step.0 + 1);
-        let path = self.folder.join(ROLLOUTS_FOLDER).join(name);
+        let path = run_files::rollouts(&self.folder, report.step.0 + 1);
         let failed = RecordError::of(&path);
         let file = NewFile::create(&path)?;
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
@@ -264,10 +260,7 @@ fn remove_steps(folder: &Path, steps: u64) -> Result<(), RecordError> {
 fn remove_later(folder: &Path, steps: u64) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let number = path
-            .file_stem()
-            .and_then(|name| name.to_str()?.strip_prefix("step_")?.parse::<u64>().ok());
-        if number.is_some_and(|number| number > steps) {
+        if step_of(&path).is_some_and(|step| step > steps) {
             fs::remove_file(&path)?;
         }
     }

@@ -1,4 +1,4 @@
-//! `rollpacker show`: what a run folder tells, in the terminal.
+//! `rollpacker show`: prints the report of a run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

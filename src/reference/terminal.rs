@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Key, SectionKeys};
+use crate::wrap::wrap;
 
 /// Returns the keys as text with lines of at most `width` characters, or of any length if there is none.
 pub(crate) fn text(sections: &[SectionKeys], width: Option<usize>) -> String {
@@ -38,26 +39,4 @@ fn add_key(text: &mut String, key: &Key, width: Option<usize>) {
     line("TRL: ", &key.trl.join(", "));
     let aliases = key.aliases.iter().map(|(alias, peers)| format!("{alias} ({peers})"));
     line("also: ", &aliases.collect::<Vec<_>>().join(", "));
-}
-
-/// Appends words to the last line of `text`, and continues on new lines with `indent` where they do not fit.
-fn wrap(text: &mut String, words: &str, indent: usize, width: Option<usize>) {
-    let mut column = text.rsplit('\n').next().unwrap_or_default().chars().count();
-    let mut is_first = true;
-    for word in words.split(' ').filter(|word| !word.is_empty()) {
-        let length = word.chars().count();
-        let is_full = width.is_some_and(|width| column + 1 + length > width.max(indent + 20));
-        if is_full && column > indent {
-            text.push('\n');
-            text.extend(std::iter::repeat_n(' ', indent));
-            column = indent;
-        } else if !is_first || words.starts_with(' ') {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
-        is_first = false;
-    }
-    text.push('\n');
 }

@@ -1,9 +1,10 @@
 use super::*;
 use crate::App;
 use crate::cli::keys::sections;
+#[cfg(all(feature = "servers", feature = "code", feature = "http"))]
+use crate::generated_page::assert_tables;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/recipes.md");
-const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
 
 fn keys() -> Vec<Key> {
     sections(&App::new()).into_iter().flat_map(|section| section.keys).collect()
@@ -17,18 +18,8 @@ fn key(name: &str) -> Key {
 #[cfg(all(feature = "servers", feature = "code", feature = "http"))]
 #[test]
 fn the_page_of_recipes_is_up_to_date() {
-    let page = std::fs::read_to_string(PAGE).expect("the page is there");
-    let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
     let tables = format!("\n{}", markdown(&sections(&App::new())));
-    let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
-        std::fs::write(PAGE, format!("{before}{tables}{after}")).expect("written");
-        return;
-    }
-    assert!(
-        page[begin + MARKS[0].len()..end] == tables,
-        "docs/recipes.md is out of date: UPDATE_EXPECT=1 cargo test -p rollpacker --lib page_of_recipes"
-    );
+    assert_tables(PAGE, &tables, "cargo test -p rollpacker --lib page_of_recipes");
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Finding {
     pub(crate) value: f64,
     /// The problem, as a sentence.
     pub(crate) problem: String,
-    /// What to change, as a sentence; empty for a note.
+    /// The change that may help, as a sentence; empty if there is none.
     pub(crate) advice: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What a run folder tells about its run: curves, findings on why it does not learn, and responses.
+//! The report of a run from its folder: curves, findings on why it does not learn, and responses.
 //!
 //! Only files are read, so a run that is being written, that was killed or that ended can be shown alike.
 

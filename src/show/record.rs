@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toml::Table;
 
+use crate::run_files::{METRICS, RECIPE, SUMMARY};
+
 /// The name of the round of the validation before the first step.
 const VALIDATION: &str = "validation";
 
@@ -23,7 +25,7 @@ pub(crate) enum ShowError {
     NoRun {
         /// The folder.
         folder: PathBuf,
-        /// What there is instead.
+        /// The reason why it is not.
         found: String,
     },
     /// A file cannot be read, or has other content than a run writes.
@@ -93,7 +95,7 @@ impl RunRecord {
     /// If the folder has no `metrics.jsonl`, or a file cannot be read or parsed. The last line of `metrics.jsonl` may be incomplete.
     pub(crate) fn read(folder: &Path) -> Result<Self, ShowError> {
         let lines = metrics(folder)?;
-        let summary = optional(&folder.join("summary.json"))?;
+        let summary = optional(&folder.join(SUMMARY))?;
         let summary: Option<Value> = match &summary {
             Some((path, text)) => {
                 Some(serde_json::from_str(text).map_err(|error| ShowError::file(path)(&error))?)
@@ -127,7 +129,7 @@ fn optional(path: &Path) -> Result<Option<(PathBuf, String)>, ShowError> {
 }
 
 fn metrics(folder: &Path) -> Result<Vec<StepMetrics>, ShowError> {
-    let path = folder.join("metrics.jsonl");
+    let path = folder.join(METRICS);
     let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => ShowError::NoRun {
             folder: folder.to_owned(),
@@ -161,7 +163,7 @@ const SETTINGS: [&str; 9] = [
 ];
 
 fn settings(folder: &Path) -> Result<BTreeMap<String, String>, ShowError> {
-    let Some((path, text)) = optional(&folder.join("recipe.toml"))? else {
+    let Some((path, text)) = optional(&folder.join(RECIPE))? else {
         return Ok(BTreeMap::new());
     };
     let recipe: Table = toml::from_str(&text).map_err(|error| ShowError::file(&path)(&error))?;

@@ -1,7 +1,7 @@
 //! Responses of a step, from the rollouts of a run folder.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use arrow::array::{Array, AsArray, RecordBatch, RecordBatchReader};
 use arrow::compute::concat_batches;
@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::record::ShowError;
+use crate::run_files::{self, ROLLOUTS_FOLDER};
 
 /// The selection of responses.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +61,7 @@ pub(crate) struct ShownResponse {
     pub(crate) reward_error: Option<String>,
 }
 
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 13] = [
     column::PROMPT_ID,
     column::SAMPLE,
     column::DATA_SOURCE,
@@ -74,13 +75,7 @@ const COLUMNS: [&str; 15] = [
     column::COMPONENTS,
     column::LABELS,
     column::REWARD_ERROR,
-    "admitted",
-    column::STEP,
 ];
-
-fn path(folder: &Path, step: u64) -> PathBuf {
-    folder.join("rollouts").join(format!("step_{step:05}.parquet"))
-}
 
 /// Returns the step whose responses are shown; `None` if the run wrote no rollouts and none are asked for.
 pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>, ShowError> {
@@ -100,18 +95,17 @@ fn none_of(folder: &Path, step: Option<u64>, steps: &[u64]) -> String {
         (Some(first), Some(last)) => format!("found steps from {first} to {last}"),
         _ => "found none; `trainer.write_rollouts` writes them".to_owned(),
     };
-    let folder = folder.join("rollouts");
+    let folder = folder.join(ROLLOUTS_FOLDER);
     format!("option `{option}`: expected rollouts{asked} in {}, {found}", folder.display())
 }
 
 /// Returns the steps that have rollouts, in order.
 fn steps(folder: &Path) -> Vec<u64> {
-    let entries = fs::read_dir(folder.join("rollouts")).into_iter().flatten().flatten();
+    let entries = fs::read_dir(folder.join(ROLLOUTS_FOLDER)).into_iter().flatten().flatten();
     let mut steps: Vec<u64> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            name.strip_prefix("step_")?.strip_suffix(".parquet")?.parse().ok()
-        })
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "parquet"))
+        .filter_map(|path| run_files::step_of(&path))
         .collect();
     steps.sort_unstable();
     steps
@@ -123,7 +117,7 @@ pub(super) fn read(
     step: u64,
     pick: &ResponsePick,
 ) -> Result<Vec<ShownResponse>, ShowError> {
-    let path = path(folder, step);
+    let path = run_files::rollouts(folder, step);
     let rows = rows(&path)?;
     let all = (0..rows.num_rows()).map(|row| response(&rows, row));
     let all = all.collect::<Option<Vec<_>>>();

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Curve, Finding, RunReport, Severity, ShownResponse};
+use crate::wrap::wrap;
 
 /// The number of lines that are shown of a prompt, and of a response.
 const PROMPT_LINES: usize = 6;
@@ -126,22 +127,10 @@ fn broken(line: &str) -> Vec<String> {
 }
 
 /// Writes words in lines of at most [`WIDTH`] characters. The first line begins with `mark`.
-fn wrapped(f: &mut fmt::Formatter<'_>, mark: &str, text: &str) -> fmt::Result {
-    let mut line = mark.to_owned();
-    let mut is_empty = true;
-    for word in text.split_whitespace() {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            writeln!(f, "{line}")?;
-            line = "   ".to_owned();
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_empty = false;
-    }
-    writeln!(f, "{line}")
+fn wrapped(f: &mut fmt::Formatter<'_>, mark: &str, words: &str) -> fmt::Result {
+    let mut text = mark.to_owned();
+    wrap(&mut text, words, 3, Some(WIDTH));
+    f.write_str(&text)
 }
 
 /// Formats a number in at most eight characters.

@@ -9,6 +9,8 @@ pub mod catalog;
 pub mod documented;
 pub mod draw;
 pub mod fields;
+#[cfg(test)]
+mod generated_page;
 pub mod metrics;
 pub mod reward;
 pub mod rollout;

@@ -2,9 +2,9 @@ use std::fmt::Write;
 
 use super::entries::{Entry, all};
 use super::*;
+use crate::generated_page::assert_tables;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/verl.md");
-const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
 
 fn translated(file: &str, overrides: &[&str]) -> Result<Translation, RecipeError> {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
@@ -153,18 +153,8 @@ fn each_key_is_listed_once_and_names_keys_that_exist() {
 
 #[test]
 fn the_page_of_verl_is_up_to_date() {
-    let page = std::fs::read_to_string(PAGE).expect("the page is there");
-    let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
     let tables = format!("\n{}\n", tables());
-    let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
-        std::fs::write(PAGE, format!("{before}{tables}{after}")).expect("written");
-        return;
-    }
-    assert!(
-        page[begin + MARKS[0].len()..end] == tables,
-        "docs/verl.md is out of date: UPDATE_EXPECT=1 cargo test -p rollpacker --lib page_of_verl"
-    );
+    assert_tables(PAGE, &tables, "cargo test -p rollpacker --lib page_of_verl");
 }
 
 /// Returns the tables of the page.

@@ -1,10 +1,10 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::generated_page::assert_tables;
 
 /// The page that is generated from the table, between two marks.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
-const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
 
 fn rows() -> impl Iterator<Item = &'static Metric> {
     SECTIONS.iter().flat_map(|section| section.metrics)
@@ -12,18 +12,8 @@ fn rows() -> impl Iterator<Item = &'static Metric> {
 
 #[test]
 fn the_page_of_metrics_is_up_to_date() {
-    let page = std::fs::read_to_string(PAGE).expect("the page is there");
-    let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
     let tables = format!("\n{}\n", markdown());
-    let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
-        std::fs::write(PAGE, format!("{before}{tables}{after}")).expect("written");
-        return;
-    }
-    assert!(
-        page[begin + MARKS[0].len()..end] == tables,
-        "docs/metrics.md is out of date: UPDATE_EXPECT=1 cargo test -p rollpacker-stages page"
-    );
+    assert_tables(PAGE, &tables, "cargo test -p rollpacker-stages page");
 }
 
 #[test]

@@ -1,0 +1,27 @@
+//! The names of the files in a run folder.
+
+use std::path::{Path, PathBuf};
+
+/// The recipe.
+pub(crate) const RECIPE: &str = "recipe.toml";
+/// The metrics of each step.
+pub(crate) const METRICS: &str = "metrics.jsonl";
+/// The summary, which a run writes at its end.
+pub(crate) const SUMMARY: &str = "summary.json";
+/// The folder of the rollouts.
+pub(crate) const ROLLOUTS_FOLDER: &str = "rollouts";
+
+/// Returns the path of the rollouts of a step, counted from 1.
+pub(crate) fn rollouts(folder: &Path, step: u64) -> PathBuf {
+    folder.join(ROLLOUTS_FOLDER).join(step_file(step, "parquet"))
+}
+
+/// Returns the name of a file of a step, counted from 1.
+pub(crate) fn step_file(step: u64, extension: &str) -> String {
+    format!("step_{step:05}.{extension}")
+}
+
+/// Returns the step of a file of a step; `None` for other files.
+pub(crate) fn step_of(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.strip_prefix("step_")?.parse().ok()
+}
