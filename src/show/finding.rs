@@ -81,7 +81,9 @@ const RULES: [Rule; 18] = [
     },
     Rule {
         metric: "reward/frac_zero_std",
-        figure: |run| run.mean("reward/frac_zero_std").filter(|_| (0.1..0.9).contains(&score(run))),
+        figure: |run| {
+            run.mean("reward/frac_zero_std").filter(|_| (0.1 < score(run)) && score(run) < 0.9)
+        },
         bound: 0.5,
         severity: Severity::Warning,
         problem: "In {%} of the groups all responses have the same score, so that they have no gradient.",
