@@ -223,6 +223,27 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
 }
 
 #[test]
+fn a_step_of_several_updates_leaves_its_first_policy() {
+    let place = Workplace::warm(RECIPE, 16, 2);
+    let one = owned(&["actor.ppo_mini_batch_size=3", "actor.ppo_epochs=1"]);
+    let (steps, _) = place.train("one", &one);
+    assert!(!steps[0].contains_key("actor/updates") && steps[0]["actor/ppo_kl"] == 0.0);
+    for (name, more) in [("grpo", &[][..]), ("gae", &["algorithm.adv_estimator=gae"])] {
+        let several = ["actor.ppo_mini_batch_size=2", "actor.ppo_epochs=2", "actor.lr=1e-2"];
+        let (steps, _) = place.train(name, &owned(&[&several[..], more].concat()));
+        for metrics in &steps {
+            // Two mini-batches, of two prompts and of one, in each of two passes.
+            assert_eq!(metrics["actor/updates"], 4.0, "{name}");
+            assert!(metrics["actor/ppo_kl"].abs() > 0.0, "{name}");
+            assert!(
+                metrics["rollout_corr/kl"].abs() < 1e-3,
+                "{name}: relative to the first policy"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_critic_learns_and_goes_on_from_its_folder() {
     let place = Workplace::warm(RECIPE, 16, 2);
     let gae = ["algorithm.adv_estimator=gae", "critic.lr=1e-2", "algorithm.lam=0.95"];

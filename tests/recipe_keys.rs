@@ -214,13 +214,12 @@ fn refusals_and_unknown_keys_are_reported_together() {
         end.err
     };
     let error = refused(&[
-        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "critic.ppo_epochs=2",
         "data.truncation=left",
         "algorithm.filter_groups.enable=True",
         "actor_rollout_ref.model.lora_rank=32",
     ]);
-    for part in
-        ["ppo_mini_batch_size=2", "truncation=left", "schedule.name=dynamic", "lora_rank=32"]
+    for part in ["critic.ppo_epochs=2", "truncation=left", "schedule.name=dynamic", "lora_rank=32"]
     {
         assert!(error.contains(part), "`{part}` is expected in: {error}");
     }

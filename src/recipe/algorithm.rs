@@ -2,13 +2,32 @@
 
 use rollpacker_operators::advantage::{KlControl, KlController};
 use rollpacker_stages::catalog::Choice;
-use rollpacker_stages::train::config::{CriticConfig, OldLogprobs, OptimizerConfig, TrainerConfig};
+use rollpacker_stages::train::config::{
+    CriticConfig, MiniBatches, OldLogprobs, OptimizerConfig, TrainerConfig,
+};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 
 use super::choice::{KeyedChoice, KeyedOption, choice};
-use super::error::RecipeError;
+use super::error::{RecipeError, out_of_bounds};
 use super::raw::{Algorithm, RawRecipe};
 use super::rollout_correction::REINFORCE_LOSS;
+
+const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
+
+/// Rejects several updates per step in a run with several workers, whose replicas add up their gradients once per step.
+pub(crate) fn check_replicas(config: &TrainerConfig, workers: usize) -> Result<(), RecipeError> {
+    match config.mini_batches {
+        Some(MiniBatches { prompts, epochs: 1 }) if workers > 1 => {
+            let expected = format!("data.train_batch_size with {workers} workers");
+            Err(out_of_bounds(MINI_BATCH, expected, prompts))
+        }
+        Some(MiniBatches { epochs, .. }) if workers > 1 => {
+            let expected = format!("1 with {workers} workers");
+            Err(out_of_bounds("actor.ppo_epochs", expected, epochs))
+        }
+        _ => Ok(()),
+    }
+}
 
 impl RawRecipe {
     pub(super) fn trainer_config(&self, bypasses: bool) -> Result<TrainerConfig, RecipeError> {
@@ -40,10 +59,32 @@ impl RawRecipe {
             entropy_coeff: actor.entropy_coeff,
             temperature: self.rollout.temperature,
             critic: None,
+            mini_batches: self.mini_batches()?,
             micro_batch_tokens: actor.ppo_max_token_len,
             threads: actor.threads,
             deterministic: self.trainer.deterministic,
         })
+    }
+
+    /// Returns the division of a step into several updates; `None` for one update.
+    fn mini_batches(&self) -> Result<Option<MiniBatches>, RecipeError> {
+        let (all, epochs) = (self.data.train_batch_size, self.actor.ppo_epochs);
+        let prompts = self.actor.ppo_mini_batch_size.unwrap_or(all);
+        if prompts > all {
+            let expected = format!("at most {all}, data.train_batch_size");
+            return Err(out_of_bounds(MINI_BATCH, expected, prompts));
+        }
+        if prompts == all && epochs == 1 {
+            return Ok(None);
+        }
+        let weights = &self.algorithm.rollout_correction;
+        if weights.rollout_is_batch_normalize {
+            let expected =
+                "false with several updates per step (actor.ppo_mini_batch_size, actor.ppo_epochs)";
+            let key = "algorithm.rollout_correction.rollout_is_batch_normalize";
+            return Err(out_of_bounds(key, expected, true));
+        }
+        Ok(Some(MiniBatches { prompts, epochs }))
     }
 
     pub(super) fn critic_config(&self) -> CriticConfig {

@@ -42,6 +42,7 @@ use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
 
 use crate::placements::Placements;
+pub(crate) use algorithm::check_replicas;
 pub(crate) use bounds::check_curriculum;
 use choices::check_choice;
 pub use error::RecipeError;
@@ -109,6 +110,7 @@ impl RawRecipe {
         let placement = self.placement_kind()?;
         let mut trainer = self.trainer_config(self.uses_engine_logprobs()?)?;
         trainer.threads = self.trainer_threads(&placement);
+        check_replicas(&trainer, self.trainer.workers)?;
         let schedule = self.build_schedule()?;
         let scoring = self.pipeline.scoring(&self.schedule)?;
         schedule::check_scoring(&*schedule, scoring)?;

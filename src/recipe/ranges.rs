@@ -174,6 +174,8 @@ static RANGES: &[Range] = &[
     number!(actor.entropy_coeff: coefficient, "from 0 to 1e6"),
     number!(actor.loss_scale_factor: |s| (1e-6..=1e12).contains(&s), "from 1e-6 to 1e12"),
     integer!(actor.lr_warmup_steps: 0, limits::STEPS),
+    integer!(actor.ppo_mini_batch_size: 1, limits::PROMPTS),
+    integer!(actor.ppo_epochs: 1, limits::STEPS),
     integer!(actor.ppo_max_token_len: 1, limits::TOKENS),
     integer!(actor.threads: 1, limits::THREADS),
     number!(critic.lr: learning_rate, "above 0, at most 10"),

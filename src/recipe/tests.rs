@@ -114,6 +114,36 @@ fn wrong_types_and_bounds_name_the_key() {
     );
     check_error(
         "",
+        &["actor.ppo_mini_batch_size=17"],
+        expect![
+            "key `actor.ppo_mini_batch_size`: expected at most 16, data.train_batch_size, found 17"
+        ],
+    );
+    check_error(
+        "",
+        &["actor.ppo_mini_batch_size=8", "trainer.workers=2"],
+        expect![
+            "key `actor.ppo_mini_batch_size`: expected data.train_batch_size with 2 workers, found 8"
+        ],
+    );
+    check_error(
+        "",
+        &["actor.ppo_epochs=2", "trainer.workers=2"],
+        expect!["key `actor.ppo_epochs`: expected 1 with 2 workers, found 2"],
+    );
+    check_error(
+        "",
+        &[
+            "actor.ppo_epochs=2",
+            "algorithm.rollout_correction.rollout_is=token",
+            "algorithm.rollout_correction.rollout_is_batch_normalize=true",
+        ],
+        expect![
+            "key `algorithm.rollout_correction.rollout_is_batch_normalize`: expected false with several updates per step (actor.ppo_mini_batch_size, actor.ppo_epochs), found true"
+        ],
+    );
+    check_error(
+        "",
         &["actor.lr_scheduler_type=cosine"],
         expect![
             "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps is set, found cosine"

@@ -25,7 +25,7 @@ use super::placement::check_device;
 use crate::engines::ChosenEngine;
 use crate::memory::{self, Estimate};
 use crate::prompts::{OverlongPrompts, PromptReader};
-use crate::recipe::{PlacementKind, Recipe, RecipeError};
+use crate::recipe::{PlacementKind, Recipe, RecipeError, check_replicas};
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
 use crate::trainers::{ChosenTrainer, NeededOperations, TrainerContext};
@@ -173,6 +173,7 @@ impl SharedInputs {
 
     /// Starts the trainer of this worker, one of `workers`, on a thread of its own.
     pub(super) fn start_trainer(&self, workers: usize) -> anyhow::Result<TrainerThread> {
+        check_replicas(&self.recipe.trainer, workers)?;
         let critic = self.advantage.needs_values().then_some(self.recipe.critic);
         let context = TrainerContext {
             worker: self.worker,

@@ -117,8 +117,9 @@ section! {
         strategy_options: Table = Table::new(),
         /// Peak learning rate, above 0 and at most 10; default 1e-6. (verl: `actor.optim.lr`; TRL: `learning_rate`)
         lr: f64 = 1e-6,
-        /// Number of updates over which the learning rate rises to its peak; default 0. (verl: `actor.optim.lr_warmup_steps`)
-        lr_warmup_steps: u64 [updates] = 0,
+        /// Number of steps over which the learning rate rises to its peak; default 0. All updates of a step have the same rate. (verl:
+        /// `actor.optim.lr_warmup_steps`)
+        lr_warmup_steps: u64 [steps] = 0,
         /// Decay of the learning rate after the warm-up: `constant` (the default), `linear` or `cosine`. `linear` and `cosine` need
         /// `trainer.total_training_steps`. (verl: `actor.optim.lr_scheduler_type`)
         lr_scheduler_type: String = "constant".to_owned(),
@@ -161,6 +162,13 @@ section! {
         use_bias_correction_kl: bool = false,
         /// Coefficient of the entropy bonus, from 0 to 1e6; default 0. (verl: `actor.entropy_coeff`)
         entropy_coeff: f64 = 0.0,
+        /// Number of prompts of an update, at least 1 and at most `data.train_batch_size`, which is the default: one update per step. A
+        /// smaller number divides the step into several updates, which begin when the round is over. Needs one worker. (verl:
+        /// `actor.ppo_mini_batch_size`)
+        ppo_mini_batch_size: Option<usize> [prompts] = None,
+        /// Number of passes over the responses of a step, at least 1; default 1. Each pass makes the updates of `ppo_mini_batch_size`. Needs
+        /// one worker if above 1. (verl: `actor.ppo_epochs`; TRL: `num_iterations`)
+        ppo_epochs: u32 [passes] = 1,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize [tokens] = 4096,
         /// Number of CPU threads that the trainer's tensor operations use, from 1 to 1024; default 1.

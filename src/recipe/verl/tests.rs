@@ -73,18 +73,23 @@ fn keys_without_effect_are_left_out_as_in_verl() {
 #[test]
 fn values_that_would_mislead_are_refused_together() {
     let text = refused(
-        "[data]\ntrain_batch_size = 64",
+        "",
         &[
-            "actor_rollout_ref.actor.ppo_mini_batch_size=16",
-            "actor_rollout_ref.actor.ppo_epochs=2",
+            "actor_rollout_ref.rollout.val_kwargs.n=4",
+            "critic.ppo_epochs=2",
             "data.truncation=left",
             "actor_rollout_ref.model.lora_rank=0",
         ],
     );
     assert_eq!(text.lines().count(), 3, "{text}");
-    assert!(text.contains("`actor_rollout_ref.actor.ppo_mini_batch_size=16` has no equivalent: it must be that of data.train_batch_size, 64"), "{text}");
-    let equal = ["data.train_batch_size=16", "actor_rollout_ref.actor.ppo_mini_batch_size=16"];
-    assert_eq!(overrides("", &equal), ["data.train_batch_size=16"]);
+    assert!(
+        text.contains(
+            "`critic.ppo_epochs=2` has no equivalent: it must be that of actor.ppo_epochs, 1"
+        ),
+        "{text}"
+    );
+    let equal = ["actor_rollout_ref.actor.ppo_epochs=2", "critic.ppo_epochs=2"];
+    assert_eq!(overrides("", &equal), ["actor.ppo_epochs=2"]);
     let numbers = ["actor_rollout_ref.rollout.val_kwargs.top_p=1", "data.truncation='error'"];
     assert!(overrides("", &numbers).is_empty());
 }

@@ -81,6 +81,9 @@ pub struct TrainerConfig {
     pub temperature: f64,
     /// A second model that predicts returns, if the advantage estimator needs one.
     pub critic: Option<CriticConfig>,
+    /// Several updates per step. Default: `None`, one update per step, whose gradient is accumulated while the round still runs.
+    #[serde(default)]
+    pub mini_batches: Option<MiniBatches>,
     /// The number of tokens of a packed micro-batch, including prompts. At least 1; default 4096. A longer sequence is a micro-batch of its
     /// own.
     pub micro_batch_tokens: usize,
@@ -108,6 +111,7 @@ impl Default for TrainerConfig {
             entropy_coeff: 0.0,
             temperature: 1.0,
             critic: None,
+            mini_batches: None,
             micro_batch_tokens: 4096,
             threads: 1,
             deterministic: false,
@@ -127,6 +131,18 @@ impl TrainerConfig {
     pub fn infers(&self) -> bool {
         self.reward_kl.is_some() || self.critic.is_some()
     }
+}
+
+/// The division of a step into several updates (PPO; Schulman et al. 2017, algorithm 1).
+///
+/// The step is divided by prompts, in the order of their ids, so that a mini-batch depends neither on lengths nor on the order of arrival.
+/// The last mini-batch of an epoch may be smaller than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MiniBatches {
+    /// The number of prompts of an update, with all their responses. At least 1. (verl: `actor.ppo_mini_batch_size`)
+    pub prompts: usize,
+    /// The number of passes over the step. At least 1. (verl: `actor.ppo_epochs`)
+    pub epochs: u32,
 }
 
 /// The settings of a critic: a decoder with one output, trained on returns.
@@ -162,7 +178,7 @@ pub enum OldLogprobs {
     /// The policy that sampled, with the log-probabilities of the engine (verl's `bypass_mode`).
     #[default]
     Engine,
-    /// The policy at the start of the step, with the log-probabilities of the trainer. With one update per step, these equal the
+    /// The policy at the start of the step, with the log-probabilities of the trainer. In the first update of a step, these equal the
     /// log-probabilities in the loss: the ratio is 1, and its gradient is the policy gradient.
     Trainer,
 }

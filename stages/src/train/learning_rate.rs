@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct LearningRate {
     /// The largest learning rate. Must be positive. (verl: `actor.optim.lr`)
     pub peak: f64,
-    /// The number of updates over which the rate rises. The first update already uses the rate `peak / warmup_steps`. (verl:
+    /// The number of steps over which the rate rises. The first step already uses the rate `peak / warmup_steps`. (verl:
     /// `actor.optim.lr_warmup_steps`)
     pub warmup_steps: u64,
     /// The schedule after the warm-up. (verl: `actor.optim.lr_scheduler_type`)
@@ -29,39 +29,39 @@ pub enum Decay {
     /// The rate stays at the peak.
     #[default]
     Constant,
-    /// The rate falls linearly, to 0 after `total_steps` updates of the run.
+    /// The rate falls linearly, to 0 after `total_steps` steps of the run.
     Linear {
-        /// The number of updates of the run, including the warm-up.
+        /// The number of steps of the run, including the warm-up.
         total_steps: u64,
     },
-    /// The rate falls along half a cosine, to 0 after `total_steps` updates of the run.
+    /// The rate falls along half a cosine, to 0 after `total_steps` steps of the run.
     Cosine {
-        /// The number of updates of the run, including the warm-up.
+        /// The number of steps of the run, including the warm-up.
         total_steps: u64,
     },
 }
 
 impl LearningRate {
-    /// Returns the rate of the update that follows `updates` others.
+    /// Returns the rate of the step that follows `steps` others.
     #[must_use]
-    pub fn at(&self, updates: u64) -> f64 {
-        if updates < self.warmup_steps {
-            return self.peak * (updates + 1) as f64 / self.warmup_steps as f64;
+    pub fn at(&self, steps: u64) -> f64 {
+        if steps < self.warmup_steps {
+            return self.peak * (steps + 1) as f64 / self.warmup_steps as f64;
         }
         self.peak
             * match self.decay {
                 Decay::Constant => 1.0,
-                Decay::Linear { total_steps } => 1.0 - self.progress(updates, total_steps),
+                Decay::Linear { total_steps } => 1.0 - self.progress(steps, total_steps),
                 Decay::Cosine { total_steps } => {
-                    0.5 * (1.0 + (PI * self.progress(updates, total_steps)).cos())
+                    0.5 * (1.0 + (PI * self.progress(steps, total_steps)).cos())
                 }
             }
     }
 
     /// Returns the progress between the end of the warm-up (0) and the end of the run (1).
-    fn progress(&self, updates: u64, total_steps: u64) -> f64 {
+    fn progress(&self, steps: u64, total_steps: u64) -> f64 {
         let span = total_steps.saturating_sub(self.warmup_steps).max(1);
-        ((updates - self.warmup_steps) as f64 / span as f64).min(1.0)
+        ((steps - self.warmup_steps) as f64 / span as f64).min(1.0)
     }
 }
 

@@ -61,9 +61,7 @@ pub(super) const DISCOUNTED: Condition =
 pub(super) const GROUP_NORM: Condition =
     when("algorithm.adv_estimator", &["\"grpo\"", "\"grpo_passk\""]);
 
-pub(super) const ONE_UPDATE: &str = "a step is one update of all its prompts; set both to the prompts of an update, which has the same number of \
-                          prompts per update and is on-policy";
-pub(super) const ONE_EPOCH: &str = "each step trains once on its responses";
+pub(super) const SAME_UPDATES: &str = "policy and critic are updated together";
 pub(super) const UNCUT: &str =
     "prompts are never cut; those longer than data.max_prompt_length are left out and counted";
 pub(super) const ONE_VALIDATION: &str =

@@ -2,8 +2,8 @@
 
 use super::Use::{Engine, Ignored, Key, KeyIf, NotNegative, Only, Refused, SameAs};
 use super::{
-    Entry, FRACTION, KL_LOSS, OFF, ON, ONE_EPOCH, ONE_UPDATE, ONE_VALIDATION, OWN_PROGRAM,
-    SINGLE_TURN, TEMPLATE, TEXT_ONLY, UNCUT, WHOLE_MODEL, ZERO, entry,
+    Entry, FRACTION, KL_LOSS, OFF, ON, ONE_VALIDATION, OWN_PROGRAM, SINGLE_TURN, TEMPLATE,
+    TEXT_ONLY, UNCUT, WHOLE_MODEL, ZERO, entry,
 };
 
 pub(super) static POLICY: &[Entry] = &[
@@ -81,11 +81,8 @@ pub(super) static POLICY: &[Entry] = &[
     ),
     entry("actor_rollout_ref.actor.optim.weight_decay", Key("actor.weight_decay")),
     entry("actor_rollout_ref.actor.optim.betas", Key("actor.betas")),
-    entry(
-        "actor_rollout_ref.actor.ppo_mini_batch_size",
-        SameAs("data.train_batch_size", ONE_UPDATE),
-    ),
-    entry("actor_rollout_ref.actor.ppo_epochs", Only(&["1"], ONE_EPOCH)),
+    entry("actor_rollout_ref.actor.ppo_mini_batch_size", Key("actor.ppo_mini_batch_size")),
+    entry("actor_rollout_ref.actor.ppo_epochs", Key("actor.ppo_epochs")),
     entry("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", Key("actor.ppo_max_token_len")),
     entry("actor_rollout_ref.actor.grad_clip", Key("actor.grad_clip")),
     entry("actor_rollout_ref.actor.clip_ratio", Key("actor.clip_ratio")),

@@ -2,8 +2,7 @@
 
 use super::Use::{Ignored, Key, KeyIf, Only, Refused, RewardFile, RewardFunction, SameAs};
 use super::{
-    ADAPTIVE, DISCOUNTED, Entry, GAE, GROUP_NORM, KL_REWARD, OFF, ONE_EPOCH, ONE_UPDATE, REWARDS,
-    entry,
+    ADAPTIVE, DISCOUNTED, Entry, GAE, GROUP_NORM, KL_REWARD, OFF, REWARDS, SAME_UPDATES, entry,
 };
 
 pub(super) static RUN: &[Entry] = &[
@@ -14,8 +13,8 @@ pub(super) static RUN: &[Entry] = &[
     entry("critic.cliprange_value", KeyIf("critic.cliprange_value", GAE)),
     entry("critic.loss_agg_mode", KeyIf("critic.loss_agg_mode", GAE)),
     entry("critic.model.path", KeyIf("critic.path", GAE)),
-    entry("critic.ppo_mini_batch_size", SameAs("data.train_batch_size", ONE_UPDATE)),
-    entry("critic.ppo_epochs", Only(&["1"], ONE_EPOCH)),
+    entry("critic.ppo_mini_batch_size", SameAs("actor.ppo_mini_batch_size", SAME_UPDATES)),
+    entry("critic.ppo_epochs", SameAs("actor.ppo_epochs", SAME_UPDATES)),
     entry("critic.enable", Ignored),
     entry("critic.strategy", Ignored),
     entry("critic.ppo_micro_batch_size", Ignored),

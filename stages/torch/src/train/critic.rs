@@ -12,6 +12,7 @@ use super::loss::value_loss;
 use super::micro_batch::MicroBatch;
 use super::objective::{column, denominator, factors, tokens};
 use super::optimizer::AdamW;
+use super::step_updates::StepUpdates;
 use super::tally::{Over, StepSums, Terms, Unit};
 use super::{Metrics, Sequence, TrainError};
 use crate::model::{Decoder, TorchError};
@@ -74,6 +75,8 @@ pub(crate) struct Critic {
     parameters: Vec<(String, Tensor)>,
     optimizer: AdamW,
     accumulated: Accumulation,
+    /// The updates of the current step.
+    done: StepUpdates,
 }
 
 impl Critic {
@@ -98,7 +101,8 @@ impl Critic {
             .collect();
         let optimizer = AdamW::new(config.optimizer, &parameters)?;
         let accumulated = Accumulation::new(deterministic);
-        Ok(Self { config, decoder, weight, bias, parameters, optimizer, accumulated })
+        let done = StepUpdates::default();
+        Ok(Self { config, decoder, weight, bias, parameters, optimizer, accumulated, done })
     }
 
     /// Returns the values of the response tokens of a micro-batch, without gradient; `[response tokens]`.
@@ -145,12 +149,11 @@ impl Critic {
     }
 
     /// Applies the accumulated gradient. Does nothing if there is none.
-    pub(crate) fn update(&mut self, step: Step) -> Result<Metrics, TrainError> {
+    pub(crate) fn update(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating the critic");
         let tally = self.accumulated.tally()?;
         if tally.denominator() <= 0.0 {
-            self.accumulated.clear(&self.parameters).map_err(failed())?;
-            return Ok(Metrics::new());
+            return self.accumulated.clear(&self.parameters).map_err(failed());
         }
         if !tally.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "value loss" });
@@ -159,13 +162,20 @@ impl Critic {
             self.accumulated.mean(&self.parameters, tally.denominator()).map_err(failed())?;
         self.accumulated.clear(&self.parameters).map_err(failed())?;
         let update = self.optimizer.update_by(&self.parameters, gradient).map_err(failed())?;
-        if !update.grad_norm.is_finite() {
+        if !update.is_applied() {
             return Err(TrainError::NotFinite { step, quantity: "gradient of the critic" });
         }
-        let mut metrics = tally.metrics();
-        metrics.insert("critic/grad_norm".to_owned(), update.grad_norm);
-        metrics.insert("critic/lr".to_owned(), update.learning_rate);
-        Ok(metrics)
+        self.done.add(&tally, Some(update));
+        Ok(())
+    }
+
+    /// Ends a step. Returns the metrics of its updates.
+    pub(crate) fn end_step(&mut self) -> Metrics {
+        let done = std::mem::take(&mut self.done);
+        if done.is_updated() {
+            self.optimizer.end_step();
+        }
+        done.metrics("critic")
     }
 
     /// Returns the parameters, including those of the head.

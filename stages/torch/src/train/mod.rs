@@ -11,6 +11,7 @@ pub mod optimizer;
 mod rejection;
 pub mod sft;
 mod shared_prompts;
+mod step_updates;
 mod tally;
 mod trainer;
 

@@ -66,7 +66,10 @@ impl Objective {
         sequences: &[Sequence<'_>],
     ) -> Result<(Tensor, Outcome), TchError> {
         let mut terms = Terms::default();
-        let logprobs = scores.logprobs.f_detach()?;
+        let logprobs = match &columns.start {
+            Some(start) => start.shallow_clone(),
+            None => scores.logprobs.f_detach()?,
+        };
         let importance = add_mismatch(config, &logprobs, columns, &mut terms)?;
         let kept = Kept::of(&config.rollout_rs, sequences, &logprobs)?;
         let total = match &kept {
@@ -98,7 +101,10 @@ impl Objective {
     ) -> Result<Tensor, TchError> {
         let old = match config.old_logprobs {
             OldLogprobs::Engine => columns.rollout.shallow_clone(),
-            OldLogprobs::Trainer => scores.logprobs.f_detach()?,
+            OldLogprobs::Trainer => match &columns.start {
+                Some(start) => start.shallow_clone(),
+                None => scores.logprobs.f_detach()?,
+            },
         };
         let tokens = Tokens {
             logprobs: &scores.logprobs,
@@ -195,6 +201,8 @@ pub(crate) struct Columns {
     pub(crate) factors: Tensor,
     /// Log-probabilities of the reference, if the loss has a KL term.
     pub(crate) reference: Option<Tensor>,
+    /// Log-probabilities of the trainer at the start of the step; `None` if they are those of the loss.
+    pub(crate) start: Option<Tensor>,
     pub(crate) segments: Segments,
 }
 
@@ -204,6 +212,7 @@ impl Columns {
         sequences: &[Sequence<'_>],
         factors: Tensor,
         reference: Option<Tensor>,
+        start: Option<Tensor>,
         device: Device,
     ) -> Result<Self, TchError> {
         let lengths: Vec<i64> = sequences.iter().map(|s| s.response_ids.len() as i64).collect();
@@ -212,18 +221,22 @@ impl Columns {
             advantages: column(sequences, |s| s.advantages, device)?,
             factors,
             reference,
+            start,
             segments: Segments::new(&lengths, device)?,
         })
     }
 
     /// Returns the columns of the tokens at `at`, with other factors, as sequences of the given lengths.
     fn select(&self, at: &Tensor, factors: Tensor, lengths: &[i64]) -> Result<Self, TchError> {
-        let reference = self.reference.as_ref().map(|reference| reference.f_index_select(0, at));
+        let select = |column: &Option<Tensor>| {
+            column.as_ref().map(|column| column.f_index_select(0, at)).transpose()
+        };
         Ok(Self {
             rollout: self.rollout.f_index_select(0, at)?,
             advantages: self.advantages.f_index_select(0, at)?,
             factors,
-            reference: reference.transpose()?,
+            reference: select(&self.reference)?,
+            start: select(&self.start)?,
             segments: Segments::new(lengths, at.device())?,
         })
     }
@@ -291,6 +304,7 @@ mod tests {
             advantages: Tensor::from_slice(&[1.0f64, 1.0]),
             factors: Tensor::from_slice(&[0.5f64, 0.5]),
             reference: None,
+            start: None,
             segments: Segments::new(&[2], Device::Cpu).unwrap(),
         };
         let scores = TokenScores { entropy: logprobs.zeros_like(), logprobs };

@@ -14,6 +14,8 @@ pub struct AdamW {
     /// Exponential averages of the gradient and of its square, `[parameters]`.
     moments: (Tensor, Tensor),
     updates: u64,
+    /// The position in the learning-rate schedule.
+    steps: u64,
 }
 
 /// The result of an update.
@@ -25,6 +27,14 @@ pub struct Update {
     pub learning_rate: f64,
 }
 
+impl Update {
+    /// Returns `true` if the parameters were changed.
+    #[must_use]
+    pub fn is_applied(&self) -> bool {
+        self.grad_norm.is_finite()
+    }
+}
+
 impl AdamW {
     /// Creates an optimizer of `parameters` with moments of 0.
     ///
@@ -34,10 +44,11 @@ impl AdamW {
         let size: i64 = parameters.iter().map(|(_, p)| p.numel() as i64).sum();
         let device = parameters.first().map_or(tch::Device::Cpu, |(_, p)| p.device());
         let zeros = || Tensor::f_zeros([size], (Kind::Float, device));
-        Ok(Self { config, moments: (zeros()?, zeros()?), updates: 0 })
+        Ok(Self { config, moments: (zeros()?, zeros()?), updates: 0, steps: 0 })
     }
 
-    /// Updates the parameters with their gradients, each divided by `denominator`. The gradients are not cleared.
+    /// Updates the parameters with their gradients, each divided by `denominator`, and advances the learning-rate schedule. The gradients are
+    /// not cleared.
     ///
     /// # Errors
     /// If an operation fails, or `parameters` are not those that the optimizer was created for.
@@ -47,10 +58,15 @@ impl AdamW {
         denominator: f64,
     ) -> Result<Update, TchError> {
         let gradient = tch::no_grad(|| flat_gradient(parameters)?.f_div_scalar(denominator))?;
-        self.update_by(parameters, gradient)
+        let update = self.update_by(parameters, gradient)?;
+        if update.is_applied() {
+            self.end_step();
+        }
+        Ok(update)
     }
 
-    /// Updates the parameters with `gradient`, `[parameters]`.
+    /// Updates the parameters with `gradient`, `[parameters]`. A step of training may have several of these updates, with one learning rate,
+    /// before it [ends](Self::end_step).
     pub(crate) fn update_by(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -58,7 +74,7 @@ impl AdamW {
     ) -> Result<Update, TchError> {
         tch::no_grad(|| {
             let grad_norm = gradient.f_norm()?.f_double_value(&[])?;
-            let learning_rate = self.config.learning_rate.at(self.updates);
+            let learning_rate = self.config.learning_rate.at(self.steps);
             if grad_norm.is_finite() {
                 clip(&mut gradient, grad_norm, self.config.grad_clip)?;
                 let change = self.change(&gradient, learning_rate)?;
@@ -73,14 +89,24 @@ impl AdamW {
         [("mean", self.moments.0.shallow_clone()), ("square", self.moments.1.shallow_clone())]
     }
 
+    /// Advances the learning-rate schedule.
+    pub(crate) fn end_step(&mut self) {
+        self.steps += 1;
+    }
+
     /// Returns the number of updates so far.
     pub(crate) fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// Sets the number of updates after a restore. The moments are restored through the tensors of [`moments`](Self::moments).
-    pub(crate) fn resume(&mut self, updates: u64) {
-        self.updates = updates;
+    /// Returns the position in the learning-rate schedule: the number of steps with an update so far.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Sets the number of updates and of steps after a restore. The moments are restored through the tensors of [`moments`](Self::moments).
+    pub(crate) fn resume(&mut self, updates: u64, steps: u64) {
+        (self.updates, self.steps) = (updates, steps);
     }
 
     /// Updates the moments and returns the change to subtract from the parameters, `[parameters]`.
@@ -225,6 +251,21 @@ mod tests {
         for (ours, expect) in values(&parameters).into_iter().zip(expect) {
             assert!((ours - expect).abs() < 1e-6, "{ours}, expected {expect}");
         }
+    }
+
+    #[test]
+    fn the_updates_of_a_step_have_one_learning_rate() {
+        let parameters = leaves([&[1.0, -2.0], &[0.5]]);
+        let mut adam = AdamW::new(config(f64::INFINITY), &parameters).unwrap();
+        let mut rate = || {
+            let gradient = Tensor::from_slice(&[1.0f32, 1.0, 1.0]);
+            adam.update_by(&parameters, gradient).unwrap().learning_rate
+        };
+        assert_eq!([rate(), rate()], [0.05, 0.05]);
+        adam.end_step();
+        assert_eq!((adam.updates(), adam.steps()), (2, 1));
+        let gradient = Tensor::from_slice(&[1.0f32, 1.0, 1.0]);
+        assert_eq!(adam.update_by(&parameters, gradient).unwrap().learning_rate, 0.1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides once.
 
 mod inference;
+mod mini_batches;
 mod replica;
 mod state;
 mod threads;
@@ -12,6 +13,7 @@ use rollpacker_dataflow::watchdog::ProgressCounter;
 use rollpacker_stages::rollout::Policy;
 use tch::{Device, TchError, Tensor};
 
+use self::mini_batches::HeldStep;
 use self::threads::TrainerThreads;
 use super::accumulation::Accumulation;
 use super::config::TrainerConfig;
@@ -21,6 +23,7 @@ use super::micro_batch::{MicroBatch, PromptResponse, plan};
 use super::mismatch;
 use super::objective::{Columns, Objective, column, denominator, factors, tokens};
 use super::optimizer::AdamW;
+use super::step_updates::StepUpdates;
 use super::tally::{StepSums, Unit};
 use super::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use crate::model::{Decoder, WeightStore};
@@ -30,6 +33,9 @@ use crate::model::{Decoder, WeightStore};
 /// The loss of a step is a sum over responses divided by a sum over responses ([`Aggregation`](super::config::Aggregation)). The gradient
 /// of the numerator is accumulated as responses arrive, and the denominator in float64. [`update`](Trainer::update) divides the two, so
 /// that the result depends neither on the order of arrival nor on the micro-batches.
+///
+/// With [`mini_batches`](TrainerConfig::mini_batches), responses are held until the step is over, with their log-probabilities under the
+/// policy at its start, and [`update`](Trainer::update) trains on one mini-batch after the other.
 ///
 /// Reference and critic start as copies of the initial weights. Ratios are computed against log-probabilities of the engine or of the
 /// trainer ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `rollout_corr/*` and `training/rollout_probs_diff_*` report the
@@ -48,6 +54,10 @@ pub struct TorchTrainer {
     /// The version that was published last.
     version: PolicyVersion,
     accumulated: Accumulation,
+    /// The responses of a step with several updates.
+    held: HeldStep,
+    /// The updates of the current step.
+    done: StepUpdates,
     pulse: ProgressCounter,
     threads: TrainerThreads,
 }
@@ -87,6 +97,10 @@ impl TorchTrainer {
             let operation = "divide importance weights by their mean over the step if the loss has a KL term or an entropy bonus";
             return Err(TrainError::Unsupported { operation });
         }
+        if normalizes && config.mini_batches.is_some() {
+            let operation = "divide importance weights by their mean over the step if the step has several updates";
+            return Err(TrainError::Unsupported { operation });
+        }
         let reference = config.needs_reference().then(|| copy_of(&decoder)).transpose()?;
         let critic = match config.critic {
             Some(critic) => {
@@ -112,6 +126,8 @@ impl TorchTrainer {
             store,
             version,
             accumulated,
+            held: HeldStep::default(),
+            done: StepUpdates::default(),
             pulse: ProgressCounter::default(),
             threads,
         })
@@ -157,16 +173,18 @@ impl TorchTrainer {
         Ok(self.store.publish(version, weights))
     }
 
+    /// Adds the gradient of a micro-batch. `held` has the responses of a step with several updates.
     fn accumulate_micro_batch(
         &mut self,
         sequences: &[Sequence<'_>],
         step: Step,
+        held: Option<&HeldStep>,
     ) -> Result<(), TrainError> {
         let failed = || TrainError::backend("accumulating gradients");
         let unit = sequences.first().map_or_else(Unit::default, unit);
         let batch = self.pack(sequences).map_err(failed())?;
         if self.trains_policy(step) {
-            let tally = self.accumulate_policy(sequences, &batch).map_err(failed())?;
+            let tally = self.accumulate_policy(sequences, &batch, held).map_err(failed())?;
             if !tally.is_finite() {
                 return Err(TrainError::NotFinite { step, quantity: "loss" });
             }
@@ -183,12 +201,14 @@ impl TorchTrainer {
         &self,
         sequences: &[Sequence<'_>],
         batch: &MicroBatch,
+        held: Option<&HeldStep>,
     ) -> Result<StepSums, TchError> {
         let (config, device) = (&self.config, self.decoder.device());
         let mode = self.objective.aggregation(config);
         let factors = factors(sequences, mode, config.loss_scale_factor, device)?;
         let reference = self.reference_logprobs(sequences, batch)?;
-        let columns = Columns::new(sequences, factors, reference, device)?;
+        let start = held.map(|held| held.start_logprobs(sequences, device)).transpose()?;
+        let columns = Columns::new(sequences, factors, reference, start, device)?;
         let numerator =
             |scores: &TokenScores| self.objective.numerator(config, scores, &columns, sequences);
         let outcome = self.head.backward(&self.decoder, batch, numerator)?;
@@ -254,33 +274,56 @@ impl TorchTrainer {
         units.into_iter().flat_map(batches).map(with_sequences).collect()
     }
 
+    /// Adds the gradient of some sequences, in micro-batches.
+    fn accumulate_all(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        step: Step,
+        held: Option<&HeldStep>,
+    ) -> Result<(), TrainError> {
+        self.micro_batches(sequences).into_iter().try_for_each(|(_, sequences)| {
+            self.pulse.record();
+            self.accumulate_micro_batch(&sequences, step, held)
+        })
+    }
+
     /// Applies the accumulated gradients of the critic and of the policy.
-    fn apply(&mut self, step: Step) -> Result<Metrics, TrainError> {
+    fn apply(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating weights");
-        let mut metrics = match &mut self.critic {
-            Some(critic) => critic.update(step)?,
-            None => Metrics::new(),
-        };
+        self.critic.as_mut().map_or(Ok(()), |critic| critic.update(step))?;
         let (tally, parameters) = (self.accumulated.tally()?, self.decoder.parameters());
-        metrics.extend(tally.metrics());
-        metrics.extend(mismatch::derived(&tally));
         if tally.denominator() <= 0.0 {
             self.accumulated.clear(parameters).map_err(failed())?;
-            return Ok(metrics);
+            self.done.add(&tally, None);
+            return Ok(());
         }
         let divisor = tally.policy_divisor();
         let gradient = self.accumulated.mean(parameters, divisor).map_err(failed())?;
         self.accumulated.clear(parameters).map_err(failed())?;
         let update = self.optimizer.update_by(parameters, gradient).map_err(failed())?;
-        if !update.grad_norm.is_finite() {
+        if !update.is_applied() {
             return Err(TrainError::NotFinite { step, quantity: "gradient" });
         }
-        metrics.insert("actor/grad_norm".to_owned(), update.grad_norm);
-        metrics.insert("actor/lr".to_owned(), update.learning_rate);
-        if self.config.kl_loss_coef > 0.0 {
-            metrics.insert("actor/kl_coef".to_owned(), self.config.kl_loss_coef);
+        self.done.add(&tally, Some(update));
+        Ok(())
+    }
+
+    /// Ends a step. Returns the metrics of its updates.
+    fn end_step(&mut self) -> Metrics {
+        let done = std::mem::take(&mut self.done);
+        let mut metrics = self.critic.as_mut().map(Critic::end_step).unwrap_or_default();
+        metrics.extend(done.metrics("actor"));
+        metrics.extend(mismatch::derived(done.sums()));
+        if self.config.mini_batches.is_some() {
+            metrics.insert("actor/updates".to_owned(), done.count() as f64);
         }
-        Ok(metrics)
+        if done.is_updated() {
+            self.optimizer.end_step();
+            if self.config.kl_loss_coef > 0.0 {
+                metrics.insert("actor/kl_coef".to_owned(), self.config.kl_loss_coef);
+            }
+        }
+        metrics
     }
 
     fn check(&self, at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {
@@ -334,15 +377,19 @@ impl Trainer for TorchTrainer {
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
         self.threads.apply();
         sequences.iter().enumerate().try_for_each(|(at, sequence)| self.check(at, sequence))?;
-        self.micro_batches(sequences).into_iter().try_for_each(|(_, sequences)| {
-            self.pulse.record();
-            self.accumulate_micro_batch(&sequences, step)
-        })
+        match self.config.mini_batches {
+            Some(_) => self.hold(step, sequences),
+            None => self.accumulate_all(sequences, step, None),
+        }
     }
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
         self.threads.apply();
-        let mut metrics = self.apply(step)?;
+        match self.config.mini_batches {
+            Some(mini_batches) => self.update_by_mini_batches(step, mini_batches)?,
+            None => self.apply(step)?,
+        }
+        let mut metrics = self.end_step();
         metrics.extend(self.threads.take_metric());
         Ok((self.publish_version(PolicyVersion(step.next().0))?, metrics))
     }

@@ -25,7 +25,7 @@ fn sums_of(config: &TrainerConfig, engine: &[&[f32]], trainer: &[&[f32]]) -> Ste
     let scores = TokenScores { entropy: logprobs.zeros_like(), logprobs };
     let objective = Objective::builtin(config).unwrap();
     let factors = factors(&sequences, config.loss_agg_mode, 1.0, Device::Cpu).unwrap();
-    let columns = Columns::new(&sequences, factors, None, Device::Cpu).unwrap();
+    let columns = Columns::new(&sequences, factors, None, None, Device::Cpu).unwrap();
     let (_, outcome) = objective.numerator(config, &scores, &columns, &sequences).unwrap();
     let tokens = sequences.iter().map(|sequence| sequence.logprobs.len()).sum::<usize>();
     let mut all = StepSums::of(tokens as f64, tokens, &outcome.terms).unwrap();

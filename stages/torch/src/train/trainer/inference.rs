@@ -41,7 +41,7 @@ impl TorchTrainer {
 }
 
 /// Splits a tensor `[tokens]` into one list per sequence. Returns empty lists if there is no tensor.
-fn split(column: Option<Tensor>, lengths: &[usize]) -> Result<Vec<Vec<f32>>, TchError> {
+pub(super) fn split(column: Option<Tensor>, lengths: &[usize]) -> Result<Vec<Vec<f32>>, TchError> {
     let Some(column) = column else { return Ok(vec![Vec::new(); lengths.len()]) };
     let values = Vec::<f32>::try_from(column.f_to_kind(Kind::Float)?)?;
     let mut rest = values.as_slice();

@@ -13,6 +13,10 @@ impl TorchTrainer {
     /// Removes and returns the gradient that this replica has accumulated.
     pub(super) fn take(&mut self) -> Result<Partial, TrainError> {
         let failed = || TrainError::backend("taking gradients out");
+        if self.config.mini_batches.is_some() {
+            let operation = "be one of several replicas with several updates per step";
+            return Err(TrainError::Unsupported { operation });
+        }
         let critic = self.critic.as_mut().map(|critic| critic.accumulated());
         let critic_pending = critic.as_ref().is_some_and(|(sums, _)| sums.is_pending());
         if !self.accumulated.is_pending() && !critic_pending {

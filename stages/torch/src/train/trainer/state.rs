@@ -5,7 +5,8 @@
 //! | `version` | the policy version of the weights |
 //! | `policy.NAME` | the weights |
 //! | `policy.optimizer.mean`, `policy.optimizer.square` | the moments of AdamW, `[parameters]` |
-//! | `policy.optimizer.updates` | the number of updates, which the learning rate depends on too |
+//! | `policy.optimizer.updates` | the number of updates |
+//! | `policy.optimizer.steps` | the position in the learning-rate schedule; absent if it is the number of updates |
 //! | `critic...` | the same tensors of the critic, if there is one |
 //! | `published.VERSION.NAME` | older policies that engines may still request |
 //!
@@ -31,6 +32,8 @@ const VERSION: &str = "version";
 const POLICY: &str = "policy";
 const CRITIC: &str = "critic";
 const PUBLISHED: &str = "published";
+const UPDATES: &str = "updates";
+const STEPS: &str = "steps";
 
 impl TorchTrainer {
     /// Writes the values that later updates depend on.
@@ -70,8 +73,12 @@ impl TorchTrainer {
             let own = self.decoder.parameters().iter();
             tensors.extend(own.map(|(own, tensor)| (name(own), tensor.shallow_clone())));
         }
-        let numbers = self.numbers().into_iter().map(|(name, _)| name);
-        file.check_names(&tensors.keys().cloned().chain(numbers).collect())?;
+        let models = self.models();
+        let numbers =
+            models.iter().map(|&model| number(model, UPDATES)).chain([VERSION.to_owned()]);
+        let steps = models.iter().map(|&model| number(model, STEPS));
+        let steps = steps.filter(|name| names.contains(name));
+        file.check_names(&tensors.keys().cloned().chain(numbers).chain(steps).collect())?;
         tensors.iter().try_for_each(|(name, like)| check_like(file, name, like))?;
         Ok(versions)
     }
@@ -81,10 +88,18 @@ impl TorchTrainer {
             let values = read_like(file, &name, &tensor)?;
             tch::no_grad(|| tensor.f_copy_(&values))?;
         }
-        let updates = |model| file.integer(&format!("{model}.optimizer.updates"));
-        self.optimizer.resume(updates(POLICY)?.unsigned_abs());
+        let names = file.names();
+        let counts = |model| {
+            let updates = file.integer(&number(model, UPDATES))?.unsigned_abs();
+            let steps = number(model, STEPS);
+            let steps = names.contains(&steps).then(|| file.integer(&steps)).transpose()?;
+            Ok::<_, TorchError>((updates, steps.map_or(updates, i64::unsigned_abs)))
+        };
+        let (updates, steps) = counts(POLICY)?;
+        self.optimizer.resume(updates, steps);
         if let Some(critic) = &mut self.critic {
-            critic.optimizer().resume(updates(CRITIC)?.unsigned_abs());
+            let (updates, steps) = counts(CRITIC)?;
+            critic.optimizer().resume(updates, steps);
         }
         self.version = PolicyVersion(file.integer(VERSION)?.unsigned_abs());
         Ok(())
@@ -115,16 +130,30 @@ impl TorchTrainer {
 
     /// Returns all numbers that updates change, by their names in the file.
     fn numbers(&mut self) -> Vec<(String, Scalar)> {
-        let updates = |model: &str, optimizer: &AdamW| {
-            (format!("{model}.optimizer.updates"), Scalar::Integer(optimizer.updates() as i64))
-        };
-        let mut all = vec![
-            (VERSION.to_owned(), Scalar::Integer(self.version.0 as i64)),
-            updates(POLICY, &self.optimizer),
-        ];
-        all.extend(self.critic.as_mut().map(|critic| updates(CRITIC, critic.optimizer())));
+        let mut all = vec![(VERSION.to_owned(), Scalar::Integer(self.version.0 as i64))];
+        all.extend(counts(POLICY, &self.optimizer));
+        all.extend(self.critic.iter_mut().flat_map(|critic| counts(CRITIC, critic.optimizer())));
         all
     }
+
+    /// Returns the names of the models.
+    fn models(&self) -> Vec<&'static str> {
+        [POLICY].into_iter().chain(self.critic.as_ref().map(|_| CRITIC)).collect()
+    }
+}
+
+/// Returns the counts of an optimizer. The states of runs with one update per step have no second count.
+fn counts(model: &str, optimizer: &AdamW) -> Vec<(String, Scalar)> {
+    let (updates, steps) = (optimizer.updates(), optimizer.steps());
+    let mut all = vec![(number(model, UPDATES), Scalar::Integer(updates as i64))];
+    if steps != updates {
+        all.push((number(model, STEPS), Scalar::Integer(steps as i64)));
+    }
+    all
+}
+
+fn number(model: &str, name: &str) -> String {
+    format!("{model}.optimizer.{name}")
 }
 
 fn of_model(

@@ -1,6 +1,7 @@
 //! Tests of streaming updates (law 3), their weights, and errors.
 
 mod correction;
+mod mini_batches;
 mod replicas;
 mod state;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use rollpacker_stages::testkit::{TrainerWorld, check_trainer};
 
 use super::*;
+use crate::train::config::MiniBatches;
 
 fn learner(config: TrainerConfig, keep: usize) -> TorchTrainer {
     let decoder = Decoder::init(model(), 7, Device::Cpu).unwrap();
@@ -29,8 +30,8 @@ fn train(trainer: &mut TorchTrainer, step: u64) -> (Policy, Metrics) {
     let n = step as i32;
     let responses = [
         example(&[2, 3], &[4, 5, 1 + n], 0.5),
-        example(&[2, 3], &[6 + n, 7, 8, 1], -1.0),
-        example(&[8 + n, 9], &[3, 3, 1], 2.0),
+        Response { id: (0, 1), ..example(&[2, 3], &[6 + n, 7, 8, 1], -1.0) },
+        Response { id: (1, 0), ..example(&[8 + n, 9], &[3, 3, 1], 2.0) },
     ];
     let sequences: Vec<_> = responses.iter().map(Response::sequence).collect();
     let inferred = trainer.infer(Step(step), &sequences).unwrap();
@@ -49,7 +50,9 @@ fn file(folder: &tempfile::TempDir) -> PathBuf {
 
 #[test]
 fn updates_after_a_resume_are_those_without_it_to_the_bit() {
-    for config in [config(Aggregation::SeqMeanTokenSum), with_critic()] {
+    let mini_batches = Some(MiniBatches { prompts: 1, epochs: 2 });
+    let several = TrainerConfig { mini_batches, ..with_critic() };
+    for config in [config(Aggregation::SeqMeanTokenSum), with_critic(), several] {
         let folder = tempfile::tempdir().unwrap();
         let mut straight = learner(config.clone(), 2);
         let before: Vec<_> = (0..3).map(|step| train(&mut straight, step)).collect();
