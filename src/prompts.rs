@@ -178,14 +178,25 @@ impl PromptReader {
     /// At the first prompt that cannot be used.
     pub fn first_tokens(&self, most: usize) -> Result<Vec<i32>, PromptError> {
         let mut tokens = Vec::with_capacity(most);
-        for row in self.rows(1, None)? {
-            tokens.extend(row?.prompt_ids);
+        for prompt in self.first_prompts(most)? {
+            tokens.extend(prompt?);
             if tokens.len() >= most {
                 break;
             }
         }
         tokens.truncate(most);
         Ok(tokens)
+    }
+
+    /// Returns the tokens of each of the first `most` prompts.
+    ///
+    /// # Errors
+    /// At the first prompt that cannot be used.
+    pub(crate) fn first_prompts(
+        &self,
+        most: usize,
+    ) -> Result<impl Iterator<Item = Result<Vec<i32>, PromptError>>, PromptError> {
+        Ok(self.rows(1, None)?.take(most).map(|row| row.map(|row| row.prompt_ids)))
     }
 
     /// Returns the prompts that are not too long, with consecutive ids.

@@ -11,6 +11,10 @@ pub(crate) const SUMMARY: &str = "summary.json";
 /// The folder of the rollouts.
 pub(crate) const ROLLOUTS_FOLDER: &str = "rollouts";
 
+/// The folder of the responses of validations.
+#[cfg(feature = "torch")]
+pub(crate) const VALIDATION_FOLDER: &str = "validation";
+
 /// Returns the path of the rollouts of a step, counted from 1.
 pub(crate) fn rollouts(folder: &Path, step: u64) -> PathBuf {
     folder.join(ROLLOUTS_FOLDER).join(step_file(step, "parquet"))

@@ -22,7 +22,9 @@ use rollpacker_operators::report::{StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use crate::run_files::{self, METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY, step_file, step_of};
+use crate::run_files::{
+    self, METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY, VALIDATION_FOLDER, step_file, step_of,
+};
 
 /// An error in writing a file of the run folder.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,8 @@ impl RecordError {
 const WRITTEN: [&str; 3] = [RECIPE, METRICS, SUMMARY];
 /// The folder of the placements within the run folder.
 const PLACEMENTS_FOLDER: &str = "placements";
+/// The folders with one file per step.
+const STEP_FOLDERS: [&str; 3] = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER, VALIDATION_FOLDER];
 /// The folder of the trained model within the run folder.
 const MODEL_FOLDER: &str = "model";
 
@@ -85,15 +89,19 @@ impl RunFolder {
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_places(folder)?;
         WRITTEN.iter().try_for_each(|name| inputs.check_output(&folder.join(name)))?;
-        [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER]
-            .iter()
-            .try_for_each(|name| inputs.check_folder(&folder.join(name)))
+        STEP_FOLDERS.iter().try_for_each(|name| inputs.check_folder(&folder.join(name)))
     }
 
     /// Returns the path of the recipe in a run folder.
     #[must_use]
     pub fn recipe(folder: &Path) -> PathBuf {
         folder.join(RECIPE)
+    }
+
+    /// Returns the path of the responses of validations in a run folder.
+    #[must_use]
+    pub fn validation(folder: &Path) -> PathBuf {
+        folder.join(VALIDATION_FOLDER)
     }
 
     /// Returns the path of the trained model in a run folder.
@@ -110,7 +118,7 @@ impl RunFolder {
     /// If a file cannot be written, or the path holds something that is not a regular file.
     pub fn create(folder: &Path, recipe: &str, rollouts: bool) -> Result<Self, RecordError> {
         check_places(folder)?;
-        remove_steps(folder, 0)?;
+        remove_steps(folder, None)?;
         let steps = folder.join(ROLLOUTS_FOLDER);
         let made = if rollouts { &steps } else { folder };
         fs::create_dir_all(made).map_err(|error| RecordError::of(made)(&error))?;
@@ -133,7 +141,7 @@ impl RunFolder {
         let steps = folder.join(ROLLOUTS_FOLDER);
         let failed = RecordError::of(&steps);
         fs::create_dir_all(if rollouts { &steps } else { folder }).map_err(|e| failed(&e))?;
-        remove_steps(folder, extent.steps)?;
+        remove_steps(folder, Some(extent.steps))?;
         write_recipe(folder, recipe)?;
         let metrics = truncate_copy(&folder.join(METRICS), extent.metrics)?;
         Ok(Self::of(folder, metrics, rollouts, extent.metrics))
@@ -246,21 +254,20 @@ impl RunFolder {
     }
 }
 
-/// Removes the rollouts and placements of all steps after the first `steps`.
-fn remove_steps(folder: &Path, steps: u64) -> Result<(), RecordError> {
-    for folder in [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER].map(|name| folder.join(name)) {
+/// Removes the files of all steps after the first `kept` steps; `None` removes those of the validation before the first step, too.
+fn remove_steps(folder: &Path, kept: Option<u64>) -> Result<(), RecordError> {
+    for folder in STEP_FOLDERS.map(|name| folder.join(name)) {
         if folder.exists() {
-            remove_later(&folder, steps).map_err(|error| RecordError::of(&folder)(&error))?;
+            remove_later(&folder, kept).map_err(|error| RecordError::of(&folder)(&error))?;
         }
     }
     Ok(())
 }
 
-/// Removes the files of all steps after the first `steps`.
-fn remove_later(folder: &Path, steps: u64) -> io::Result<()> {
+fn remove_later(folder: &Path, kept: Option<u64>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if step_of(&path).is_some_and(|step| step > steps) {
+        if step_of(&path).is_some_and(|step| kept.is_none_or(|kept| step > kept)) {
             fs::remove_file(&path)?;
         }
     }
@@ -273,7 +280,7 @@ fn check_places(folder: &Path) -> Result<(), FileError> {
 
 /// Writes the recipe. Removes the summary of an earlier run and the temporary files of a killed one.
 fn write_recipe(folder: &Path, recipe: &str) -> Result<(), RecordError> {
-    let steps = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER].map(|name| folder.join(name));
+    let steps = STEP_FOLDERS.map(|name| folder.join(name));
     let written = steps.into_iter().chain([folder.to_owned(), RunFolder::model(folder)]);
     written.into_iter().try_for_each(|folder| remove_abandoned(&folder))?;
     let summary = folder.join(SUMMARY);

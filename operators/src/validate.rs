@@ -42,6 +42,17 @@ pub struct ValidationResult {
     pub longest: usize,
     /// The number of responses without a score. Depending on the route, they count as 0 or are excluded.
     pub reward_errors: usize,
+    /// The responses, in the order of the prompts.
+    pub responses: Vec<ValidatedResponse>,
+}
+
+/// A response of a validation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValidatedResponse {
+    /// The response, with the columns of its dataset row.
+    pub sample: Sample,
+    /// Its score, or the reason why it has none.
+    pub score: Result<Score, RewardError>,
 }
 
 /// The reason why a policy cannot be validated.
@@ -60,6 +71,12 @@ pub enum ValidationError {
         /// The error of the reward.
         error: RewardError,
     },
+    /// The responses cannot be written.
+    #[error("cannot write the responses of the validation: {reason}")]
+    Record {
+        /// The cause, with the file.
+        reason: String,
+    },
     /// This worker does not validate.
     #[error("another worker validates")]
     OtherWorker,
@@ -70,6 +87,7 @@ impl HasOrigin for ValidationError {
         match self {
             Self::Engine(error) => error.origin(),
             Self::Reward { error, .. } => error.origin(),
+            Self::Record { .. } => Origin::Environment,
             Self::OtherWorker => Origin::Program,
         }
     }
@@ -138,7 +156,7 @@ impl Validator {
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         // The number of tolerated errors per data source, and the first of them.
         let mut tolerated: BTreeMap<&str, (u32, ValidationError)> = BTreeMap::new();
-        for (sample, score) in samples.iter().zip(scores) {
+        for (sample, score) in samples.iter().zip(&scores) {
             outcome.mean_length += sample.response_ids.len() as f64 / samples.len() as f64;
             outcome.longest = outcome.longest.max(sample.response_ids.len());
             let on_error = self.router.on_error_of(&sample.data_source);
@@ -148,6 +166,7 @@ impl Validator {
                 Err(_) if on_error == OnError::Zero => 0.0,
                 Err(error) => {
                     let (prompt, data_source) = (sample.id.prompt, sample.data_source.clone());
+                    let error = error.clone();
                     let error = ValidationError::Reward { prompt, data_source, error };
                     if on_error == OnError::Fail {
                         return Err(error);
@@ -174,6 +193,9 @@ impl Validator {
             .into_iter()
             .map(|(source, (sum, count))| (source.to_owned(), sum / count))
             .collect();
+        let responses = samples.into_iter().zip(scores);
+        outcome.responses =
+            responses.map(|(sample, score)| ValidatedResponse { sample, score }).collect();
         Ok(outcome)
     }
 

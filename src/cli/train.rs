@@ -94,12 +94,16 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
         session.check_rewards()?;
-        Ok((recipe, session, cluster))
+        let warnings = session.warnings()?;
+        Ok((recipe, session, cluster, warnings))
     });
-    let (recipe, session, cluster) = match opened {
+    let (recipe, session, cluster, warnings) = match opened {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
+    if leads(cluster.as_ref()) {
+        warnings.iter().for_each(|warning| terminal::warn(warning));
+    }
     if args.dry_run {
         let text = describe(&recipe, session.prompts())?;
         terminal::print(&text).context("cannot print")?;
@@ -108,7 +112,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     let data = session.data_fingerprint()?;
     let opened = || RunSnapshots::open(&recipe, data, resume, args.overwrite);
     let stop = Stop::default();
-    let leads = cluster.as_ref().is_none_or(|cluster| cluster.process() == 0);
+    let leads = leads(cluster.as_ref());
     stop_on_signal(&stop, leads)?;
     // With several processes, process 0 opens the snapshots and the others join them.
     let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
@@ -130,6 +134,11 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
             workers::Workers { recipe, data, snapshots, stop }.train(&session, &cluster)
         }
     }
+}
+
+/// Returns `true` in the process that writes the run folder.
+fn leads(cluster: Option<&Cluster>) -> bool {
+    cluster.is_none_or(|cluster| cluster.process() == 0)
 }
 
 /// Reads a recipe with overrides, which may have verl's keys, and prints what became of these.
@@ -210,6 +219,11 @@ pub(super) fn train(
     snapshots.notes.iter().chain(&batch).for_each(|note| run.print_line(note));
     let run = Rc::new(RefCell::new(run));
     let session = session.with_snapshots(snapshots);
+    let session = match recipe.raw.trainer.write_rollouts {
+        true => session
+            .with_validation_folder(RunFolder::validation(&recipe.raw.trainer.default_local_dir)),
+        false => session,
+    };
     let folder = run.borrow().model_folder();
     let validated = run.clone();
     let finished = session

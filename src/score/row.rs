@@ -29,7 +29,8 @@ pub struct ScoreColumns {
     pub default_data_source: String,
 }
 
-const RESPONSE: [&str; 5] = ["response", "solution_str", "completion", "output", "generation"];
+const RESPONSE: [&str; 6] =
+    ["response", "solution_str", "completion", "output", "generation", "response_text"];
 const DATA_SOURCE: [&str; 2] = ["data_source", "source"];
 const GROUND_TRUTH: [&str; 5] =
     ["reward_model.ground_truth", "reward_spec.ground_truth", "ground_truth", "answer", "label"];

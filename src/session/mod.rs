@@ -40,6 +40,7 @@ use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::guests::Guests;
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -236,6 +237,13 @@ impl Session {
         self
     }
 
+    /// Writes the sampled and the greedy responses of each validation into `folder`, as one Parquet file per policy: `step_NNNNN.parquet`,
+    /// with the number of the step that produced the policy, and 0 for the policy before the first step. By default, they are not kept.
+    #[must_use]
+    pub fn with_validation_folder(self, folder: PathBuf) -> Self {
+        Self { opened: self.opened.with_validation_folder(folder), ..self }
+    }
+
     /// Takes snapshots, and resumes from one, as configured in `snapshots`.
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
@@ -267,6 +275,15 @@ impl Session {
         }
         self.opened.rewards_checked.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns warnings about mistakes in the recipe or in the first prompts that training would not report: unknown tokens, chat markup in
+    /// prompts, validation prompts in the training set, and groups of one response. Each is one line.
+    ///
+    /// # Errors
+    /// At the first prompt that cannot be used. The message names the file and the row.
+    pub fn warnings(&self) -> anyhow::Result<Vec<String>> {
+        Ok(self.opened.warnings()?)
     }
 
     /// Returns the number of prompts of an epoch.

@@ -1,6 +1,6 @@
 //! The inputs that the workers of a process share.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -24,11 +24,13 @@ use super::engine::check_context;
 use super::placement::check_device;
 use crate::engines::ChosenEngine;
 use crate::memory::{self, Estimate};
-use crate::prompts::{OverlongPrompts, PromptReader};
+use crate::prompt_checks;
+use crate::prompts::{OverlongPrompts, PromptError, PromptReader};
 use crate::recipe::{PlacementKind, Recipe, RecipeError, check_replicas};
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
 use crate::trainers::{ChosenTrainer, NeededOperations, TrainerContext};
+use crate::validation_records::ValidationRecords;
 
 /// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
 #[derive(Clone)]
@@ -53,6 +55,8 @@ pub struct SharedInputs {
     pub(super) vocab_size: i64,
     pub(super) watch: Option<WatchdogSettings>,
     pub(super) snapshots: RunSnapshots,
+    /// The writer of the responses of validations, if they are kept.
+    pub(super) validation_records: Option<ValidationRecords>,
 }
 
 /// The inputs that the threads of a worker share.
@@ -104,7 +108,10 @@ impl SharedInputs {
         let router = rewards(&recipe.raw.reward, registry)?;
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
-            template: ChatTemplate::from_folder(folder)?,
+            template: match recipe.raw.data.apply_chat_template {
+                true => ChatTemplate::from_folder(folder)?,
+                false => ChatTemplate::plain(),
+            },
         };
         let stages = WorkerResources {
             clock: Arc::new(WallClock::start()),
@@ -128,6 +135,7 @@ impl SharedInputs {
             objective,
             watch: recipe.watch(),
             snapshots: RunSnapshots::default(),
+            validation_records: None,
             recipe,
             stages,
             device,
@@ -158,6 +166,25 @@ impl SharedInputs {
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
         Self { snapshots, ..self }
+    }
+
+    /// Writes the responses of validations into `folder`.
+    #[must_use]
+    pub(super) fn with_validation_folder(self, folder: PathBuf) -> Self {
+        Self { validation_records: Some(ValidationRecords::new(folder)), ..self }
+    }
+
+    /// Returns warnings about the recipe and its first prompts.
+    ///
+    /// # Errors
+    /// At the first prompt that cannot be used.
+    pub(super) fn warnings(&self) -> Result<Vec<String>, PromptError> {
+        let raw = &self.recipe.raw;
+        let reader = self.reader(self.train_data.clone(), OverlongPrompts::default());
+        let template = raw.data.apply_chat_template;
+        let mut warnings = prompt_checks::warnings(&reader, self.val_data.as_ref(), template)?;
+        warnings.extend(prompt_checks::group_of_one(&raw.algorithm.adv_estimator, raw.rollout.n));
+        Ok(warnings)
     }
 
     pub(super) fn reader(&self, dataset: Dataset, left_out: OverlongPrompts) -> PromptReader {

@@ -48,6 +48,7 @@ impl SharedInputs {
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
         let limits = self.recipe.raw.reward.timeout.unlearned()?;
         let pulse = self.pulse();
+        let records = self.validation_records.clone();
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |context: EngineContext, prompts: Vec<PromptRow>| {
                 anyhow::Ok(
@@ -73,9 +74,13 @@ impl SharedInputs {
                     return Ok(known.clone());
                 }
                 let begun = clock.now();
-                let mut all = metrics(&sampled.validate(policy)?, &greedy.validate(policy)?);
+                let (sampled, greedy) = (sampled.validate(policy)?, greedy.validate(policy)?);
+                let mut all = metrics(&sampled, &greedy);
                 let took = clock.now().since(begun).as_secs_f64();
                 all.insert("timing_s/testing".to_owned(), took);
+                if let Some(records) = &records {
+                    records.write(policy.version, &sampled, &greedy)?;
+                }
                 last = Some((policy.version, all.clone()));
                 Ok(all)
             };

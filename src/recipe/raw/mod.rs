@@ -115,6 +115,9 @@ section! {
         max_prompt_length: usize [tokens] = 512,
         /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
         max_response_length: u32 [tokens] = 512,
+        /// `true`, the default, to apply the chat template of the model to prompts. `false` joins the contents of the messages, for prompts that
+        /// carry the markup of a template already.
+        apply_chat_template: bool = true,
         /// Column of the prompt. Default: one of the usual names. (verl: `data.prompt_key`)
         prompt_key: Option<String> = None,
         /// Column of the data source, which selects the reward. Default: one of the usual names. (verl: `data.reward_fn_key`)

@@ -52,7 +52,7 @@ section! {
         default_local_dir: PathBuf = PathBuf::from("runs/default") => resumable,
         /// Number of initial steps that train only the critic; default 0. (verl: `trainer.critic_warmup`)
         critic_warmup: u64 [steps] = 0,
-        /// `true`, the default, to write every response to `rollouts/` in the run folder.
+        /// `true`, the default, to write every response to `rollouts/` in the run folder, and those of validations to `validation/`.
         write_rollouts: bool = true => resumable,
         /// `true` to make a run reproducible bit by bit: races between responses are decided by tokens instead of time, and sums do not
         /// depend on order. Slower. Default: `false`.

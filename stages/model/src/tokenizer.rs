@@ -7,7 +7,8 @@ use std::path::Path;
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{
-    AddedToken, DecoderWrapper, SplitDelimiterBehavior, Tokenizer as Inner, decoders::fuse::Fuse,
+    AddedToken, DecoderWrapper, ModelWrapper, SplitDelimiterBehavior, Tokenizer as Inner,
+    decoders::fuse::Fuse,
 };
 
 use super::ModelError;
@@ -123,6 +124,20 @@ impl Tokenizer {
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<i32> {
         self.inner.token_to_id(token).and_then(|id| i32::try_from(id).ok())
+    }
+
+    /// Returns the unknown token, which stands for text that the vocabulary cannot represent, as id and name. `None` if the tokenizer has
+    /// none, as those of byte-level models.
+    #[must_use]
+    pub fn unknown(&self) -> Option<(i32, String)> {
+        let name = match self.inner.get_model() {
+            ModelWrapper::BPE(model) => model.unk_token.clone(),
+            ModelWrapper::WordLevel(model) => Some(model.unk_token.clone()),
+            ModelWrapper::WordPiece(model) => Some(model.unk_token.clone()),
+            // The model does not tell its unknown token, which has this name in the tokenizers that SentencePiece makes.
+            ModelWrapper::Unigram(_) => Some("<unk>".to_owned()),
+        }?;
+        Some((self.token_to_id(&name)?, name))
     }
 
     /// Returns the token with an id.

@@ -1,0 +1,79 @@
+//! Tests of the warnings about the prompts of a run.
+#![cfg(feature = "torch")]
+
+mod workplace;
+
+use serde_json::json;
+use workplace::{RECIPE, Workplace};
+
+/// A workplace with `contents` as training and as validation prompts.
+fn place(training: &[String], validation: &[String]) -> Workplace {
+    let place = Workplace::new(RECIPE);
+    for (name, contents) in [("train.jsonl", training), ("val.jsonl", validation)] {
+        let rows = contents.iter().map(|content| {
+            let row = json!({
+                "data_source": "math",
+                "prompt": [{"role": "user", "content": content}],
+                "reward_model": {"style": "rule", "ground_truth": "1"},
+            });
+            format!("{row}\n")
+        });
+        place.write(name, &rows.collect::<String>());
+    }
+    place
+}
+
+/// Returns the warnings of a dry run.
+fn warnings(place: &Workplace, more: &[&str]) -> Vec<String> {
+    let files = ["--dry-run", "data.train_files=train.jsonl", "data.val_files=val.jsonl"];
+    let end = place.trained(&[&files[..], more].concat());
+    end.err.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect()
+}
+
+fn numbered(prefix: &str, rows: std::ops::Range<u32>) -> Vec<String> {
+    rows.map(|row| format!("{prefix}{row}")).collect()
+}
+
+#[test]
+fn usual_prompts_cause_no_warning() {
+    let place = place(&numbered("", 0..40), &numbered("", 100..104));
+    assert!(warnings(&place, &[]).is_empty());
+}
+
+#[test]
+fn unknown_tokens_are_reported_with_their_share() {
+    let place = place(&numbered("数", 10..50), &numbered("", 100..104));
+    let found = warnings(&place, &[]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("`<|unk|>`") && found[0].contains(" % of the tokens"), "{found:?}");
+}
+
+#[test]
+fn chat_markup_is_reported_unless_the_template_is_off() {
+    let mut training = numbered("", 0..40);
+    training[3] = "<|im_start|>user\n1<|im_end|>".to_owned();
+    let place = place(&training, &numbered("", 100..104));
+    let of_markup = |more: &[&str]| {
+        let found = warnings(&place, more);
+        found.into_iter().filter(|line| line.contains("data.apply_chat_template")).count()
+    };
+    assert_eq!(of_markup(&[]), 1);
+    assert_eq!(of_markup(&["data.apply_chat_template=false"]), 0);
+}
+
+#[test]
+fn validation_prompts_in_the_training_set_are_counted() {
+    let place = place(&numbered("", 0..40), &numbered("", 37..44));
+    let found = warnings(&place, &[]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("warning: 3 of the first 40 training prompts"), "{found:?}");
+}
+
+#[test]
+fn groups_of_one_are_reported_for_estimators_that_compare() {
+    let place = place(&numbered("", 0..40), &numbered("", 100..104));
+    let one = ["rollout.n=1", "schedule.name=sync"];
+    assert!(warnings(&place, &one)[0].contains("without a baseline"));
+    let own = [&one[..], &["algorithm.adv_estimator=reinforce_plus_plus"]].concat();
+    assert!(warnings(&place, &own).is_empty());
+}
