@@ -17,9 +17,11 @@ ifdef CARGO_TARGET_DIR
 rollpacker := $(CARGO_TARGET_DIR)/release/rollpacker
 endif
 
+dist := $(dir $(rollpacker))../dist/rollpacker-$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)-x86_64-linux
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help prerequisites libtorch release data warm-start train test bench vllm doc lint clean
+.PHONY: help prerequisites libtorch release data warm-start train test bench vllm doc lint dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +55,14 @@ test: libtorch ## run every test
 
 bench: libtorch ## run every benchmark
 	cargo bench --workspace
+
+# The archive runs on machines without Rust, Python and libtorch.
+dist: release ## pack target/release/rollpacker and libtorch into a relocatable archive in target/dist/
+	rm -rf $(dist)
+	@mkdir -p $(dir $(dist))
+	@python3 .cargo/dist.py $(rollpacker) $(dist)
+	tar -C $(dir $(dist)) -czf $(dist).tar.gz $(notdir $(dist))
+	@ls -lh $(dist).tar.gz
 
 vllm: ## install vLLM for the CPU in .vllm/, to try it as the rollout engine
 	@python3 .cargo/vllm.py

@@ -1,8 +1,9 @@
-//! Sets the run-time search path of libtorch in the binary, the tests and the examples, so that they run without `LD_LIBRARY_PATH`.
+//! Sets the run-time search path of libtorch in the binary, the tests and the examples, so that they run without `LD_LIBRARY_PATH`. The
+//! folder `../lib` beside that of the binary comes first: that is where the archive of `make dist` has libtorch.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     if let Ok(folder) = std::env::var("DEP_ROLLPACKER_TORCH_LIBTORCH_LIB") {
-        println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
+        println!("cargo:rustc-link-arg=-Wl,-rpath,$ORIGIN/../lib:{folder}");
     }
 }

@@ -46,6 +46,9 @@ WHEELS = [
 # Where the headers are in a wheel.
 HEADERS_OF = "torch/include/"
 
+# How the names of licence files begin, in the metadata of a wheel.
+LICENCES = ("LICENSE", "License", "NOTICE")
+
 # What a complete layout has.
 LIBRARIES = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libgomp.so", "libcudart.so.13", "libcupti.so.13", "libtorch.so"]
 HEADERS = ["ATen/ATen.h", "c10/core/Device.h", "torch/csrc/api/include/torch/torch.h"]
@@ -175,7 +178,7 @@ def reason(complaints):
 
 
 def extract(wheel, wanted, layout):
-    """Takes out the wanted libraries, and all headers."""
+    """Takes out the wanted libraries, all headers, and the licences, which whoever passes the libraries on must pass on, too."""
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             path = PurePosixPath(member.filename)
@@ -183,6 +186,8 @@ def extract(wheel, wanted, layout):
                 target = layout / "lib" / path.name
             elif member.filename.startswith(HEADERS_OF) and not member.is_dir():
                 target = layout / "include" / path.relative_to(HEADERS_OF)
+            elif ".dist-info/" in member.filename and path.name.startswith(LICENCES):
+                target = layout / "licenses" / wheel.name.split("-")[0] / path.name
             else:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)

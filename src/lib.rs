@@ -47,11 +47,15 @@ mod generated_page;
 pub mod lifetime;
 #[cfg(any(feature = "torch", feature = "cli"))]
 pub mod memory;
+#[cfg(feature = "cli")]
+mod new_crate;
 pub mod pipeline;
 pub mod placements;
 pub mod profile;
 pub mod profile_monitor;
 pub mod progress;
+#[cfg(feature = "torch")]
+mod prompt_checks;
 #[cfg(feature = "tokenizer")]
 pub mod prompts;
 pub mod recipe;
@@ -81,6 +85,8 @@ pub mod terminal;
 pub mod trainers;
 #[cfg(feature = "torch")]
 mod validation;
+#[cfg(feature = "torch")]
+mod validation_records;
 #[cfg(feature = "cli")]
 mod wrap;
 

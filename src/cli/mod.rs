@@ -2,6 +2,7 @@
 
 mod data;
 pub(crate) mod keys;
+mod new;
 #[cfg(all(feature = "servers", feature = "torch"))]
 mod probe;
 mod profile;
@@ -66,6 +67,8 @@ enum Command {
     Show(show::ShowArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
+    /// Create a crate with an own reward and schedule, a recipe and tests.
+    New(new::NewArgs),
     /// List the keys of recipes, with type, unit, default, range and meaning.
     Keys(keys::KeysArgs),
     /// Inspect, validate, convert and generate prompt datasets.
@@ -173,6 +176,7 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Probe(args) => probe::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Score(args) => score::run(args, app),
+        Command::New(args) => new::run(&args),
         Command::Keys(args) => keys::run(&args, app),
         Command::Data(args) => data::run(args),
     }

@@ -1,0 +1,174 @@
+//! The template of `rollpacker new`: a crate with a reward, a schedule, a recipe and tests.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The files of the crate, with [placeholders](Source::fill).
+const FILES: [(&str, &str); 9] = [
+    ("Cargo.toml", include_str!("template/Cargo.toml.txt")),
+    ("README.md", include_str!("template/README.md.txt")),
+    ("recipe.toml", include_str!("template/recipe.toml.txt")),
+    ("build.rs", include_str!("template/build.rs.txt")),
+    (".gitignore", include_str!("template/gitignore.txt")),
+    (".cargo/config.toml", include_str!("template/config.toml.txt")),
+    ("src/main.rs", include_str!("template/main.rs.txt")),
+    ("src/reward.rs", include_str!("template/reward.rs.txt")),
+    ("src/schedule.rs", include_str!("template/schedule.rs.txt")),
+];
+
+/// The program that installs libtorch. A crate that depends on a checkout uses the libtorch of the checkout.
+const INSTALLER: (&str, &str) = (".cargo/libtorch.py", include_str!("../../.cargo/libtorch.py"));
+
+/// The source of rollpacker.
+enum Source {
+    /// The folder of a checkout.
+    Checkout(PathBuf),
+    /// The URL of a git repository.
+    Git(String),
+}
+
+/// An error in creating a crate.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NewCrateError {
+    /// The name is not that of a crate.
+    #[error(
+        "name `{0}`: expected letters, digits, `-` and `_`, with a letter first, as in the name of a crate"
+    )]
+    Name(String),
+    /// There is something in the folder already.
+    #[error("{}: expected a folder that does not exist; choose another name or remove it", .0.display())]
+    Exists(PathBuf),
+    /// The source of rollpacker is not a checkout.
+    #[error(
+        "--rollpacker `{0}`: expected the folder of a checkout of rollpacker, or the URL of its git repository"
+    )]
+    Source(String),
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", .path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: std::io::Error,
+    },
+}
+
+/// Creates the crate in a folder `parent/name`, which depends on the checkout or the git repository `rollpacker`. Returns the folder.
+///
+/// # Errors
+/// If the name is not that of a crate, the folder exists, `rollpacker` is neither, or a file cannot be written.
+pub(crate) fn create(
+    parent: &Path,
+    name: &str,
+    rollpacker: &str,
+) -> Result<PathBuf, NewCrateError> {
+    let mut letters = name.chars();
+    let is_name = letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && letters.all(|one| one.is_ascii_alphanumeric() || one == '-' || one == '_');
+    if !is_name {
+        return Err(NewCrateError::Name(name.to_owned()));
+    }
+    let folder = parent.join(name);
+    if folder.symlink_metadata().is_ok() {
+        return Err(NewCrateError::Exists(folder));
+    }
+    let source = Source::of(rollpacker)?;
+    for (file, text) in FILES {
+        write(&folder.join(file), &source.fill(text).replace("{name}", name))?;
+    }
+    if let Source::Git(_) = source {
+        write(&folder.join(INSTALLER.0), INSTALLER.1)?;
+    }
+    Ok(folder)
+}
+
+impl Source {
+    fn of(rollpacker: &str) -> Result<Self, NewCrateError> {
+        if rollpacker.contains("://") || rollpacker.starts_with("git@") {
+            return Ok(Self::Git(rollpacker.to_owned()));
+        }
+        let is_rollpacker = |folder: &PathBuf| {
+            fs::read_to_string(folder.join("Cargo.toml"))
+                .is_ok_and(|text| text.contains("name = \"rollpacker\""))
+        };
+        let folder = fs::canonicalize(rollpacker).ok().filter(is_rollpacker);
+        folder.map(Self::Checkout).ok_or_else(|| NewCrateError::Source(rollpacker.to_owned()))
+    }
+
+    /// Replaces the placeholders that depend on the source: `{dependency}`, `{libtorch}` and `{install}`.
+    fn fill(&self, text: &str) -> String {
+        let (dependency, libtorch, install) = match self {
+            Self::Checkout(folder) => (
+                format!("{{ path = {} }}", toml_text(folder.display())),
+                format!("{{ value = {} }}", toml_text(folder.join(".libtorch").display())),
+                format!("make -C {} libtorch", folder.display()),
+            ),
+            Self::Git(url) => (
+                format!("{{ git = {} }}", toml_text(url)),
+                "{ value = \".libtorch\", relative = true }".to_owned(),
+                format!("python3 {}", INSTALLER.0),
+            ),
+        };
+        text.replace("{dependency}", &dependency)
+            .replace("{libtorch}", &libtorch)
+            .replace("{install}", &install)
+    }
+}
+
+fn toml_text(text: impl Display) -> String {
+    toml::Value::String(text.to_string()).to_string()
+}
+
+fn write(path: &Path, text: &str) -> Result<(), NewCrateError> {
+    let failed = |source| NewCrateError::Write { path: path.to_owned(), source };
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+    fs::write(path, text).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+    #[test]
+    fn no_placeholder_is_left() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = create(place.path(), "my-crate", HERE).expect("it is created");
+        for (file, _) in FILES {
+            let text = fs::read_to_string(folder.join(file)).expect("written");
+            for placeholder in ["{name}", "{dependency}", "{libtorch}", "{install}"] {
+                assert!(!text.contains(placeholder), "{placeholder} in {file}");
+            }
+        }
+        let manifest: toml::Table =
+            fs::read_to_string(folder.join("Cargo.toml")).expect("written").parse().expect("TOML");
+        assert_eq!(manifest["package"]["name"].as_str(), Some("my-crate"));
+        let path = manifest["dependencies"]["rollpacker"]["path"].as_str();
+        assert_eq!(path.map(Path::new), fs::canonicalize(HERE).ok().as_deref());
+    }
+
+    #[test]
+    fn a_url_is_a_git_dependency() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = create(place.path(), "a", "https://example.com/x.git").expect("it is created");
+        let text = fs::read_to_string(folder.join("Cargo.toml")).expect("written");
+        assert!(text.contains("rollpacker = { git = \"https://example.com/x.git\" }"), "{text}");
+        let config = fs::read_to_string(folder.join(".cargo/config.toml")).expect("written");
+        assert!(config.contains("relative = true") && folder.join(INSTALLER.0).exists());
+    }
+
+    #[test]
+    fn wrong_names_sources_and_existing_folders_are_refused() {
+        let place = tempfile::tempdir().expect("a folder");
+        let refused = |name, source| create(place.path(), name, source).unwrap_err().to_string();
+        for name in ["", "1a", "../a", "a b", "ä"] {
+            assert!(refused(name, HERE).contains("as in the name of a crate"), "{name}");
+        }
+        assert!(refused("a", "/nowhere").contains("--rollpacker `/nowhere`"));
+        assert!(!place.path().join("a").exists(), "nothing is left behind");
+        fs::create_dir(place.path().join("b")).expect("made");
+        assert!(refused("b", HERE).contains("does not exist"));
+    }
+}
