@@ -82,6 +82,31 @@ fn runs_that_no_constant_was_fitted_to_are_near_as_well() {
 }
 
 #[test]
+fn bars_of_the_repositorys_script_are_near_without_a_fit() {
+    let cells = cells(&["Fig. 12"]);
+    let script: Vec<_> =
+        cells.iter().filter(|cell| cell.cell.starts_with("8k, repository")).collect();
+    let fitted: Vec<_> =
+        script.iter().filter(|cell| cell.fitted).map(|cell| cell.cell.as_str()).collect();
+    assert_eq!(fitted, ["8k, repository 1, s"]);
+    let bars: Vec<_> = script.iter().filter(|cell| cell.cell.ends_with(", s")).collect();
+    assert_eq!(bars.len(), 8);
+    let near = bars.iter().filter(|cell| cell.error.abs() <= 0.15).count();
+    assert!(near >= 7, "{bars:#?}");
+}
+
+#[test]
+fn code_rewards_of_the_repository_take_the_time_of_their_limit() {
+    let cells = cells(&["code rewards"]);
+    let seconds: Vec<_> = cells.iter().map(|cell| (cell.cell.as_str(), cell.ours)).collect();
+    let [("adaptive, short, s", adaptive), _, ("fixed, short, s", fixed), _] = seconds[..] else {
+        panic!("{seconds:?}")
+    };
+    assert!(fixed > adaptive + 20.0, "{seconds:?}");
+    assert!(cells.iter().all(|cell| !cell.fitted));
+}
+
+#[test]
 fn the_throughput_that_set_a_constant_is_called_fitted() {
     let fitted = cells(&["SortedRL"]).into_iter().filter(|cell| cell.fitted);
     let fitted: Vec<_> = fitted.map(|cell| cell.cell).collect();

@@ -146,7 +146,7 @@ mod tests {
     fn every_item_says_by_which_commands_its_jobs_are_run() {
         let size = PlanSize { seeds: NonZero::<u64>::MIN, steps: None };
         let commands = Reproduction::new(&[], &[], size).expect("all").commands();
-        assert_eq!(commands.len(), 21);
+        assert_eq!(commands.len(), 22);
         for (title, setting, commands) in commands {
             assert!(!commands.is_empty() && !setting.is_empty(), "{title}");
             let known = commands.iter().all(|line| line.contains("--config configs/sim/"));

@@ -13,9 +13,9 @@ use super::runs::{JobId, Runs};
 
 const SOURCE: &str = "RolloutPipe";
 
-/// The smallest and the largest reduction of the end time of a step, as fractions.
+/// The smallest and the largest reduction of the time from the start of the rollout to the end of training, as fractions.
 const END_TIME: [f64; 2] = [0.307, 0.423];
-/// The smallest and the largest reduction of the time that the trainer waits, as fractions.
+/// The smallest and the largest reduction of the share of a step in which the trainer waits, as fractions of that share.
 const WAITING: [f64; 2] = [0.37, 0.76];
 
 /// The GPUs that generate.
@@ -26,7 +26,7 @@ const CAPS: [(u32, u32); 4] = [(1024, 2), (2048, 2), (4096, 1), (8192, 1)];
 
 type Pair = [JobId; 2];
 
-type Seconds = fn(&Runs, JobId) -> f64;
+type Measure = fn(&Runs, JobId) -> f64;
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![Item::new(
@@ -36,13 +36,11 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         "abstract: Qwen3-1.7B, separate pools; not stated: batch, GPUs, lengths; ours: caps of 1k to 8k tokens, 8 GPUs that generate, and as many that train as keep pace",
         |item, plan| {
             let pairs = CAPS.map(|cap| pair(plan, cap));
-            let measures: [(&str, [f64; 2], Seconds); 2] = [
-                ("end time", END_TIME, |runs, job| runs.of(job).step_s()),
-                ("trainer waiting", WAITING, waiting_s),
-            ];
-            for (name, [least, most], seconds) in measures {
+            let measures: [(&str, [f64; 2], Measure); 2] =
+                [("end time", END_TIME, end_time_s), ("trainer waiting", WAITING, waiting_ratio)];
+            for (name, [least, most], measure) in measures {
                 let cut = move |runs: &Runs, [baseline, job]: Pair| {
-                    1.0 - seconds(runs, job) / seconds(runs, baseline)
+                    1.0 - measure(runs, job) / measure(runs, baseline)
                 };
                 item.points(format!("{name}: least cut"), least, HeldOut, move |runs| {
                     pairs.iter().map(|&pair| cut(runs, pair)).fold(f64::INFINITY, f64::min)
@@ -70,9 +68,11 @@ fn pair(plan: &mut Plan, (cap, training_gpus): (u32, u32)) -> Pair {
     [baseline, job(&["schedule.order=group_major"])]
 }
 
-fn waiting_s(runs: &Runs, job: JobId) -> f64 {
-    let waiting = |step: &super::super::StepOutcome| {
-        step.seconds * step.metrics.get("trainer/waiting_ratio").copied().unwrap_or(0.0)
-    };
-    runs.of(job).mean(waiting)
+/// Returns the seconds from the start of the rollout to the end of training.
+fn end_time_s(runs: &Runs, job: JobId) -> f64 {
+    runs.of(job).mean(|step| step.seconds - step.stages.sync)
+}
+
+fn waiting_ratio(runs: &Runs, job: JobId) -> f64 {
+    runs.of(job).metric("trainer/waiting_ratio")
 }

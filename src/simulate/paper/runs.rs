@@ -24,6 +24,9 @@ pub(super) struct RunSelection<'a> {
 /// The name of a stage, and a function that returns the mean seconds that steps spend on it.
 pub(super) type StageSeconds = (&'static str, fn(RunSelection<'_>) -> f64);
 
+/// The seconds that the timer `step_generate` of the authors' framework measures: it ends with the last reward of a round.
+pub(super) const GENERATION: fn(&StageTimes) -> f64 = |stages| stages.rollout + stages.reward;
+
 /// The name of a kind of round, and a function that selects it.
 pub(super) type RoundKind = (&'static str, fn(RunSelection<'_>) -> RunSelection<'_>);
 
@@ -76,6 +79,13 @@ impl<'a> RunSelection<'a> {
     /// Returns the mean seconds of a stage.
     pub(super) fn stage(self, stage: fn(&StageTimes) -> f64) -> f64 {
         self.mean(|step| stage(&step.stages))
+    }
+
+    /// Returns the maximum seconds of a stage over the steps of a run, averaged over the runs; NaN without steps.
+    pub(super) fn longest_stage(self, stage: fn(&StageTimes) -> f64) -> f64 {
+        let longest =
+            |run: Self| run.steps().map(|step| stage(&step.stages)).fold(f64::NAN, f64::max);
+        mean(self.seeds().map(longest))
     }
 
     /// Returns the mean of a metric over the steps that have it.

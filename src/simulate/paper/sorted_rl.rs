@@ -1,7 +1,8 @@
 //! SortedRL: the bubble ratio of the engine, and tokens per second of rollout; 512 samples on 128 slots, at most 8k tokens.
 //!
 //! The baseline generates four batches of 128 one after the other. SortedRL loads all 512 and harvests four times. Its model and engine are
-//! not stated; one instance of the shipped job represents them. If the last responses of a load must end before the next load begins, more
+//! not stated; one instance of the shipped job represents them. In the experiment, a prompt has the length that it has in the baseline, also
+//! when it is generated again. If the last responses of a load must end before the next load begins, more
 //! than 5.8 % of 128 slots remain idle unless all responses have the same length. The paper's on-policy value is therefore out of reach of
 //! this simulation.
 
@@ -34,7 +35,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         SOURCE,
         "bubbles and throughput",
-        "section 4.4.1: 512 samples, cap 8k; the baseline is four separate batches of 128; not stated: model, GPUs, slots; ours: 128 slots",
+        "section 4.4.1: 512 samples, cap 8k, lengths forced to the baseline's; the baseline is four separate batches of 128; not stated: model, GPUs, slots; ours: 128 slots",
         |item, plan| {
             let baseline = plan.job(SORTED_RL, BASELINE);
             let sorted = [plan.job(SORTED_RL, ON_POLICY), plan.job(SORTED_RL, PARTIAL)];

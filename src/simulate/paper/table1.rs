@@ -14,11 +14,12 @@ const PAPER: [(&str, System, [f64; 3], Provenance); 3] = [
     ("judge", JUDGED, [0.71, 0.07, 0.22], Fitted),
 ];
 
-/// The paper's three stages in terms of the four here: weight synchronization is part of training.
+/// The paper's three stages in terms of the four here. Weight synchronization is part of the rollout, as in veRL: its timer `gen` spans
+/// `generate_sequences`, which loads the weights into the engine when it enters its sharding manager.
 pub(super) const STAGES: [StageSeconds; 3] = [
-    ("rollout", |measured| measured.stage(|stages| stages.rollout)),
+    ("rollout", |measured| measured.stage(|stages| stages.sync + stages.rollout)),
     ("reward", |measured| measured.stage(|stages| stages.reward)),
-    ("training", |measured| measured.stage(|stages| stages.sync + stages.training)),
+    ("training", |measured| measured.stage(|stages| stages.training)),
 ];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
