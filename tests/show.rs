@@ -1,10 +1,13 @@
 //! Tests of `rollpacker show` on the folder of a real run.
 #![cfg(all(feature = "torch", feature = "cli"))]
 
+#[path = "export/chrome_trace.rs"]
+mod chrome_trace;
 mod workplace;
 
 use std::fs;
 
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 use workplace::{RECIPE, Workplace};
 
@@ -69,4 +72,34 @@ fn what_is_no_run_is_refused() {
     assert!(place.refused(&["show", "absent"]).contains("it is no folder"));
     place.write("data/metrics.jsonl", "{\"step\": 1, \"data\": {}}\nbroken\n");
     assert!(place.refused(&["show", "data"]).contains("line 2"));
+}
+
+#[test]
+fn a_run_is_exported() {
+    let place = Workplace::new(RECIPE);
+    place.trained(&["trainer.save_freq=2", "trainer.total_training_steps=2"]);
+    place.trained(&["trainer.save_freq=2", "--resume"]);
+    place.ok(&["export", "run", "--tensorboard", "logs", "--perfetto", "trace.json"]);
+    assert!(place.path("logs/events.out.tfevents.0.rollpacker").exists());
+    let trace = chrome_trace::Trace::read(&place.path("trace.json"));
+    let rows = |step| rows(&place.path(&format!("run/rollouts/step_{step:05}.parquet")));
+    trace.assert_every_sample_once((1..=4).map(rows).sum());
+    assert_eq!(trace.slices("reward").count(), 4 * 16, "each trained response is scored");
+    let steps: Vec<_> = trace.slices("step").collect();
+    let names: Vec<_> = steps.iter().map(|step| step.name.split(" (").next()).collect();
+    assert_eq!(names, ["step 1", "step 2", "step 3", "step 4"].map(Some));
+    assert!(steps.is_sorted_by(|one, next| one.to <= next.from), "{steps:?}");
+    // The resumed process began after the first one had ended, on the same time axis.
+    let in_step = |slice: &chrome_trace::Slice| {
+        let step = steps.iter().find(|step| slice.from >= step.from && slice.to <= step.to);
+        step.is_some()
+    };
+    let (inside, all) = (trace.slices("rollout").filter(|one| in_step(one)).count(), 4 * 16);
+    assert!(inside >= all, "{inside} of at least {all} responses are inside of a step");
+}
+
+fn rows(path: &std::path::Path) -> usize {
+    let file = fs::File::open(path).expect("rollouts");
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    builder.metadata().file_metadata().num_rows().try_into().expect("few")
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod data;
+mod export;
 pub(crate) mod keys;
 #[cfg(all(feature = "servers", feature = "torch"))]
 mod probe;
@@ -64,6 +65,8 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Show a run: what it is, curves, why it does not learn, and some of its responses.
     Show(show::ShowArgs),
+    /// Export a run to TensorBoard or Perfetto.
+    Export(export::ExportArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// List the keys of recipes, with type, unit, default, range and meaning.
@@ -172,6 +175,7 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         #[cfg(all(feature = "servers", feature = "torch"))]
         Command::Probe(args) => probe::run(&args),
         Command::Show(args) => show::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Score(args) => score::run(args, app),
         Command::Keys(args) => keys::run(&args, app),
         Command::Data(args) => data::run(args),
