@@ -124,7 +124,9 @@ fn trainer(recipe: &Recipe, device: &str) -> String {
         workers => format!(", {workers} workers"),
     };
     let threads = match recipe.placement {
-        PlacementKind::Fixed if device == "cpu" => format!(", {threads} threads"),
+        PlacementKind::Fixed if device == "cpu" => {
+            format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
+        }
         _ => String::new(),
     };
     format!("{} on {device}{threads}{workers}", raw.actor.strategy)

@@ -27,7 +27,7 @@ fn run(folder: &Path, args: &[&str]) -> Output {
 /// Writes `metrics.jsonl` of a run: a validation, two steps, and the beginning of a third.
 fn write_metrics(folder: &Path) {
     let lines = [
-        json!({"step": 0, "round": "validation", "unix_s": 1000.5, "data": {"val/score": 0.25}}),
+        json!({"step": 0, "round": "validation", "unix_s": 1000.5, "data": {"val/score": 0.0}}),
         json!({"step": 1, "round": "short", "unix_s": 1010.0, "clock_s": 9.5, "data": {
             "critic/score/mean": 0.1, "actor/grad_norm": null, "timing_s/step": 9.0}}),
         json!({"step": 2, "round": "long", "unix_s": 1020.0, "clock_s": 19.5, "data": {
@@ -56,7 +56,7 @@ fn an_event_file_has_each_value_with_its_step_and_time() {
     assert_eq!(events.version, "brain.Event:2");
     let value = |tag: &str, step, time, value| (tag.to_owned(), step, time, value);
     let expected = [
-        value("val/score", 0, 1000.5, 0.25),
+        value("val/score", 0, 1000.5, 0.0),
         value("critic/score/mean", 1, 1010.0, 0.1),
         value("timing_s/step", 1, 1010.0, 9.0),
         value("critic/score/mean", 2, 1020.0, 0.5),

@@ -42,8 +42,9 @@ pub(super) struct Summary {
 pub(super) struct ScalarValue {
     #[prost(string, tag = "1")]
     pub(super) tag: String,
-    #[prost(float, tag = "2")]
-    pub(super) simple_value: f32,
+    /// Optional, because a 0 would not be written otherwise, and TensorBoard leaves out values that are absent.
+    #[prost(float, optional, tag = "2")]
+    pub(super) simple_value: Option<f32>,
     /// Needed in the first event of a tag only.
     #[prost(message, optional, tag = "9")]
     pub(super) metadata: Option<SummaryMetadata>,

@@ -89,7 +89,7 @@ impl EventWriter {
     fn scalar(&mut self, name: &str, value: f64) -> ScalarValue {
         let is_new = !self.described.contains(name) && self.described.insert(name.to_owned());
         let metadata = if is_new { Metric::find(name).map(described) } else { None };
-        ScalarValue { tag: name.to_owned(), simple_value: value as f32, metadata }
+        ScalarValue { tag: name.to_owned(), simple_value: Some(value as f32), metadata }
     }
 }
 

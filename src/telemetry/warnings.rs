@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::{EnvFilter, FilterExt, ParseError, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -23,11 +23,11 @@ const WARNINGS: &str = "rollpacker=warn";
 /// A variable that selects no messages, because it cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{VARIABLE}: expected directives such as `info` or `rollpacker_servers=debug`, separated by commas, found `{found}`: {source}"
+    "{VARIABLE}: expected directives such as `info` or `rollpacker_servers=debug`, separated by commas, found `{found}`: {reason}"
 )]
 pub(crate) struct LogFilterError {
     found: String,
-    source: ParseError,
+    reason: String,
 }
 
 /// Checks the variable that selects the messages.
@@ -40,7 +40,8 @@ pub(crate) fn check() -> Result<(), LogFilterError> {
 
 fn filter() -> Result<EnvFilter, LogFilterError> {
     let found = variable(VARIABLE).unwrap_or_else(|| WARNINGS.to_owned());
-    EnvFilter::builder().parse(&found).map_err(|source| LogFilterError { found, source })
+    let parsed = EnvFilter::builder().parse(&found);
+    parsed.map_err(|error| LogFilterError { found, reason: error.to_string() })
 }
 
 /// Prints messages from now on. Has no effect if the program has a subscriber already, which then has the [`layer`] itself.

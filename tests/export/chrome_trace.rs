@@ -26,6 +26,13 @@ pub(crate) struct Slice {
     args: Value,
 }
 
+impl Slice {
+    /// Returns the number of the step.
+    pub(crate) fn step(&self) -> u64 {
+        self.args["step"].as_u64().expect("a step")
+    }
+}
+
 impl Trace {
     /// Reads a trace, and asserts that it is valid: tracks are named before they are used, and durations are not negative.
     pub(crate) fn read(path: &Path) -> Self {
@@ -76,7 +83,9 @@ impl Trace {
         for category in ["sample", "slot"] {
             let ids = self.slices(category).map(|one| {
                 assert!(one.args["finish_reason"].is_string(), "{one:?}");
-                ["step", "prompt", "sample"].map(|key| one.args[key].as_u64().expect(key))
+                let [prompt, sample] =
+                    ["prompt", "sample"].map(|key| one.args[key].as_u64().expect(key));
+                [one.step(), prompt, sample]
             });
             let ids: Vec<_> = ids.collect();
             assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "one occurs twice");

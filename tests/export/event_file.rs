@@ -54,18 +54,18 @@ impl Events {
     fn add_summary(&mut self, summary: &[u8], step: u64, time: f64) {
         for (field, value) in fields(summary) {
             let (1, Value::Bytes(value)) = (field, value) else { panic!("expected a value") };
-            let (mut tag, mut scalar) = (String::new(), 0.0);
+            let (mut tag, mut scalar) = (String::new(), None);
             for (field, value) in fields(value) {
                 match (field, value) {
                     (1, Value::Bytes(text)) => tag = as_text(text),
-                    (2, Value::Fixed32(bits)) => scalar = f32::from_bits(bits),
+                    (2, Value::Fixed32(bits)) => scalar = Some(f32::from_bits(bits)),
                     (9, Value::Bytes(metadata)) => {
                         self.descriptions.push((tag.clone(), description(metadata)));
                     }
                     other => panic!("unexpected field {other:?}"),
                 }
             }
-            self.scalars.push((tag, step, time, scalar));
+            self.scalars.push((tag, step, time, scalar.expect("a value, also if it is 0")));
         }
     }
 }
