@@ -1,4 +1,5 @@
 //! A reader of traces in the Chrome trace format, which checks what all traces must have.
+#![allow(dead_code, reason = "every test uses its own part")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

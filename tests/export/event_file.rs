@@ -33,7 +33,7 @@ fn assert_checksum(bytes: &[u8], masked: &[u8]) {
         }
     }
     let crc = !crc;
-    let expected = ((crc >> 15) | (crc << 17)).wrapping_add(0xa282_ead8);
+    let expected = crc.rotate_right(15).wrapping_add(0xa282_ead8);
     assert_eq!(masked, expected.to_le_bytes());
 }
 

@@ -181,7 +181,8 @@ impl SimulateArgs {
             self.config.len()
         );
         for (index, (flag, place)) in outputs.iter().enumerate() {
-            for (other, _) in outputs[..index].iter().filter(|(_, one)| is_same_file(one, place)) {
+            let same = outputs[..index].iter().find(|(_, other)| is_same_file(other, place));
+            if let Some((other, _)) = same {
                 bail!("{other} and {flag}: expected two files, found one");
             }
         }
