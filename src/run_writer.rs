@@ -210,7 +210,8 @@ mod tests {
         let (mut writer, stop) = writer(place.path());
         writer.write_metrics(0, "validation", Metrics::new());
         let release = hold(&mut writer);
-        let report = StepReport { closed: Nanos(2_500_000_000), ..StepReport::default() };
+        let mut report = StepReport::default();
+        report.closed = Nanos(2_500_000_000);
         writer.step(report, "full".into(), Metrics::from([("a".into(), 1.0)]));
         // `step` has returned although the disk is still held up.
         assert!(!metrics(place.path()).contains("full"));
