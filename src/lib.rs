@@ -32,6 +32,8 @@ struct Readme;
 pub mod algorithms;
 #[cfg(feature = "cli")]
 mod app;
+#[cfg(all(feature = "cli", feature = "torch"))]
+mod banner;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -41,6 +43,8 @@ pub mod engine_observer;
 pub mod engines;
 #[cfg(feature = "torch")]
 mod exit_timer;
+#[cfg(feature = "cli")]
+mod export;
 #[cfg(test)]
 #[path = "../stages/src/generated_page.rs"]
 mod generated_page;
@@ -81,6 +85,7 @@ pub mod snapshots;
 pub mod telemetry;
 #[doc(hidden)]
 pub mod terminal;
+pub mod timeline;
 #[cfg(feature = "torch")]
 pub mod trainers;
 #[cfg(feature = "torch")]

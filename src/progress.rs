@@ -7,6 +7,7 @@ mod bar;
 
 use rollpacker_operators::report::StepProgress;
 use rollpacker_stages::train::Metrics;
+use serde_json::{Map, Value, json};
 
 use self::bar::Bar;
 use crate::terminal::{self, clean};
@@ -41,7 +42,7 @@ impl Console {
     /// Creates the display of a run of about `steps` steps that train on `wanted` responses each.
     #[must_use]
     pub fn new(steps: u64, wanted: usize) -> Self {
-        let bar = Bar::of_steps(steps);
+        let bar = if terminal::is_json() { None } else { Bar::of_steps(steps) };
         Self { bar, wanted, score: f64::NAN, queue: (0.0, 0.0) }
     }
 
@@ -70,18 +71,30 @@ impl Console {
             metric("schedule/queue_length").unwrap_or(0.0),
             metric("schedule/queue_age").unwrap_or(0.0),
         );
-        let line = line(step, round, metrics);
-        match &self.bar {
-            Some(bar) => {
-                bar.print(&clean(&line));
-                bar.set_position(step);
-            }
-            None => self.say(&line),
+        if terminal::is_json() {
+            let fields = json_fields(step, round, metrics);
+            return self.print("step", fields);
+        }
+        self.say(&line(step, round, metrics));
+        if let Some(bar) = &self.bar {
+            bar.set_position(step);
         }
     }
 
-    /// Prints a line of text.
+    /// Prints a line of text, or a message as a JSON line.
     pub fn say(&self, line: &str) {
+        self.print(line, Map::new());
+    }
+
+    /// Prints a message. Its fields are printed in JSON lines only.
+    pub fn print(&self, message: &str, fields: Map<String, Value>) {
+        let json;
+        let line = if terminal::is_json() {
+            json = terminal::json_line(message, fields);
+            &json
+        } else {
+            message
+        };
         match &self.bar {
             Some(bar) => bar.print(&clean(line)),
             // The run continues if its output cannot be written. The run folder contains the same information.
@@ -124,6 +137,15 @@ impl RowProgress {
     }
 }
 
+/// Returns the fields of the JSON line of a step.
+fn json_fields(step: u64, round: &str, metrics: &Metrics) -> Map<String, Value> {
+    let shown =
+        SHOWN.iter().filter_map(|name| Some(((*name).to_owned(), json!(metrics.get(*name)?))));
+    let metrics: Map<_, _> = shown.collect();
+    let fields = [("step", json!(step)), ("round", json!(round)), ("metrics", metrics.into())];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 fn line(step: u64, round: &str, metrics: &Metrics) -> String {
     let shown = SHOWN
         .iter()
@@ -148,6 +170,15 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_json_line_of_a_step_has_the_shown_metrics() {
+        let metrics =
+            Metrics::from([("critic/score/mean".to_owned(), 0.25), ("hidden".to_owned(), 1.0)]);
+        let fields = Value::Object(json_fields(3, "short", &metrics));
+        let expected = json!({"step": 3, "round": "short", "metrics": {"critic/score/mean": 0.25}});
+        assert_eq!(fields, expected);
+    }
 
     #[test]
     fn a_step_is_one_line_in_the_form_of_verl() {

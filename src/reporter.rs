@@ -188,6 +188,11 @@ impl RunReporter {
         self.console.say(line);
     }
 
+    /// Returns the console.
+    pub(crate) fn console(&self) -> &Console {
+        &self.console
+    }
+
     /// Returns the folder for the trained model.
     #[must_use]
     pub fn model_folder(&self) -> PathBuf {
@@ -350,7 +355,7 @@ fn shutdown_grace(recipe: &Recipe) -> Duration {
 }
 
 /// Returns the expected number of steps, assuming that no prompts are left out.
-fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
+pub(crate) fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
     let (data, trainer) = (&recipe.raw.data, &recipe.raw.trainer);
     let steps = prompts.div_ceil(data.train_batch_size as u64) * u64::from(trainer.total_epochs);
     trainer.total_training_steps.map_or(steps, |limit| limit.min(steps))

@@ -78,6 +78,17 @@ pub struct RunFolderExtent {
     pub metrics: u64,
 }
 
+/// The time of a line of `metrics.jsonl`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LineTime {
+    /// The time of the report, in seconds since 1970.
+    pub unix_s: f64,
+    /// The time at which the step was complete, in seconds of the run's clock, which the times of responses have too. `None` for metrics
+    /// that do not belong to a training step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_s: Option<f64>,
+}
+
 impl RunFolder {
     /// Checks that a run may write its records into a folder: no file to be written is an input of the run, or is something that must not
     /// be replaced.
@@ -167,7 +178,7 @@ impl RunFolder {
         &self.folder
     }
 
-    /// Writes the records of a step.
+    /// Writes the records of a step that was reported at `unix_s`, in seconds since 1970.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -175,6 +186,7 @@ impl RunFolder {
         &mut self,
         report: &StepReport,
         round: &str,
+        unix_s: f64,
         metrics: &Metrics,
     ) -> Result<(), RecordError> {
         if self.rollouts {
@@ -183,7 +195,8 @@ impl RunFolder {
         if let Some(placement) = &report.placement {
             self.write_placement(placement)?;
         }
-        self.write_metrics(report.step.0 + 1, round, metrics)
+        let time = LineTime { unix_s, clock_s: Some(report.closed.as_secs_f64()) };
+        self.write_metrics(report.step.0 + 1, round, time, metrics)
     }
 
     /// Writes metrics that do not belong to a training step, such as those of the validation before the first step.
@@ -194,16 +207,19 @@ impl RunFolder {
         &mut self,
         step: u64,
         round: &str,
+        time: LineTime,
         metrics: &Metrics,
     ) -> Result<(), RecordError> {
         #[derive(Serialize)]
         struct Line<'a> {
             step: u64,
             round: &'a str,
+            #[serde(flatten)]
+            time: LineTime,
             data: &'a Metrics,
         }
         let failed = RecordError::of(&self.folder.join(METRICS));
-        let line = serde_json::to_string(&Line { step, round, data: metrics })
+        let line = serde_json::to_string(&Line { step, round, time, data: metrics })
             .map_err(|error| failed(&error))?;
         writeln!(self.metrics, "{line}")
             .and_then(|()| self.metrics.flush())

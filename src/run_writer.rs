@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollpacker_dataflow::bridge::{OwnerThread, Panicked, Reply};
+use rollpacker_dataflow::clock::unix_seconds;
 use rollpacker_operators::report::StepReport;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
-use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
+use crate::run_folder::{LineTime, RecordError, RunFolder, RunFolderExtent};
 
 /// The number of unwritten records at which a further one waits. Each unwritten step holds all of its responses in memory.
 const MAX_UNWRITTEN: usize = 2;
@@ -47,12 +48,14 @@ impl RunWriter {
 
     /// Writes the records of a step; see [`RunFolder::step`].
     pub(crate) fn step(&mut self, report: StepReport, round: String, metrics: Metrics) {
-        self.write(move |folder| folder.step(&report, &round, &metrics));
+        let unix_s = unix_seconds();
+        self.write(move |folder| folder.step(&report, &round, unix_s, &metrics));
     }
 
     /// Writes metrics that do not belong to a training step; see [`RunFolder::write_metrics`].
     pub(crate) fn write_metrics(&mut self, step: u64, round: &'static str, metrics: Metrics) {
-        self.write(move |folder| folder.write_metrics(step, round, &metrics));
+        let time = LineTime { unix_s: unix_seconds(), clock_s: None };
+        self.write(move |folder| folder.write_metrics(step, round, time, &metrics));
     }
 
     /// Returns a function for the thread that writes a snapshot. It waits for the records so far, and returns the extent of the folder
@@ -164,6 +167,9 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
+    use rollpacker_dataflow::clock::Nanos;
+    use serde_json::{Value, json};
+
     use super::*;
 
     /// Starts a writer of a new folder, without rollouts.
@@ -187,8 +193,16 @@ mod tests {
         fs::read_to_string(folder.join("run/metrics.jsonl")).expect("metrics")
     }
 
-    const LINES: &str = "{\"step\":0,\"round\":\"validation\",\"data\":{}}\n\
-                         {\"step\":1,\"round\":\"full\",\"data\":{\"a\":1.0}}\n";
+    /// Returns the lines without the times of the reports, which are all later than 2020.
+    fn timeless(metrics: &str) -> Vec<Value> {
+        let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let timeless = lines.map(|mut line| {
+            let time = line.as_object_mut().expect("an object").shift_remove("unix_s");
+            assert!(time.and_then(|time| time.as_f64()) > Some(1.57e9));
+            line
+        });
+        timeless.collect()
+    }
 
     #[test]
     fn a_slow_disk_does_not_hold_up_the_caller_and_nothing_is_lost() {
@@ -196,14 +210,21 @@ mod tests {
         let (mut writer, stop) = writer(place.path());
         writer.write_metrics(0, "validation", Metrics::new());
         let release = hold(&mut writer);
-        writer.step(StepReport::default(), "full".into(), Metrics::from([("a".into(), 1.0)]));
+        let mut report = StepReport::default();
+        report.closed = Nanos(2_500_000_000);
+        writer.step(report, "full".into(), Metrics::from([("a".into(), 1.0)]));
         // `step` has returned although the disk is still held up.
         assert!(!metrics(place.path()).contains("full"));
         let save = writer.save(1);
         drop(release);
         let (extent, files) = save().expect("saved");
-        assert_eq!(extent, RunFolderExtent { steps: 1, metrics: LINES.len() as u64 });
-        assert_eq!((metrics(place.path()).as_str(), files.len()), (LINES, 1));
+        let written = metrics(place.path());
+        assert_eq!(extent, RunFolderExtent { steps: 1, metrics: written.len() as u64 });
+        let expected = [
+            json!({"step": 0, "round": "validation", "data": {}}),
+            json!({"step": 1, "round": "full", "clock_s": 2.5, "data": {"a": 1.0}}),
+        ];
+        assert_eq!((timeless(&written), files.len()), (expected.to_vec(), 1));
         writer.finish("over").expect("finished");
         let summary = fs::read_to_string(place.path().join("run/summary.json"));
         assert_eq!(summary.expect("a summary"), "\"over\"");

@@ -7,8 +7,46 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, ErrorKind, Stdout, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rollpacker_dataflow::clock::unix_seconds;
 use rollpacker_stages::secret::redact;
+use serde_json::{Map, Value, json};
+
+/// `true` if progress, warnings and errors are JSON lines.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// Prints warnings, errors and the progress of a run as JSON lines from now on: objects with `unix_s`, `level`, `message` and, for some
+/// messages, further fields.
+pub fn use_json_lines() {
+    JSON.store(true, Ordering::Relaxed);
+}
+
+/// Returns `true` if [`use_json_lines`] was called.
+#[must_use]
+pub fn is_json() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
+
+/// Returns a message as a JSON line, with further fields. The level is that of its prefix: `error: `, `warning: ` or another level; `info`
+/// without one.
+#[must_use]
+pub fn json_line(message: &str, fields: Map<String, Value>) -> String {
+    const LEVELS: [(&str, &str); 5] = [
+        ("error: ", "error"),
+        ("warning: ", "warn"),
+        ("note: ", "info"),
+        ("debug: ", "debug"),
+        ("trace: ", "trace"),
+    ];
+    let known = |(prefix, level)| Some((level, message.strip_prefix(prefix)?));
+    let (level, message) = LEVELS.into_iter().find_map(known).unwrap_or(("info", message));
+    let mut line = json!({"unix_s": unix_seconds(), "level": level, "message": message});
+    if let Value::Object(line) = &mut line {
+        line.extend(fields);
+    }
+    line.to_string()
+}
 
 /// Prints a line on standard output.
 ///
@@ -32,6 +70,7 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Prints a line on standard error. Write errors are ignored, because there is no place left to report them.
 pub fn warn(line: &str) {
+    let line = if is_json() { json_line(line, Map::new()) } else { line.to_owned() };
     drop(io::stderr().write_all(clean(&format!("{line}\n")).as_bytes()));
 }
 
@@ -146,6 +185,19 @@ mod tests {
     fn secrets_are_redacted() {
         rollpacker_stages::secret::keep("key-of-the-terminal");
         assert_eq!(clean("my key-of-the-terminal\r"), "my [redacted]\\u000d");
+    }
+
+    #[test]
+    fn a_json_line_has_the_level_of_its_prefix() {
+        let fields = Map::from_iter([("step".to_owned(), json!(3))]);
+        let line = json_line("warning: a\nb: \"c\"", fields);
+        assert!(!line.contains('\n'));
+        let mut line: Value = serde_json::from_str(&line).expect("JSON");
+        assert!(line["unix_s"].take().as_f64().is_some_and(|seconds| seconds > 1.6e9));
+        let expected =
+            json!({"unix_s": null, "level": "warn", "message": "a\nb: \"c\"", "step": 3});
+        assert_eq!(line, expected);
+        assert!(json_line("step", Map::new()).contains("\"level\":\"info\""));
     }
 
     #[test]

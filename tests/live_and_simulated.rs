@@ -136,7 +136,7 @@ struct Watched {
 impl Observer for Watched {
     fn step(&mut self, report: StepReport) {
         if let Some(folder) = &mut self.folder {
-            folder.step(&report, "", &measure(&report)).expect("written");
+            folder.step(&report, "", 0.0, &measure(&report)).expect("written");
         }
         self.decided.push(decided(&report));
     }

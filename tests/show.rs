@@ -1,10 +1,13 @@
 //! Tests of `rollpacker show` on the folder of a real run.
 #![cfg(all(feature = "torch", feature = "cli"))]
 
+#[path = "export/chrome_trace.rs"]
+mod chrome_trace;
 mod workplace;
 
 use std::fs;
 
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 use workplace::{RECIPE, Workplace};
 
@@ -69,4 +72,36 @@ fn what_is_no_run_is_refused() {
     assert!(place.refused(&["show", "absent"]).contains("it is no folder"));
     place.write("data/metrics.jsonl", "{\"step\": 1, \"data\": {}}\nbroken\n");
     assert!(place.refused(&["show", "data"]).contains("line 2"));
+}
+
+#[test]
+fn a_run_is_exported() {
+    let place = Workplace::new(RECIPE);
+    place.trained(&["trainer.save_freq=2", "trainer.total_training_steps=2"]);
+    place.trained(&["trainer.save_freq=2", "--resume"]);
+    place.ok(&["export", "run", "--tensorboard", "logs", "--perfetto", "trace.json"]);
+    assert!(place.path("logs/events.out.tfevents.0.rollpacker").exists());
+    let trace = chrome_trace::Trace::read(&place.path("trace.json"));
+    let rows = |step| rows(&place.path(&format!("run/rollouts/step_{step:05}.parquet")));
+    trace.assert_every_sample_once((1..=4).map(rows).sum());
+    assert_eq!(trace.slices("reward").count(), 4 * 16, "each trained response is scored");
+    let steps: Vec<_> = trace.slices("step").collect();
+    let names: Vec<_> = steps.iter().map(|step| step.name.split(" (").next()).collect();
+    assert_eq!(names, ["step 1", "step 2", "step 3", "step 4"].map(Some));
+    // Less than a nanosecond: times in microseconds are rounded.
+    let tolerance = 1e-10;
+    assert!(steps.is_sorted_by(|one, next| one.to <= next.from + tolerance), "{steps:?}");
+    // The times of both processes are on one axis: each response ends in its own step.
+    for sample in trace.slices("sample") {
+        let step = usize::try_from(sample.step()).expect("few") - 1;
+        let before = step.checked_sub(1).map_or(0.0, |before| steps[before].to);
+        let is_inside = before <= sample.to + tolerance && sample.to <= steps[step].to + tolerance;
+        assert!(is_inside, "{sample:?}: {steps:?}");
+    }
+}
+
+fn rows(path: &std::path::Path) -> usize {
+    let file = fs::File::open(path).expect("rollouts");
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    builder.metadata().file_metadata().num_rows().try_into().expect("few")
 }

@@ -3,7 +3,7 @@
 //! Environment variables and the global subscriber belong to a process, so every case runs the test [`child`] of this program in a separate
 //! process.
 
-#![cfg(feature = "torch")]
+#![cfg(feature = "otlp")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -101,6 +101,7 @@ fn report(stream: BatchStream<'_>) {
             });
             while let Some(&step) = open.first().filter(|step| !frontiers[0].less_equal(step)) {
                 open.remove(&step);
+                telemetry::describe_step(step, "short", (step.0 > 0).then_some(0.5));
                 telemetry::close_step(step);
             }
         }
@@ -178,7 +179,7 @@ fn child() {
 }
 
 fn telemetry() -> Option<Telemetry> {
-    Telemetry::from_env().expect("variables that are possible")
+    Telemetry::of_run(Path::new("/runs/chain")).expect("variables that are possible")
 }
 
 /// Runs a function inside an async runtime, where creating or using a blocking HTTP client panics.
@@ -437,6 +438,26 @@ fn a_step_is_a_trace_with_a_span_per_stage() {
     let resource = requests[0].resource_spans[0].resource.as_ref();
     assert_eq!(text(resource, "service.name"), "rollpacker");
     assert_eq!(text(resource, "deployment.environment.name"), "test");
+    assert_eq!(text(resource, "service.version"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(text(resource, "service.instance.id").len(), 32);
+    assert_eq!(text(resource, "rollpacker.run.folder"), "/runs/chain");
+    let described = steps
+        .iter()
+        .map(|(root, _)| ["round", "score"].map(|name| attribute(&root.attributes, name).cloned()));
+    let (round, score) = (Value::StringValue("short".to_owned()), Value::DoubleValue(0.5));
+    let [first, others] = [None, Some(score)].map(|score| [Some(round.clone()), score]);
+    assert_eq!(described.collect::<Vec<_>>(), [first, others.clone(), others]);
+}
+
+#[test]
+fn attributes_of_the_resource_are_those_of_the_variables_if_they_are_set() {
+    let own = "service.version=7,service.instance.id=a, rollpacker.run.folder=b";
+    let posts = Collector::of_child("run", &[("OTEL_RESOURCE_ATTRIBUTES", own)]);
+    let requests = trace_requests(&posts);
+    let resource = requests[0].resource_spans[0].resource.as_ref();
+    let found = ["service.version", "service.instance.id", "rollpacker.run.folder"]
+        .map(|name| text(resource, name));
+    assert_eq!(found, ["7", "a", "b"]);
 }
 
 #[test]

@@ -109,6 +109,66 @@ fn a_reader_that_has_had_enough_ends_no_training() {
 }
 
 #[test]
+fn a_run_begins_and_ends_with_what_it_is() {
+    let place = Workplace::new(RECIPE);
+    let end = place.trained(&["data.val_files=data/validation.parquet"]);
+    let lines: Vec<&str> = end.out.lines().collect();
+    assert_eq!(lines[0], format!("rollpacker {}", env!("CARGO_PKG_VERSION")));
+    for line in [
+        "  run folder  run",
+        "  data        data/train.parquet: 96 prompts; validation: data/validation.parquet: 4 prompts",
+        "  schedule    tail_batching, short rounds launch 6 prompts x 6 responses",
+    ] {
+        assert!(lines.contains(&line), "{line}: {}", end.out);
+    }
+    assert!(lines[2].starts_with("  model       model: Qwen3, "), "{}", lines[2]);
+    assert!(
+        lines.iter().any(|line| line.starts_with("  trainer     torch on cpu, ")),
+        "{}",
+        end.out
+    );
+    let last = "run folder: run, model: run/model, next: rollpacker show run";
+    assert_eq!(lines.last(), Some(&last));
+    place.ok(&["show", "run"]);
+}
+
+#[test]
+fn the_log_is_json_if_it_is_asked_for() {
+    let place = Workplace::new(RECIPE);
+    let end = place.trained(&["--log-format", "json"]);
+    let lines = end.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let lines: Vec<_> = lines.collect();
+    assert!(lines.iter().all(|line| line["unix_s"].is_f64() && line["level"] == "info"));
+    let messages: Vec<_> =
+        lines.iter().map(|line| line["message"].as_str().expect("text")).collect();
+    assert_eq!(messages, ["start", "step", "step", "step", "step", "end"]);
+    assert_eq!(lines[0]["run_folder"], "run");
+    assert_eq!((&lines[4]["step"], &lines[5]["summary"]["steps"]), (&json!(4), &json!(4)));
+    assert!(lines[1]["metrics"]["critic/score/mean"].is_f64(), "{}", lines[1]);
+    let refused = place.refused(&["train", "--log-format", "json", "--config", "absent.toml"]);
+    let line: Value = serde_json::from_str(&refused).expect("JSON");
+    assert_eq!(line["level"], "error");
+    assert!(line["message"].as_str().expect("text").contains("absent.toml"));
+}
+
+#[test]
+fn rust_log_selects_the_messages() {
+    let place = Workplace::new(RECIPE);
+    let with = |value: &str, args: &[&str]| {
+        let mut command = place.training(args);
+        ProcessEnd::of(command.env("RUST_LOG", value).spawn().expect("it starts"))
+    };
+    let deterministic = ["trainer.deterministic=true", "trainer.total_training_steps=1"];
+    let end = with("rollpacker_torch=debug", &deterministic);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert!(end.err.contains("debug: rollpacker_torch::rollout::"), "{end:?}");
+    assert_eq!(with("", &[&deterministic[..], &["--out", "b"]].concat()).err, "");
+    let end = with("rollpacker=loud", &[]);
+    assert_eq!(end.code, Some(2), "{end:?}");
+    assert!(end.err.starts_with("error: RUST_LOG: expected directives"), "{end:?}");
+}
+
+#[test]
 fn a_reader_that_has_had_enough_of_scores_is_no_error() {
     let place = Workplace::new(RECIPE);
     place.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(20_000));

@@ -91,6 +91,15 @@ impl WallClock {
     }
 }
 
+/// Returns the system's time in seconds since 1970, for records that are compared with those of other programs. It may jump; measure
+/// durations with a [`Clock`].
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "no clock of a run has the date")]
+pub fn unix_seconds() -> f64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0.0, |since| since.as_secs_f64())
+}
+
 impl Clock for WallClock {
     fn now(&self) -> Nanos {
         let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -13,6 +13,7 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::progress::frontier::MutableAntichain;
 use tracing::Span;
+use tracing::field::Empty;
 
 use crate::batch::BatchStream;
 use crate::clock::{Clock, Nanos, WallClock};
@@ -126,10 +127,23 @@ pub fn step_span(step: Step) -> Span {
         steps
             .entry(step)
             .or_insert_with(
-                || tracing::info_span!(target: TARGET, parent: None, "step", step = ordinal(step)),
+                || tracing::info_span!(target: TARGET, parent: None, "step", step = ordinal(step), round = Empty, score = Empty),
             )
             .clone()
     })
+}
+
+/// Sets attributes of the span of a step: the kind of its round, and the mean score of the trained responses if there are any. Does nothing
+/// if the span has not been opened.
+pub fn describe_step(step: Step, round: &str, score: Option<f64>) {
+    STEPS.with_borrow(|steps| {
+        if let Some(span) = steps.get(&step) {
+            span.record("round", round);
+            if let Some(score) = score {
+                span.record("score", score);
+            }
+        }
+    });
 }
 
 /// Ends the span of a step. Stage spans that are still open keep it in the trace.

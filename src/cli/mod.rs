@@ -1,6 +1,7 @@
 //! The command line.
 
 mod data;
+mod export;
 pub(crate) mod keys;
 mod new;
 #[cfg(all(feature = "servers", feature = "torch"))]
@@ -65,6 +66,8 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Show a run: what it is, curves, why it does not learn, and some of its responses.
     Show(show::ShowArgs),
+    /// Export a run to TensorBoard or Perfetto.
+    Export(export::ExportArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Create a crate with an own reward and schedule, a recipe and tests.
@@ -175,6 +178,7 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         #[cfg(all(feature = "servers", feature = "torch"))]
         Command::Probe(args) => probe::run(&args),
         Command::Show(args) => show::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Score(args) => score::run(args, app),
         Command::New(args) => new::run(&args),
         Command::Keys(args) => keys::run(&args, app),

@@ -6,16 +6,18 @@ use std::process::ExitCode;
 use std::rc::Rc;
 
 use anyhow::{Context, anyhow};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, WorkerHandle};
 use rollpacker_files::{Inputs, check_place};
 use rollpacker_model::FOLDER_FILES;
 use rollpacker_operators::schedule::operator::Stop;
+use serde_json::Value;
 use toml::Table;
 
 use super::signals::on_signal;
 use super::{bad_input, workers};
 use crate::App;
+use crate::banner::{self, StartBanner};
 use crate::engines::ServersUnavailable;
 use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
@@ -55,9 +57,22 @@ pub(crate) struct TrainArgs {
     /// Remove the snapshots of an earlier run in the run folder, and start from the beginning.
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
+    /// Form of the progress, of warnings and of errors: lines of text, or one JSON object per line with `unix_s`, `level`, `message` and
+    /// further fields.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    log_format: LogFormat,
     /// Check all inputs, print the resolved recipe, the batch arithmetic and the graph, and exit without training.
     #[arg(long)]
     dry_run: bool,
+}
+
+/// The form of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines of text.
+    Text,
+    /// JSON lines.
+    Json,
 }
 
 impl TrainArgs {
@@ -78,6 +93,12 @@ impl TrainArgs {
 }
 
 pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
+    if args.log_format == LogFormat::Json {
+        terminal::use_json_lines();
+    }
+    if let Err(error) = warnings::check() {
+        return Ok(bad_input(&error.into()));
+    }
     let resume = match args.take_resume() {
         Ok(resume) => resume,
         Err(error) => return Ok(bad_input(&error)),
@@ -186,14 +207,25 @@ fn cluster(
 
 /// The outcome of a finished run.
 pub(super) struct TrainingReport {
+    run: PathBuf,
+    model: PathBuf,
     summary: String,
     ended: EndReason,
 }
 
 impl TrainingReport {
-    /// Prints the summary and returns the exit status.
+    /// Prints the summary and the last line, and returns the exit status.
     pub(super) fn report(self) -> anyhow::Result<ExitCode> {
-        terminal::print_line(&self.summary).context("cannot print")?;
+        let Self { run, model, summary, ended } = &self;
+        let lines = if terminal::is_json() {
+            let mut fields = banner::last_fields(run, model, *ended);
+            let summary: Value = serde_json::from_str(summary).context("cannot print")?;
+            fields.insert("summary".to_owned(), summary);
+            terminal::json_line("end", fields)
+        } else {
+            format!("{summary}\n{}", banner::last_line(run, model, *ended))
+        };
+        terminal::print_line(&lines).context("cannot print")?;
         Ok(match self.ended {
             EndReason::Finished => ExitCode::SUCCESS,
             EndReason::Stopped | EndReason::OutOfTime => ExitCode::from(ENDED_EARLY),
@@ -209,12 +241,14 @@ pub(super) fn train(
     handle: Option<WorkerHandle>,
     stop: &Stop,
 ) -> anyhow::Result<TrainingReport> {
-    let (prompts, telemetry) = (session.prompts(), Telemetry::from_env()?);
+    let telemetry = Telemetry::of_run(&recipe.raw.trainer.default_local_dir)?;
+    let prompts = session.prompts();
     warnings::print();
     let run = match &snapshots.restored {
         None => RunReporter::start(recipe, prompts, telemetry, stop.clone())?,
         Some(restored) => RunReporter::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
     };
+    StartBanner::of(recipe, &session).print(run.console());
     let batch = training_batch_larger_than_dataset(recipe.raw.data.train_batch_size, prompts);
     snapshots.notes.iter().chain(&batch).for_each(|note| run.print_line(note));
     let run = Rc::new(RefCell::new(run));
@@ -237,7 +271,8 @@ pub(super) fn train(
             None => error,
         })?;
     let summary = run.borrow_mut().finish(&finished)?;
-    Ok(TrainingReport { summary, ended: finished.ended })
+    let run = recipe.raw.trainer.default_local_dir.clone();
+    Ok(TrainingReport { run, model: folder, summary, ended: finished.ended })
 }
 
 /// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round; a second one ends the process

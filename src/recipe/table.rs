@@ -48,7 +48,7 @@ impl RawRecipe {
     }
 
     /// Returns `true` if [`recorded`](Self::recorded) removes something.
-    #[cfg(all(feature = "torch", feature = "cli"))]
+    #[cfg(any(test, all(feature = "torch", feature = "cli")))]
     pub(crate) fn has_credentials(&self) -> bool {
         let recorded = self.recorded();
         self.reward.options != recorded.reward.options

@@ -26,7 +26,7 @@ use crate::trainers::{ChosenTrainer, TrainerContext, Trainers};
 use anyhow::Context;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::cluster::WorkerHandle;
-use rollpacker_datasets::{Cursor, FirstRow};
+use rollpacker_datasets::{Cursor, Dataset, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::curriculum::SkippedPrompts;
 use rollpacker_operators::placement::{PlacementPolicy, drift};
@@ -44,6 +44,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tch::Device;
 
 /// The catalogs from which a session takes what its recipe names.
 ///
@@ -290,6 +291,21 @@ impl Session {
     #[must_use]
     pub fn prompts(&self) -> u64 {
         self.opened.train_data.len()
+    }
+
+    /// Returns the number of validation prompts, including those that are too long. `None` without validation data.
+    #[must_use]
+    pub fn validation_prompts(&self) -> Option<u64> {
+        self.opened.val_data.as_ref().map(Dataset::len)
+    }
+
+    /// Returns the device of the model: `cpu` or `cuda:N`.
+    #[must_use]
+    pub fn device(&self) -> String {
+        match self.opened.device {
+            Device::Cuda(index) => format!("cuda:{index}"),
+            device => format!("{device:?}").to_lowercase(),
+        }
     }
 
     /// Returns the clock of the run.

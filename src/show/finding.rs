@@ -268,6 +268,8 @@ mod tests {
         let line = |(index, data)| StepMetrics {
             step: index as u64 + 1,
             round: "short".to_owned(),
+            unix_s: None,
+            clock_s: None,
             data: serde_json::from_value(data).unwrap(),
         };
         let lines: Vec<_> = steps.into_iter().enumerate().map(line).collect();

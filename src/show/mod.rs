@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub(crate) use self::curve::Curve;
 pub(crate) use self::finding::{Finding, Severity};
-pub(crate) use self::record::{RunRecord, ShowError};
+pub(crate) use self::record::{RunRecord, ShowError, StepMetrics};
 pub(crate) use self::response::{ResponsePick, ShownResponse};
 
 use self::recent::Recent;

@@ -42,7 +42,7 @@ pub(crate) enum ShowError {
 }
 
 impl ShowError {
-    pub(super) fn file(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> Self + use<> {
+    pub(crate) fn file(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> Self + use<> {
         let path = path.display().to_string();
         move |reason| Self::File { path: path.clone(), reason: reason.to_string() }
     }
@@ -72,6 +72,10 @@ pub(crate) struct StepMetrics {
     /// The kind of the round.
     #[serde(default)]
     pub(crate) round: String,
+    /// The time of the report, in seconds since 1970.
+    pub(crate) unix_s: Option<f64>,
+    /// The time at which the step was complete, in seconds of the run's clock.
+    pub(crate) clock_s: Option<f64>,
     /// The metrics by name.
     pub(crate) data: BTreeMap<String, Value>,
 }
@@ -83,7 +87,7 @@ impl StepMetrics {
         self.data.get(name)?.as_f64()
     }
 
-    pub(super) fn is_step(&self) -> bool {
+    pub(crate) fn is_step(&self) -> bool {
         self.round != VALIDATION
     }
 }
@@ -111,6 +115,11 @@ impl RunRecord {
             settings: settings(folder)?,
             lines,
         })
+    }
+
+    /// Returns the path of `metrics.jsonl`.
+    pub(crate) fn metrics_file(&self) -> PathBuf {
+        self.folder.join(METRICS)
     }
 
     /// Returns the lines of training steps.

@@ -20,6 +20,7 @@ mod layout;
 pub mod outcome;
 pub mod paper;
 pub mod parquet;
+pub mod perfetto;
 mod placement;
 mod population;
 pub mod profile;

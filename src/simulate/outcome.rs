@@ -15,6 +15,7 @@ use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
 use super::gantt::{Gantt, TrainingLog};
+use crate::timeline::TimelineStep;
 
 /// The number of rounds by kind and by the instances that they began with.
 pub type RoundCounts = BTreeMap<(RoundKind, Instances), u64>;
@@ -30,6 +31,8 @@ pub struct RunOutcome {
     pub launched: Survival,
     /// The Gantt chart of the requested step.
     pub gantt: Option<Gantt>,
+    /// The timeline of the first steps after the warm-up, as many as were requested.
+    pub timeline: Vec<TimelineStep>,
     /// The number of rounds by kind and by the instances that they began with.
     pub instances: RoundCounts,
 }
@@ -59,6 +62,8 @@ pub struct Recorder {
     outcome: RunOutcome,
     warmup_steps: u64,
     gantt: GanttStep,
+    /// The number of steps after the warm-up whose timeline is kept.
+    traced_steps: u64,
     training: TrainingLog,
 }
 
@@ -75,10 +80,16 @@ pub enum GanttStep {
 }
 
 impl Recorder {
-    /// Creates a recorder that skips the first `warmup_steps`, and charts the step that `gantt` selects with the intervals of `training`.
+    /// Creates a recorder that skips the first `warmup_steps`, charts the step that `gantt` selects with the intervals of `training`, and
+    /// keeps the timeline of the first `traced_steps` after the warm-up.
     #[must_use]
-    pub fn new(warmup_steps: u64, gantt: GanttStep, training: TrainingLog) -> Self {
-        Self { warmup_steps, gantt, training, ..Self::default() }
+    pub fn new(
+        warmup_steps: u64,
+        gantt: GanttStep,
+        traced_steps: u64,
+        training: TrainingLog,
+    ) -> Self {
+        Self { warmup_steps, gantt, traced_steps, training, ..Self::default() }
     }
 
     /// Returns the outcome recorded so far and starts a new one.
@@ -111,14 +122,19 @@ impl Observer for Recorder {
             return;
         }
         let (trained_tokens, trained_responses) = self.outcome.observe(&report);
+        let (round, metrics) = (round(&report.decisions), measure(&report));
+        if number - self.warmup_steps <= self.traced_steps {
+            let step = TimelineStep::of(&report, round.clone(), &metrics, &intervals);
+            self.outcome.timeline.push(step);
+        }
         self.outcome.steps.push(StepOutcome {
             step: number,
-            round: round(&report.decisions),
+            round,
             seconds,
             stages: StageTimes::of(&StageInstants::of(&report)),
             trained_tokens,
             trained_responses,
-            metrics: measure(&report),
+            metrics,
         });
     }
 }

@@ -78,6 +78,7 @@ impl Job {
             trace,
             longest_prompt,
             charted: GanttStep::None,
+            traced_steps: 0,
             raw,
         };
         if job.raw.training.layout == Layout::Planned {

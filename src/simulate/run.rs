@@ -38,7 +38,9 @@ const ROUNDS_AHEAD: usize = 4;
 pub fn run(job: &Job, seed: u64) -> anyhow::Result<RunOutcome> {
     let stages = Stages::new(job, seed)?;
     let log = TrainingLog::default();
-    let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log.clone());
+    let is_first = job.seeds().first() == Some(&seed);
+    let traced = if is_first { job.traced_steps } else { 0 };
+    let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, traced, log.clone());
     let recorder = Rc::new(RefCell::new(recorder));
     let instances = InstanceLog::default();
     stages.pipeline(job, log, &instances)?.run(recorder.clone())?;

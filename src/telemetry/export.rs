@@ -1,13 +1,14 @@
 //! The export of traces and metrics over OTLP.
 
 use std::collections::BTreeMap;
+use std::path::{self, Path};
 use std::time::Duration;
 
+use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::resource::ResourceBuilder;
-use opentelemetry_sdk::trace::SdkTracerProvider;
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracerProvider};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::telemetry::TARGET;
 use rollpacker_stages::secret;
@@ -26,6 +27,9 @@ use super::variable;
 /// Maximum time that the end of a run waits for the collector.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
+/// The attribute of the resource with the run folder. It identifies a run, also after it was resumed.
+const RUN_FOLDER: &str = "rollpacker.run.folder";
+
 /// Exports traces and metrics over OTLP as long as it exists, and flushes them on drop.
 ///
 /// Drop it after the run: spans that end later are lost.
@@ -43,13 +47,25 @@ impl Telemetry {
     /// # Errors
     /// If a variable has an unsupported value, a global subscriber is already set, or a thread cannot be started.
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
+        Self::start(None)
+    }
+
+    /// Starts the exports like [`Self::from_env`], of a run with this run folder, which the resource names.
+    ///
+    /// # Errors
+    /// As [`Self::from_env`].
+    pub fn of_run(folder: &Path) -> Result<Option<Self>, TelemetryError> {
+        Self::start(Some(folder))
+    }
+
+    fn start(run_folder: Option<&Path>) -> Result<Option<Self>, TelemetryError> {
         keep_secrets(&variable);
         let traces = target(Signal::Traces, &variable)?;
         let metrics = target(Signal::Metrics, &variable)?;
         if traces.is_none() && metrics.is_none() {
             return Ok(None);
         }
-        let resource = name_service(Resource::builder(), &variable).build();
+        let resource = resource(run_folder, &variable);
         let metrics = metrics.map(|to| Metrics::start(to, resource.clone())).transpose()?;
         let traces = traces.map(|to| Traces::start(to, resource)).transpose()?;
         Ok(Some(Self { traces, metrics }))
@@ -106,19 +122,23 @@ fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
     }
 }
 
-/// Sets the default service name, unless a variable sets one.
-fn name_service(
-    resource: ResourceBuilder,
-    variable: &impl Fn(&str) -> Option<String>,
-) -> ResourceBuilder {
-    let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
-    let mut keys = attributes.split(',').filter_map(|attribute| attribute.split_once('='));
-    if variable("OTEL_SERVICE_NAME").is_some() || keys.any(|(key, _)| key.trim() == "service.name")
-    {
-        resource
-    } else {
-        resource.with_service_name("rollpacker")
-    }
+/// Returns the resource: the attributes that variables set, and these defaults for the others.
+fn resource(run_folder: Option<&Path>, variable: &impl Fn(&str) -> Option<String>) -> Resource {
+    let written = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let named = variable("OTEL_SERVICE_NAME").map(|_| "service.name");
+    let written = written.split(',').filter_map(|attribute| attribute.split_once('='));
+    let set: Vec<_> = written.map(|(key, _)| key.trim()).chain(named).collect();
+    let instance = RandomIdGenerator::default().new_trace_id().to_string();
+    let folder = run_folder.map(|folder| path::absolute(folder).unwrap_or(folder.to_owned()));
+    let folder = folder.map(|folder| (RUN_FOLDER, folder.display().to_string()));
+    let defaults = [
+        ("service.name", "rollpacker".to_owned()),
+        ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("service.instance.id", instance),
+    ];
+    let defaults = defaults.into_iter().chain(folder).filter(|(key, _)| !set.contains(key));
+    let defaults = defaults.map(|(key, value)| KeyValue::new(key, value));
+    Resource::builder().with_attributes(defaults).build()
 }
 
 /// The exporter of the spans of steps and stages.

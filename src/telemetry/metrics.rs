@@ -132,7 +132,70 @@ fn instrument(metric: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use rollpacker_stages::metrics::{SECTIONS, Section};
+
     use super::*;
+    use crate::generated_page::assert_tables;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/telemetry.md");
+
+    /// Returns the instrument of a row of the table of metrics, whose placeholders in `<>` and `{}` stay as they are.
+    fn instrument_of_row(name: &str) -> String {
+        let mut is_placeholder = false;
+        let allowed = |letter: char| {
+            is_placeholder = is_placeholder != "<>{}".contains(letter);
+            if is_placeholder || "<>{}".contains(letter) {
+                return letter.to_string();
+            }
+            instrument(&letter.to_string()).replacen("rollpacker.", "", 1)
+        };
+        let name: String = name.chars().map(allowed).collect();
+        format!("rollpacker.{name}")
+    }
+
+    fn tables() -> String {
+        let rows = |metrics: &[Metric]| -> String {
+            let row = |metric: &Metric| {
+                let (name, unit) = (instrument_of_row(metric.name), metric.unit);
+                format!("| `{name}` | `{unit}` | {} |\n", metric.description)
+            };
+            metrics.iter().map(row).collect()
+        };
+        let section = |section: &Section| {
+            let head = "| gauge | unit | description |\n|---|---|---|\n";
+            format!("\n### {}\n\n{head}{}", section.title, rows(section.metrics))
+        };
+        let sections: String = SECTIONS.iter().map(section).collect();
+        format!("{sections}\n")
+    }
+
+    #[test]
+    fn the_page_lists_all_instruments() {
+        let command = "cargo test -p rollpacker --lib the_page_lists_all_instruments";
+        assert_tables(PAGE, &tables(), command);
+    }
+
+    #[test]
+    fn the_page_lists_the_operators_of_a_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("job.toml");
+        let job =
+            "[data]\ntrain_batch_size = 4\n[sim]\nsteps = 2\n[schedule]\nname = \"tail_batching\"";
+        std::fs::write(&path, job).expect("written");
+        let job = crate::simulate::Job::read(&path, &[]).expect("a job");
+        let outcome = crate::simulate::run::run(&job, 1).expect("simulated");
+        let metrics = outcome.steps.iter().flat_map(|step| step.metrics.keys());
+        let operators: BTreeSet<_> = metrics
+            .filter_map(|name| name.strip_prefix("operator/")?.strip_suffix("/busy_s"))
+            .collect();
+        assert!(operators.len() > 8, "{operators:?}");
+        let page = std::fs::read_to_string(PAGE).expect("the page is there");
+        for operator in operators.into_iter().filter(|name| !name.contains("_to_")) {
+            assert!(page.contains(&format!("`{operator}`")), "{operator} is not on the page");
+        }
+    }
 
     #[test]
     fn names_of_instruments_are_valid() {

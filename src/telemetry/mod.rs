@@ -15,8 +15,10 @@
 //! | `OTEL_EXPORTER_OTLP_TIMEOUT`, `..._{TRACES,METRICS}_TIMEOUT` | timeout of an export in milliseconds, above 0; default 10,000 |
 //! | `OTEL_EXPORTER_OTLP_HEADERS`, `..._{TRACES,METRICS}_HEADERS` | as the SDK reads them |
 //! | `SSL_CERT_FILE`, `SSL_CERT_DIR` | certificates to verify a collector over `https://` with, instead of the system's |
-//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; the default service name is `rollpacker` |
+//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; they override the attributes that this program sets |
 //! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_BSP_*` | as the SDK reads them |
+//!
+//! `docs/telemetry.md` lists all instruments, spans and attributes.
 //!
 //! Without the feature `otlp` nothing can be exported, and variables that request an export are an error.
 //!

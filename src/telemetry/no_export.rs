@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::path::Path;
 
 use super::env::target;
 use super::error::TelemetryError;
@@ -24,6 +25,14 @@ impl Telemetry {
             }
         }
         Ok(None)
+    }
+
+    /// Returns `None` if the `OTEL_*` variables request no export.
+    ///
+    /// # Errors
+    /// As [`Self::from_env`].
+    pub fn of_run(_: &Path) -> Result<Option<Self>, TelemetryError> {
+        Self::from_env()
     }
 
     /// Exports the metrics of a step.

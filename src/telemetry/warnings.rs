@@ -1,4 +1,4 @@
-//! Warnings of the crates of this project, on standard error.
+//! Log messages on standard error: warnings of the crates of this project, or what `RUST_LOG` selects.
 //!
 //! They are events of `tracing`: a crate that runs in the background has no other way to report something that is no error of the run.
 
@@ -7,40 +7,78 @@ use std::fmt::{self, Write as _};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::{FilterFn, LevelFilter};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::variable;
 use crate::terminal;
 
-/// Prints warnings from now on. Has no effect if the program has a subscriber already, which then has the [`layer`] itself.
+/// The variable that selects the messages, in the syntax of [`EnvFilter`]: directives such as `debug` or `rollpacker_servers=debug`,
+/// separated by commas.
+const VARIABLE: &str = "RUST_LOG";
+/// The messages without the variable. Targets are matched by their beginning, so these are those of all crates of this project.
+const WARNINGS: &str = "rollpacker=warn";
+
+/// A variable that selects no messages, because it cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{VARIABLE}: expected directives such as `info` or `rollpacker_servers=debug`, separated by commas, found `{found}`: {reason}"
+)]
+pub(crate) struct LogFilterError {
+    found: String,
+    reason: String,
+}
+
+/// Checks the variable that selects the messages.
+///
+/// # Errors
+/// If it cannot be parsed.
+pub(crate) fn check() -> Result<(), LogFilterError> {
+    filter().map(drop)
+}
+
+fn filter() -> Result<EnvFilter, LogFilterError> {
+    let found = variable(VARIABLE).unwrap_or_else(|| WARNINGS.to_owned());
+    let parsed = EnvFilter::builder().parse(&found);
+    parsed.map_err(|error| LogFilterError { found, reason: error.to_string() })
+}
+
+/// Prints messages from now on. Has no effect if the program has a subscriber already, which then has the [`layer`] itself.
 pub(crate) fn print() {
     drop(tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer())));
 }
 
-/// Returns a layer that prints warnings and errors.
+/// Returns a layer that prints the selected messages; warnings if the variable cannot be parsed.
 pub(super) fn layer<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
-    let is_ours = FilterFn::new(|metadata| {
-        let is_warning = metadata.is_event() && *metadata.level() <= Level::WARN;
-        is_warning && metadata.target().starts_with("rollpacker")
-    });
-    // The hint keeps the spans of steps and stages turned off.
-    Printer.with_filter(is_ours.with_max_level_hint(LevelFilter::WARN))
+    let selected = filter().unwrap_or_else(|_| EnvFilter::new(WARNINGS));
+    // Spans stay turned off: those of steps and stages are for the export of traces.
+    Printer.with_filter(selected.and(filter_fn(|metadata| metadata.is_event())))
 }
 
 struct Printer;
 
 impl<S: Subscriber> Layer<S> for Printer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut line = Line::default();
+        let mut line = Line { origin: origin(event), ..Line::default() };
         event.record(&mut line);
         terminal::warn(&line.to_string());
+    }
+}
+
+/// Returns the beginning of the line of an event: its level and, unless it is a warning, its target.
+fn origin(event: &Event<'_>) -> String {
+    let metadata = event.metadata();
+    match *metadata.level() {
+        Level::ERROR | Level::WARN => "warning".to_owned(),
+        level => format!("{}: {}", level.as_str().to_lowercase(), metadata.target()),
     }
 }
 
 /// The text of an event.
 #[derive(Default)]
 struct Line {
+    origin: String,
     message: String,
     fields: String,
 }
@@ -63,11 +101,55 @@ impl Visit for Line {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { message, fields } = self;
+        let Self { origin, message, fields } = self;
         match (message.as_str(), fields.as_str()) {
-            (message, "") => write!(f, "warning: {message}"),
-            ("", fields) => write!(f, "warning: {fields}"),
-            (message, fields) => write!(f, "warning: {message} ({fields})"),
+            (message, "") => write!(f, "{origin}: {message}"),
+            ("", fields) => write!(f, "{origin}: {fields}"),
+            (message, fields) => write!(f, "{origin}: {message} ({fields})"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use super::*;
+
+    /// Collects lines instead of printing them.
+    struct Collector(Arc<Mutex<Vec<String>>>);
+
+    impl<S: Subscriber> Layer<S> for Collector {
+        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+            let mut line = Line { origin: origin(event), ..Line::default() };
+            event.record(&mut line);
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_string());
+        }
+    }
+
+    fn lines(directives: &str) -> Vec<String> {
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let selected = EnvFilter::builder().parse(directives).expect("directives");
+        let layer = Collector(lines.clone()).with_filter(selected);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::warn!(target: "rollpacker_servers::engine", server = "a", "is away");
+            tracing::debug!(target: "rollpacker_servers::engine", "answers");
+            tracing::warn!(target: "hyper", "closed");
+            tracing::error!(target: "rollpacker", error = "e");
+        });
+        std::mem::take(&mut *lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[test]
+    fn warnings_of_this_project_are_selected_by_default() {
+        assert_eq!(lines(WARNINGS), ["warning: is away (server: a)", "warning: error: e"]);
+        let all = [
+            "warning: is away (server: a)",
+            "debug: rollpacker_servers::engine: answers",
+            "warning: closed",
+            "warning: error: e",
+        ];
+        assert_eq!(lines("debug"), all);
+        assert_eq!(lines("hyper=error,rollpacker_servers=debug"), all[..2]);
     }
 }

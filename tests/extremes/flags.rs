@@ -35,6 +35,9 @@ fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
         ("simulate", "gantt_step") => {
             (&["simulate", "--config", "job.toml"], &["--report", "report-NUMBER.html"])
         }
+        ("simulate", "perfetto_steps") => {
+            (&["simulate", "--config", "job.toml"], &["--perfetto", "trace-NUMBER.json"])
+        }
         ("simulate", _) => (&["simulate", "--config", "job.toml"], &[]),
         ("simulate paper", "steps") => {
             (&["simulate", "paper", "--only", "Table 1", "--seeds", "1"], &[])

@@ -258,6 +258,7 @@ pub fn observe(
                 let now = telemetry::readings();
                 report.metrics.extend(since(&before, &now));
                 before = now;
+                telemetry::describe_step(report.step, &report.progress.round, mean_score(&report));
                 telemetry::close_step(report.step);
                 parts.before(report.step, |_| saved_part(&observer));
                 observer.step(report);
@@ -282,6 +283,14 @@ pub fn observe_snapshots(metrics: BatchStream<'_>, mut observer: impl Observer +
             });
         }
     });
+}
+
+/// Returns the mean score of the trained responses.
+fn mean_score(report: &StepReport) -> Option<f64> {
+    let scores = |batch: &Batch| batch.values::<Float64Type>(column::SCORE).values().clone();
+    let scores: Vec<_> = report.groups.iter().map(scores).collect();
+    let count: usize = scores.iter().map(|scores| scores.len()).sum();
+    (count > 0).then(|| scores.iter().flatten().sum::<f64>() / count as f64)
 }
 
 /// Returns the metrics of a batch, by name.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rollpacker_files::{FileError, Inputs, NewFile, is_same_file};
@@ -28,7 +28,7 @@ use crate::simulate::raw::{RawJob, Source};
 use crate::simulate::study::Study;
 use crate::simulate::sweep::Sweep;
 use crate::simulate::trace::TraceSummary;
-use crate::simulate::{Job, Summary, parquet, run as simulation, table};
+use crate::simulate::{Job, Summary, parquet, perfetto, run as simulation, table};
 use crate::terminal;
 
 /// Simulate a job on a cluster under several schedules, and compare their speed and their statistical bias.
@@ -79,6 +79,13 @@ pub(crate) struct SimulateArgs {
     /// Parquet file to write every step of every run to.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// File to write a trace for Perfetto (Chrome trace JSON) to, with the responses of each instance and of each sample, and the stages of
+    /// each step. The configurations of a sweep are side by side, each with its first seed.
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+    /// Number of steps after the warm-up in the trace, from 1.
+    #[arg(long, value_name = "N", default_value = "8", requires = "perfetto")]
+    perfetto_steps: NonZero<u64>,
     /// Maximum number of concurrent runs [default: one per core].
     #[arg(long, value_name = "N", value_parser = thread_count)]
     threads: Option<NonZero<usize>>,
@@ -167,22 +174,20 @@ impl SimulateArgs {
             self.report.is_none(),
             "--report needs the feature `report`, which this program was built without"
         );
-        let written = self.report.is_some() || self.output.is_some();
+        let outputs: Vec<_> = self.outputs().collect();
         ensure!(
-            self.config.len() == 1 || !written,
-            "--report and --output: expected one --config, found {}",
+            self.config.len() == 1 || outputs.is_empty(),
+            "--report, --output and --perfetto: expected one --config, found {}",
             self.config.len()
         );
-        ensure!(
-            !self
-                .report
-                .as_ref()
-                .zip(self.output.as_ref())
-                .is_some_and(|(report, output)| is_same_file(report, output)),
-            "--report and --output: expected two files, found one"
-        );
+        for (index, (flag, place)) in outputs.iter().enumerate() {
+            let same = outputs[..index].iter().find(|(_, other)| is_same_file(other, place));
+            if let Some((other, _)) = same {
+                bail!("{other} and {flag}: expected two files, found one");
+            }
+        }
         // Check that the files can be written before the jobs run.
-        for (flag, place) in self.outputs() {
+        for (flag, place) in outputs {
             NewFile::create(place).map_err(refused(flag))?;
         }
         ensure!(
@@ -218,6 +223,9 @@ impl SimulateArgs {
             let charted = self.gantt_step.map_or(GanttStep::Slowest, GanttStep::Step);
             sweep.jobs_mut().for_each(|job| job.charted = charted);
         }
+        if self.perfetto.is_some() {
+            sweep.jobs_mut().for_each(|job| job.traced_steps = self.perfetto_steps.get());
+        }
         for (flag, place) in self.outputs() {
             let inputs = Inputs::of(&self.config);
             inputs.check_output(place).map_err(refused(flag))?;
@@ -229,7 +237,11 @@ impl SimulateArgs {
 
     /// Returns the files to write, with the options that name them.
     fn outputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let named = [("--report", &self.report), ("--output", &self.output)];
+        let named = [
+            ("--report", &self.report),
+            ("--output", &self.output),
+            ("--perfetto", &self.perfetto),
+        ];
         named.into_iter().filter_map(|(flag, place)| Some((flag, place.as_deref()?)))
     }
 
@@ -264,13 +276,12 @@ impl SimulateArgs {
         runs
     }
 
-    #[cfg_attr(
-        not(feature = "report"),
-        expect(unused_variables, reason = "the title is the report's")
-    )]
     fn write(&self, title: &str, study: &Study) -> anyhow::Result<()> {
         if let Some(path) = &self.output {
             parquet::write(path, &study.runs)?;
+        }
+        if let Some(path) = &self.perfetto {
+            perfetto::write(path, title, &study.runs)?;
         }
         #[cfg(feature = "report")]
         if let Some(path) = &self.report {

@@ -59,6 +59,8 @@ pub struct Job {
     pub longest_prompt: u32,
     /// The step whose Gantt chart is kept.
     pub charted: GanttStep,
+    /// The number of steps after the warm-up whose timeline the run with the first seed keeps.
+    pub traced_steps: u64,
 }
 
 impl Job {

@@ -1,0 +1,197 @@
+//! The first and the last lines that `rollpacker train` prints.
+
+use std::path::Path;
+
+use rollpacker_model::{Family, ModelConfig};
+use serde_json::{Map, Value, json};
+
+use crate::lifetime::EndReason;
+use crate::progress::Console;
+use crate::recipe::{PlacementKind, Recipe};
+use crate::reporter::expected_steps;
+use crate::session::Session;
+use crate::terminal::escape_line;
+
+/// The facts of a run at its start.
+pub(crate) struct StartBanner(Vec<(&'static str, String)>);
+
+impl StartBanner {
+    /// Returns the facts of a run of `recipe`.
+    pub(crate) fn of(recipe: &Recipe, session: &Session) -> Self {
+        let facts = [
+            ("run folder", recipe.raw.trainer.default_local_dir.display().to_string()),
+            ("model", model(&recipe.raw.model.path)),
+            ("data", data(recipe, session)),
+            ("recipe", algorithm(recipe, session.prompts())),
+            ("schedule", schedule(recipe)),
+            ("rewards", rewards(recipe)),
+            ("engine", engine(recipe)),
+            ("trainer", trainer(recipe, &session.device())),
+        ];
+        let placement = recipe.describe_placement().map(|text| ("placement", text));
+        Self(facts.into_iter().chain(placement).collect())
+    }
+
+    /// Prints the facts, one per line; as one JSON line with the facts as fields, if the console prints JSON.
+    pub(crate) fn print(&self, console: &Console) {
+        if crate::terminal::is_json() {
+            let fact = |(name, text): &(&str, String)| (name.replace(' ', "_"), json!(text));
+            console.print("start", self.0.iter().map(fact).collect());
+            return;
+        }
+        console.say(&format!("rollpacker {}", env!("CARGO_PKG_VERSION")));
+        for (name, text) in &self.0 {
+            console.say(&format!("  {name:<11} {}", escape_line(text)));
+        }
+    }
+}
+
+fn model(folder: &Path) -> String {
+    let config = ModelConfig::from_folder(folder).ok();
+    let size = config.map_or_else(String::new, |config| {
+        let family = match config.family {
+            Family::Qwen2 => "Qwen2",
+            Family::Qwen3 => "Qwen3",
+            Family::Llama => "Llama",
+        };
+        let count = short_count(config.parameter_count().max(0).cast_unsigned());
+        format!(": {family}, {count} parameters")
+    });
+    format!("{}{size}", folder.display())
+}
+
+/// Formats a number with three digits and a suffix: `596M`.
+fn short_count(count: u64) -> String {
+    let units = [(1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")];
+    let Some((unit, suffix)) = units.into_iter().find(|(unit, _)| count >= *unit) else {
+        return count.to_string();
+    };
+    let value = count as f64 / unit as f64;
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$}{suffix}")
+}
+
+fn data(recipe: &Recipe, session: &Session) -> String {
+    let files = |files: &[String]| files.join(", ");
+    let data = &recipe.raw.data;
+    let trained = format!("{}: {} prompts", files(&data.train_files), session.prompts());
+    match session.validation_prompts() {
+        Some(prompts) => {
+            format!("{trained}; validation: {}: {prompts} prompts", files(&data.val_files))
+        }
+        None => trained,
+    }
+}
+
+fn algorithm(recipe: &Recipe, prompts: u64) -> String {
+    let raw = &recipe.raw;
+    format!(
+        "{}, {} prompts x {} responses a step, at most {} tokens each, about {} steps, learning rate {}",
+        raw.algorithm.adv_estimator,
+        raw.data.train_batch_size,
+        raw.rollout.n,
+        raw.data.max_response_length,
+        expected_steps(recipe, prompts),
+        raw.actor.lr,
+    )
+}
+
+fn schedule(recipe: &Recipe) -> String {
+    let raw = &recipe.raw;
+    let name = &raw.schedule.name;
+    let (prompts, responses) = recipe.launched();
+    match (prompts, responses) == (raw.data.train_batch_size, raw.rollout.n) {
+        true => name.clone(),
+        false => format!("{name}, short rounds launch {prompts} prompts x {responses} responses"),
+    }
+}
+
+fn rewards(recipe: &Recipe) -> String {
+    let routes = recipe.raw.reward.routes.iter();
+    routes.map(|(source, routed)| format!("{source} = {routed}")).collect::<Vec<_>>().join(", ")
+}
+
+fn engine(recipe: &Recipe) -> String {
+    let rollout = &recipe.raw.rollout;
+    let (instances, slots) = (recipe.engine_instances(), rollout.max_num_seqs);
+    format!("{}, {instances} instances, at most {slots} responses each at once", rollout.engine)
+}
+
+fn trainer(recipe: &Recipe, device: &str) -> String {
+    let (raw, threads) = (&recipe.raw, recipe.trainer.threads);
+    let workers = match raw.trainer.workers {
+        0 | 1 => String::new(),
+        workers => format!(", {workers} workers"),
+    };
+    let threads = match recipe.placement {
+        PlacementKind::Fixed if device == "cpu" => {
+            format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
+        }
+        _ => String::new(),
+    };
+    format!("{} on {device}{threads}{workers}", raw.actor.strategy)
+}
+
+/// Returns the last line of a run: its folders and the next command.
+pub(crate) fn last_line(run: &Path, model: &Path, ended: EndReason) -> String {
+    let next = next(run, ended);
+    format!("run folder: {}, model: {}, next: {next}", shown(run), shown(model))
+}
+
+/// Returns the facts of the last line for a JSON line.
+pub(crate) fn last_fields(run: &Path, model: &Path, ended: EndReason) -> Map<String, Value> {
+    let fields = [
+        ("run_folder", run.display().to_string()),
+        ("model", model.display().to_string()),
+        ("next", next(run, ended)),
+    ];
+    fields.map(|(name, text)| (name.to_owned(), json!(text))).into_iter().collect()
+}
+
+fn next(run: &Path, ended: EndReason) -> String {
+    match ended {
+        EndReason::Finished => format!("rollpacker show {}", shell_word(run)),
+        EndReason::Stopped | EndReason::OutOfTime => {
+            "the same command with `--resume` continues from the last snapshot, if the run took any"
+                .to_owned()
+        }
+    }
+}
+
+fn shown(path: &Path) -> String {
+    escape_line(&path.display().to_string()).into_owned()
+}
+
+/// Returns a path as an argument of a shell command.
+fn shell_word(path: &Path) -> String {
+    let text = shown(path);
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
+        return text;
+    }
+    let quoted = text.replace('\'', r"'\''");
+    let dash = if quoted.starts_with('-') { "./" } else { "" };
+    format!("'{dash}{quoted}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_three_digits() {
+        let counts = [7, 999, 1_234, 25_600, 596_049_920, 7_615_616_512, 123_000_000_000];
+        let short = counts.map(short_count);
+        assert_eq!(short, ["7", "999", "1.23K", "25.6K", "596M", "7.62B", "123B"]);
+    }
+
+    #[test]
+    fn the_last_line_names_a_command_that_a_shell_can_run() {
+        let line = |run: &str| last_line(Path::new(run), Path::new("m"), EndReason::Finished);
+        assert_eq!(line("r/1"), "run folder: r/1, model: m, next: rollpacker show r/1");
+        assert!(line("my run's").ends_with(r"rollpacker show 'my run'\''s'"));
+        assert!(line("-r").ends_with("rollpacker show './-r'"));
+        let stopped = last_line(Path::new("r"), Path::new("m"), EndReason::Stopped);
+        assert!(stopped.contains("--resume"));
+    }
+}

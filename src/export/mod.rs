@@ -1,0 +1,10 @@
+//! Exports of a run folder to the files of other tools.
+//!
+//! Only files of the run folder are read, so the run may still go on.
+
+mod event;
+pub(crate) mod perfetto;
+mod rollouts;
+pub(crate) mod step_range;
+pub(crate) mod tensorboard;
+mod tf_record;

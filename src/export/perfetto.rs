@@ -1,0 +1,116 @@
+//! Traces of Perfetto: the responses and the stages of the steps of a run.
+
+use std::io::{self, BufWriter, ErrorKind};
+use std::path::Path;
+
+use anyhow::Context;
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_files::{Inputs, NewFile};
+use serde_json::json;
+
+use super::rollouts;
+use super::step_range::StepRange;
+use crate::run_files;
+use crate::show::{RunRecord, ShowError, StepMetrics};
+use crate::timeline::chrome::ChromeTrace;
+use crate::timeline::{Interval, TimelineStep};
+
+/// A written trace.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    /// The number of steps.
+    pub(crate) steps: usize,
+    /// The number of responses.
+    pub(crate) responses: u64,
+    /// The number of steps without rollouts.
+    pub(crate) without_rollouts: usize,
+}
+
+/// Writes the steps of a run that `range` selects to `path`.
+///
+/// # Errors
+/// If no step is selected, the steps have no times, rollouts cannot be read, or the file cannot be written or would replace an input.
+pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::Result<TraceFile> {
+    let selected: Vec<_> = run.training_steps().filter(|line| range.has(line.step)).collect();
+    if selected.is_empty() {
+        let found = run.steps;
+        let message = format!(
+            "option `--steps`: expected steps of the run, which has {found}, found {range}"
+        );
+        return Err(ShowError::NoResponses(message).into());
+    }
+    let files = selected.iter().map(|line| run_files::rollouts(&run.folder, line.step));
+    Inputs::of(files.chain([run.metrics_file()])).check_output(path)?;
+    let origins = origins(run, &selected)?;
+    let start = origins.first().copied().unwrap_or(0.0);
+    let failed = || format!("cannot write {}", path.display());
+    let facts = json!({"run": run.folder, "start_unix_s": start});
+    let out = BufWriter::new(NewFile::create(path)?);
+    let mut trace = ChromeTrace::new(out, &facts).with_context(failed)?;
+    let mut tracks = trace.run("");
+    let mut without_rollouts = 0;
+    for (line, origin) in selected.iter().zip(origins) {
+        let step = step(run, line, Nanos::from_secs_f64(origin - start))?;
+        without_rollouts += usize::from(step.responses.is_empty());
+        trace.step(&mut tracks, &step).with_context(failed)?;
+    }
+    let responses = trace.responses();
+    let out =
+        trace.finish().and_then(|out| out.into_inner().map_err(io::IntoInnerError::into_error));
+    out.with_context(failed)?.finish()?;
+    Ok(TraceFile { steps: selected.len(), responses, without_rollouts })
+}
+
+/// Returns for each step the time at which its clock showed 0, in seconds since 1970.
+///
+/// The clock of a resumed run begins anew, and it begins after the previous step was reported. Within a process, the first estimate stays:
+/// a step is reported slightly later than it ends, and by how much varies.
+fn origins(run: &RunRecord, lines: &[&StepMetrics]) -> Result<Vec<f64>, ShowError> {
+    let mut origins: Vec<f64> = Vec::with_capacity(lines.len());
+    let mut previous = f64::NEG_INFINITY;
+    for line in lines {
+        let Some((reported, closed)) = line.unix_s.zip(line.clock_s) else {
+            return Err(without_times(run, line));
+        };
+        let own = reported - closed;
+        let last = origins.last().copied().filter(|_| own < previous);
+        origins.push(last.unwrap_or(own));
+        previous = reported;
+    }
+    Ok(origins)
+}
+
+fn without_times(run: &RunRecord, line: &StepMetrics) -> ShowError {
+    ShowError::File {
+        path: format!("{}, step {}", run.metrics_file().display(), line.step),
+        reason: "expected the fields `unix_s` and `clock_s`, which earlier versions did not write"
+            .to_owned(),
+    }
+}
+
+/// Reads a step, whose clock showed 0 at `origin` of the trace.
+fn step(run: &RunRecord, line: &StepMetrics, origin: Nanos) -> Result<TimelineStep, ShowError> {
+    let path = run_files::rollouts(&run.folder, line.step);
+    let mut responses = match path.try_exists() {
+        Ok(true) => rollouts::read(&path)?,
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(ShowError::file(&path)(&error));
+        }
+        _ => Vec::new(),
+    };
+    let shift = |interval: &mut Interval| {
+        interval.0.0 += origin.0;
+        interval.1.0 += origin.0;
+    };
+    for response in &mut responses {
+        response.rollout.iter_mut().chain(&mut response.scoring).for_each(shift);
+    }
+    let closed = Nanos::from_secs_f64(line.clock_s.unwrap_or(0.0));
+    let step = TimelineStep {
+        step: line.step,
+        round: line.round.clone(),
+        responses,
+        ..TimelineStep::default()
+    };
+    Ok(step.with_stages(Nanos(closed.0 + origin.0), |name| line.get(name)))
+}

@@ -1,0 +1,89 @@
+//! The timeline of a run: when each response was generated and scored, and how each step spent its time.
+//!
+//! A timeline comes from the reports of a simulated run ([`TimelineStep::of`]) or from the folder of a live one. [`chrome`] writes it in
+//! the Chrome trace format, which Perfetto reads.
+
+pub mod chrome;
+mod report;
+mod slots;
+
+use rollpacker_dataflow::clock::Nanos;
+
+/// An interval, as start and end. The end is not before the start.
+pub type Interval = (Nanos, Nanos);
+
+/// A step of a timeline. All times have the same origin.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TimelineStep {
+    /// The number of the step, from 1.
+    pub step: u64,
+    /// The kind of the round.
+    pub round: String,
+    /// The stages of the step's own time by name, one after the other.
+    pub stages: Vec<(&'static str, Interval)>,
+    /// The validation after the step.
+    pub validation: Option<Interval>,
+    /// The intervals in which the trainer computed, in order; empty if they were not recorded.
+    pub training: Vec<Interval>,
+    /// The responses that ended in the step.
+    pub responses: Vec<TimelineResponse>,
+}
+
+/// A response on a timeline.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TimelineResponse {
+    /// The number of the prompt in the run.
+    pub prompt: u64,
+    /// The number of the response in its group.
+    pub sample: u32,
+    /// The engine instance.
+    pub instance: u32,
+    /// The time from the start of the response to its last token. `None` for a response that an earlier step kept whole.
+    pub rollout: Option<Interval>,
+    /// The time in which the response was scored. `None` for responses that were not trained on.
+    pub scoring: Option<Interval>,
+    /// The length, in tokens.
+    pub tokens: u32,
+    /// The reason of the end, such as `stop` or `abort`.
+    pub finish_reason: String,
+    /// `true` if the response was trained on.
+    pub trained: bool,
+    /// The score, if the response was trained on.
+    pub score: Option<f64>,
+}
+
+/// Names of the stages of a step, each with the metric that has its seconds.
+const STAGES: [(&str, &str); 4] = [
+    ("weight sync", "timing_s/weight_sync"),
+    ("rollout", "timing_s/rollout"),
+    ("reward", "timing_s/reward_exposed"),
+    ("training", "timing_s/training_exposed"),
+];
+
+impl TimelineStep {
+    /// Sets the stages and the validation of a step that was complete, with its validation, at `closed`, from its metrics.
+    #[must_use]
+    pub fn with_stages(self, closed: Nanos, metric: impl Fn(&str) -> Option<f64>) -> Self {
+        let seconds = |name: &str| Nanos::from_secs_f64(metric(name).unwrap_or(0.0));
+        let testing = seconds("timing_s/testing");
+        let trained = closed.since(testing);
+        let all: u64 = STAGES.iter().map(|(_, name)| seconds(name).0).sum();
+        let mut at = Nanos(trained.0.saturating_sub(all));
+        let stages = STAGES.map(|(stage, name)| {
+            let end = Nanos((at.0 + seconds(name).0).min(trained.0));
+            (stage, (std::mem::replace(&mut at, end), end))
+        });
+        let validation = (testing > Nanos(0)).then_some((trained, closed));
+        let stages = stages.into_iter().filter(|(_, (from, to))| to > from).collect();
+        Self { stages, validation, ..self }
+    }
+}
+
+/// Returns the time in which a response was scored: the last `took` before `scored`, but not before the response ended.
+#[must_use]
+pub fn scoring(ended: Nanos, scored: Nanos, took: Nanos) -> Interval {
+    (scored.since(took).max(ended).min(scored), scored)
+}
+
+#[cfg(test)]
+mod tests;

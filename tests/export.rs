@@ -1,0 +1,211 @@
+//! Tests of `rollpacker export` on run folders that the tests write, without libtorch.
+#![cfg(feature = "cli")]
+
+#[path = "export/chrome_trace.rs"]
+mod chrome_trace;
+#[path = "export/event_file.rs"]
+mod event_file;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BooleanArray, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use parquet::arrow::ArrowWriter;
+use rollpacker::stages::metrics::Metric;
+use serde_json::json;
+
+/// Runs the program in a folder.
+fn run(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
+    command.args(args).current_dir(folder).output().expect("the program runs")
+}
+
+/// Writes `metrics.jsonl` of a run: a validation, two steps, and the beginning of a third.
+fn write_metrics(folder: &Path) {
+    let lines = [
+        json!({"step": 0, "round": "validation", "unix_s": 1000.5, "data": {"val/score": 0.0}}),
+        json!({"step": 1, "round": "short", "unix_s": 1010.0, "clock_s": 9.5, "data": {
+            "critic/score/mean": 0.1, "actor/grad_norm": null, "timing_s/step": 9.0}}),
+        json!({"step": 2, "round": "long", "unix_s": 1020.0, "clock_s": 19.5, "data": {
+            "critic/score/mean": 0.5, "own": -2.5}}),
+    ];
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::create_dir(folder.join("run")).expect("created");
+    fs::write(folder.join("run/metrics.jsonl"), format!("{lines}{{\"step\":3,\"rou"))
+        .expect("written");
+}
+
+#[test]
+fn an_event_file_has_each_value_with_its_step_and_time() {
+    let place = tempfile::tempdir().expect("a folder");
+    write_metrics(place.path());
+    for _ in 0..2 {
+        let end = run(place.path(), &["export", "run", "--tensorboard", "logs/run"]);
+        assert!(end.status.success(), "{end:?}");
+        let out = String::from_utf8_lossy(&end.stdout).into_owned();
+        assert!(out.contains("5 values of 4 metrics"), "{out}");
+    }
+    let files: Vec<_> = fs::read_dir(place.path().join("logs/run")).expect("a folder").collect();
+    let [Ok(file)] = &files[..] else { panic!("expected one file, found {files:?}") };
+    assert!(file.file_name().to_string_lossy().contains("tfevents"));
+    let events = event_file::read(&fs::read(file.path()).expect("read"));
+    assert_eq!(events.version, "brain.Event:2");
+    let value = |tag: &str, step, time, value| (tag.to_owned(), step, time, value);
+    let expected = [
+        value("val/score", 0, 1000.5, 0.0),
+        value("critic/score/mean", 1, 1010.0, 0.1),
+        value("timing_s/step", 1, 1010.0, 9.0),
+        value("critic/score/mean", 2, 1020.0, 0.5),
+        value("own", 2, 1020.0, -2.5),
+    ];
+    assert_eq!(events.scalars, expected);
+    let described: Vec<_> = events.descriptions.iter().map(|(tag, _)| tag.as_str()).collect();
+    assert_eq!(described, ["val/score", "critic/score/mean", "timing_s/step"]);
+    let meaning = Metric::find("timing_s/step").expect("a row").description;
+    assert_eq!(events.descriptions[2].1, format!("{meaning} Unit: s."));
+}
+
+#[test]
+fn lines_without_times_are_as_far_apart_as_the_steps_took() {
+    let place = tempfile::tempdir().expect("a folder");
+    let line = |step: u64| json!({"step": step, "data": {"perf/time_per_step": 2.5}}).to_string();
+    fs::create_dir(place.path().join("run")).expect("created");
+    let lines = format!("{}\n{}\n", line(1), line(2));
+    fs::write(place.path().join("run/metrics.jsonl"), lines).expect("written");
+    assert!(run(place.path(), &["export", "run", "--tensorboard", "logs"]).status.success());
+    let file = fs::read(place.path().join("logs/events.out.tfevents.0.rollpacker")).expect("read");
+    let times: Vec<_> = event_file::read(&file).scalars.into_iter().map(|one| one.2).collect();
+    assert_eq!(times, [2.5, 5.0]);
+}
+
+#[test]
+fn what_cannot_be_exported_is_refused() {
+    let place = tempfile::tempdir().expect("a folder");
+    write_metrics(place.path());
+    let refused = |args: &[&str], part: &str| {
+        let end = run(place.path(), args);
+        let told = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert_eq!(end.status.code(), Some(2), "{args:?}: {told}");
+        assert!(told.contains(part), "{args:?}: {told}");
+    };
+    refused(&["export", "run"], "--tensorboard");
+    refused(&["export", "absent", "--tensorboard", "logs"], "it is no folder");
+    let event_file = "logs/events.out.tfevents.0.rollpacker";
+    fs::create_dir_all(place.path().join(event_file)).expect("created");
+    refused(&["export", "run", "--tensorboard", "logs"], event_file);
+}
+
+/// Writes the rollouts of a step: a response that is trained on and one that is aborted, of instances 0 and 1.
+fn write_rollouts(folder: &Path, step: u64, prompt: u64, first_ns: u64) {
+    let (started, ended) = (first_ns, first_ns + 4_000_000_000);
+    let wide = |values: [Option<u64>; 2]| Arc::new(UInt64Array::from(values.to_vec())) as ArrayRef;
+    let narrow = |values: [u32; 2]| Arc::new(UInt32Array::from(values.to_vec())) as ArrayRef;
+    let columns: [(&str, ArrayRef); 12] = [
+        ("admitted", Arc::new(BooleanArray::from(vec![true, false]))),
+        ("prompt_id", wide([Some(prompt), Some(prompt)])),
+        ("sample", narrow([0, 1])),
+        ("instance", narrow([0, 1])),
+        ("started_ns", wide([Some(started), Some(started)])),
+        ("finished_ns", wide([Some(ended), Some(ended + 1_000_000_000)])),
+        ("response_length", narrow([20, 30])),
+        ("resumed_length", narrow([0, 0])),
+        ("finish_reason", Arc::new(StringArray::from(vec!["stop", "abort"]))),
+        ("score", Arc::new(Float64Array::from(vec![Some(1.0), None]))),
+        ("scored_ns", wide([Some(ended + 500_000_000), None])),
+        ("reward_time_ns", wide([Some(250_000_000), None])),
+    ];
+    let rows = RecordBatch::try_from_iter_with_nullable(
+        columns.into_iter().map(|(name, values)| (name, values, true)),
+    );
+    let rows = rows.expect("columns");
+    fs::create_dir_all(folder.join("run/rollouts")).expect("created");
+    let path = folder.join(format!("run/rollouts/step_{step:05}.parquet"));
+    let file = fs::File::create(path).expect("created");
+    let mut writer = ArrowWriter::try_new(file, rows.schema(), None).expect("a schema");
+    writer.write(&rows).expect("written");
+    writer.close().expect("written");
+}
+
+// Step 1 ends at 9.5 s of a clock that begins at 1000.5 s. The run is resumed, and step 2 ends at 6 s of a clock that begins at 1014 s.
+#[test]
+fn a_trace_has_the_responses_of_all_processes_of_a_run_on_one_time_axis() {
+    let place = tempfile::tempdir().expect("a folder");
+    write_metrics(place.path());
+    let metrics = fs::read_to_string(place.path().join("run/metrics.jsonl")).expect("read");
+    let metrics = metrics.replace("\"clock_s\":19.5", "\"clock_s\":6.0");
+    fs::write(place.path().join("run/metrics.jsonl"), metrics).expect("written");
+    write_rollouts(place.path(), 1, 7, 1_000_000_000);
+    write_rollouts(place.path(), 2, 8, 500_000_000);
+    let end = run(place.path(), &["export", "run", "--perfetto", "trace.json"]);
+    assert!(end.status.success(), "{end:?}");
+    let out = String::from_utf8_lossy(&end.stdout).into_owned();
+    assert_eq!(out, "trace.json: 4 responses of 2 steps\n");
+    let trace = chrome_trace::Trace::read(&place.path().join("trace.json"));
+    assert_eq!(trace.facts["start_unix_s"], 1000.5);
+    let times: Vec<_> = trace.slices("rollout").map(|one| (one.track.as_str(), one.from)).collect();
+    let expected = [
+        ("prompt 7 sample 0", 1.0),
+        ("prompt 7 sample 1", 1.0),
+        ("prompt 8 sample 0", 14.0),
+        ("prompt 8 sample 1", 14.0),
+    ];
+    assert_eq!(times, expected);
+    let [reward, _] = &trace.slices("reward").collect::<Vec<_>>()[..] else { panic!("two") };
+    assert_eq!((reward.from, reward.to), (5.25, 5.5));
+    let step: Vec<_> = trace.slices("step").map(|one| one.name.as_str()).collect();
+    assert!(step.is_empty(), "the steps of these metrics have no times of stages: {step:?}");
+    trace.assert_every_sample_once(4);
+
+    let args = ["export", "run", "--perfetto", "one.json", "--steps", "2-"];
+    assert!(run(place.path(), &args).status.success());
+    chrome_trace::Trace::read(&place.path().join("one.json")).assert_every_sample_once(2);
+    for (steps, part) in [("5", "which has 2, found 5"), ("0", "expected a step from 1")] {
+        let args = ["export", "run", "--perfetto", "one.json", "--steps", steps];
+        let end = run(place.path(), &args);
+        let told = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert!(end.status.code() == Some(2) && told.contains(part), "{told}");
+    }
+}
+
+const JOB: &str = r#"
+[cluster]
+gpus = 8
+[model]
+name = "Qwen2.5-7B"
+[data]
+train_batch_size = 8
+max_response_length = 512
+[rollout]
+n = 4
+[schedule]
+name = "sync"
+[sim]
+steps = 4
+"#;
+
+#[test]
+fn a_simulation_has_a_trace_with_every_sample() {
+    let place = tempfile::tempdir().expect("a folder");
+    fs::write(place.path().join("job.toml"), JOB).expect("written");
+    let simulate = ["simulate", "--config", "job.toml", "--perfetto", "t.json"];
+    let end = run(place.path(), &[&simulate[..], &["--perfetto-steps", "2"]].concat());
+    assert!(end.status.success(), "{end:?}");
+    let trace = chrome_trace::Trace::read(&place.path().join("t.json"));
+    trace.assert_every_sample_once(2 * 8 * 4);
+    assert_eq!(trace.slices("step").count(), 2);
+    assert!(trace.slices("trainer").count() >= 2);
+    assert!(trace.slices("slot").all(|one| one.group.starts_with("instance ")));
+
+    let sweep = ["--sweep", "schedule.name=sync,tail_batching"];
+    let end = run(place.path(), &[&simulate[..], &sweep].concat());
+    assert!(end.status.success(), "{end:?}");
+    let trace = chrome_trace::Trace::read(&place.path().join("t.json"));
+    for label in ["sync: steps", "tail_batching: steps"] {
+        assert!(trace.slices("step").any(|one| one.group.ends_with(label)), "{label}");
+    }
+    trace.assert_is_nested();
+}
