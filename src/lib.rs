@@ -64,6 +64,8 @@ pub mod rewards;
 mod run_files;
 #[cfg(feature = "torch")]
 pub mod run_folder;
+#[cfg(feature = "cli")]
+mod run_reader;
 #[cfg(feature = "torch")]
 mod run_writer;
 pub mod score;
@@ -81,6 +83,8 @@ pub mod terminal;
 pub mod trainers;
 #[cfg(feature = "torch")]
 mod validation;
+#[cfg(feature = "view")]
+mod view;
 #[cfg(feature = "cli")]
 mod wrap;
 

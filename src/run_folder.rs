@@ -22,7 +22,9 @@ use rollpacker_operators::report::{StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use crate::run_files::{self, METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY, step_file, step_of};
+use crate::run_files::{
+    self, METRICS, PLACEMENTS_FOLDER, RECIPE, ROLLOUTS_FOLDER, SUMMARY, step_file, step_of,
+};
 
 /// An error in writing a file of the run folder.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +51,6 @@ impl RecordError {
 
 /// The files that a run writes into its folder from its start.
 const WRITTEN: [&str; 3] = [RECIPE, METRICS, SUMMARY];
-/// The folder of the placements within the run folder.
-const PLACEMENTS_FOLDER: &str = "placements";
 /// The folder of the trained model within the run folder.
 const MODEL_FOLDER: &str = "model";
 

@@ -16,6 +16,8 @@ mod signals;
 mod simulate;
 #[cfg(feature = "torch")]
 mod train;
+#[cfg(feature = "view")]
+mod view;
 #[cfg(feature = "torch")]
 mod workers;
 
@@ -64,6 +66,9 @@ enum Command {
     Probe(probe::ProbeArgs),
     /// Show a run: what it is, curves, why it does not learn, and some of its responses.
     Show(show::ShowArgs),
+    /// Show runs as a local web page, while they go on and afterwards.
+    #[cfg(feature = "view")]
+    View(view::ViewArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// List the keys of recipes, with type, unit, default, range and meaning.
@@ -172,6 +177,8 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         #[cfg(all(feature = "servers", feature = "torch"))]
         Command::Probe(args) => probe::run(&args),
         Command::Show(args) => show::run(&args),
+        #[cfg(feature = "view")]
+        Command::View(args) => view::run(&args),
         Command::Score(args) => score::run(args, app),
         Command::Keys(args) => keys::run(&args, app),
         Command::Data(args) => data::run(args),
