@@ -5,6 +5,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -48,12 +49,14 @@ pub(crate) trait MetricsSink {
     fn line(&mut self, line: Result<StepMetrics, ReadError>);
 }
 
+/// Device, inode and time of creation of the file that was read. An inode is used again after a file was removed.
+type Identity = (u64, u64, Option<SystemTime>);
+
 /// The place up to which the metrics of a run were read.
 #[derive(Debug)]
 pub(crate) struct MetricsFile {
     path: PathBuf,
-    /// Device and inode of the file that was read.
-    identity: Option<(u64, u64)>,
+    identity: Option<Identity>,
     /// The number of bytes read, up to the end of a line.
     offset: u64,
     lines: usize,
@@ -119,8 +122,8 @@ impl MetricsFile {
     }
 }
 
-fn identity(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
+fn identity(metadata: &Metadata) -> Identity {
+    (metadata.dev(), metadata.ino(), metadata.created().ok())
 }
 
 #[cfg(test)]

@@ -90,8 +90,12 @@ function frame(name) {
     );
   document.querySelector("nav").replaceChildren(...links);
   document.title = `${shared.run ?? "no run"} · rollpacker view`;
-  const options = shared.runs.map((run) => h("option", { value: run.name, selected: run.name === shared.run }, run.name));
-  picker.replaceChildren(...options);
+  // An open list must not be replaced at each step of a run.
+  const names = shared.runs.map((run) => run.name);
+  if (names.join("\n") !== [...picker.options].map((option) => option.value).join("\n")) {
+    picker.replaceChildren(...names.map((own) => h("option", { value: own }, own)));
+  }
+  picker.value = shared.run ?? "";
   picker.hidden = shared.runs.length < 2;
   status();
 }
@@ -166,6 +170,7 @@ function listen() {
       show();
       return;
     }
+    shared.run = chosenRun(route().params);
     frame(name);
     page?.update?.();
   });

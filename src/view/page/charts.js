@@ -84,7 +84,9 @@ export function curveChart(place, options) {
 
 function padded(_, low, high) {
   if (low === null || high === null) return [0, 1];
-  const room = (high - low || Math.abs(high) || 1) * 0.06;
+  // Smoothing leaves rounding errors on a constant, which no axis can resolve.
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const room = (high - low > size * 1e-6 ? high - low : size || 1) * 0.06;
   return [low - room, high + room];
 }
 

@@ -1,7 +1,7 @@
 // Curves of all metrics, in groups by prefix, of one or several runs.
 
 import { curveChart } from "./charts.js";
-import { address, debounced, figure, get, h, remember, runPath, seriesColor } from "./dom.js";
+import { address, breakable, debounced, figure, get, h, put, remember, runPath, seriesColor } from "./dom.js";
 
 /** The metrics that tell most, shown first. */
 const KEY_FIGURES = [
@@ -51,7 +51,7 @@ class CurvesPage {
 
   async open() {
     await this.describe();
-    this.root.append(this.bar(), this.chips(), this.groups);
+    put(this.root, this.bar(), this.chips(), this.groups);
     this.layOut();
   }
 
@@ -157,7 +157,7 @@ class CurvesPage {
     const enlarge = h("button", { class: "plain", title: "Enlarge", "aria-label": `Enlarge ${name}`, click: () => this.focus(name, element) }, "⤢");
     const unit = metric.unit && metric.unit !== "1" ? metric.unit.replace(/[{}]/g, "") : "";
     const element = h("article", { class: tall ? "card tall" : "card" },
-      h("header", {}, h("h3", { title: metric.description || name }, name), unit && h("span", { class: "unit" }, unit), enlarge), readout, plot);
+      h("header", {}, h("h3", { title: metric.description || name }, breakable(name)), unit && h("span", { class: "unit" }, unit), enlarge), readout, plot);
     this.cards.set(element, { name, readout, plot, visible: false, chart: null });
     this.seen.observe(element);
     return element;

@@ -10,8 +10,22 @@ export function h(tag, props = {}, ...children) {
     else if (key === "value") element.value = value;
     else element.setAttribute(key === "class" ? "class" : key, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
   return element;
+}
+
+/** Replaces the content of an element. Children that are null, undefined or false are left out. */
+export function put(element, ...children) {
+  element.replaceChildren(...present(children));
+}
+
+function present(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+/** Returns a name that may be broken after its dots, slashes and underscores. */
+export function breakable(name) {
+  return name.split(/(?<=[._/])/).flatMap((part) => [part, document.createElement("wbr")]);
 }
 
 /** Fetches JSON. An error has the text of the server. */

@@ -1,6 +1,6 @@
 // The responses of a prompt in a step, side by side.
 
-import { address, figure, get, h, remember, runPath } from "./dom.js";
+import { address, breakable, figure, get, h, put, remember, runPath } from "./dom.js";
 
 const ORDERS = {
   sample: ["by sample", (one, other) => one.sample - other.sample],
@@ -30,7 +30,8 @@ export async function show(root, params, shared) {
     remember({ order: state.order });
     draw();
   } }, Object.entries(ORDERS).map(([key, [text]]) => h("option", { value: key, selected: key === state.order }, text)));
-  root.append(
+  put(
+    root,
     h("div", { class: "bar" },
       h("button", { title: "Previous prompt (k)", disabled: at <= 0, click: open(at - 1) }, "‹"),
       h("span", {}, `prompt ${group.prompt} of `, h("a", { href: address("round", { run: name, step }) }, `step ${step}`)),
@@ -79,7 +80,7 @@ function card(response, { name, step, prompt }, marked) {
 function values(title, all) {
   if (!all) return null;
   const rows = Object.entries(all).map(([key, value]) =>
-    h("tr", {}, h("th", {}, key), h("td", { class: "model-text" }, typeof value === "number" ? figure(value) : String(value))));
+    h("tr", {}, h("th", {}, breakable(key)), h("td", { class: "model-text" }, typeof value === "number" ? figure(value) : String(value))));
   return h("table", { class: "pairs", "aria-label": title }, rows);
 }
 

@@ -1,7 +1,7 @@
 // Scores and lengths by data source, trained against policy lengths, and the long-prompt queue.
 
 import { curveChart, histogram, legend } from "./charts.js";
-import { address, debounced, figure, get, h, remember, runPath, seriesColor, themed } from "./dom.js";
+import { address, debounced, figure, get, h, put, remember, runPath, seriesColor, themed } from "./dom.js";
 
 /** Curves that belong together, each in one chart. */
 const CURVES = [
@@ -109,7 +109,7 @@ export async function show(root, params, shared) {
       remember(state);
       load().catch(() => {});
     } }));
-  root.append(h("div", { class: "bar" }, h("label", {}, "Steps ", inputs[0], " to ", inputs[1]),
+  put(root, h("div", { class: "bar" }, h("label", {}, "Steps ", inputs[0], " to ", inputs[1]),
     h("button", { click: () => set("", "") }, "all"), h("button", { click: () => set(Math.max(1, run.steps - 9), run.steps) }, "last 10")), histograms, inclusion(run, known, name), charts);
   return { close, shown: () => load().catch((error) => histograms.replaceChildren(h("p", { class: "error" }, error.message))), update: debounced(() => (state.to === "" ? load().catch(() => {}) : null), 3000) };
 }

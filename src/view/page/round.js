@@ -1,7 +1,7 @@
 // The round of a step: its responses in time, scores and lengths, prompts, and all metrics of the step.
 
 import { binsOf, counted, histogram, legend } from "./charts.js";
-import { address, figure, get, h, lastStep, neighborStep, remember, runPath, seconds, themed } from "./dom.js";
+import { address, breakable, figure, get, h, lastStep, neighborStep, remember, runPath, seconds, themed } from "./dom.js";
 import { FATES, gantt } from "./gantt.js";
 
 const TILES = [
@@ -160,7 +160,7 @@ export async function show(root, params, shared) {
 
   function metricsTable() {
     const rows = Object.entries(round.metrics).map(([key, value]) =>
-      h("tr", {}, h("th", {}, h("a", { href: address("curves", { run: name, q: key, focus: key }) }, key)), h("td", { class: "number" }, figure(value))));
+      h("tr", {}, h("th", {}, h("a", { href: address("curves", { run: name, q: key, focus: key }) }, breakable(key))), h("td", { class: "number" }, figure(value))));
     return h("details", {}, h("summary", {}, `All metrics of step ${state.step}`, h("span", { class: "count" }, rows.length)), h("table", { class: "pairs" }, rows));
   }
 

@@ -1,6 +1,6 @@
 // The table of runs, and the summary of one run.
 
-import { address, debounced, figure, get, h, runPath, seconds } from "./dom.js";
+import { address, breakable, debounced, figure, get, h, put, runPath, seconds } from "./dom.js";
 
 /** Returns the seconds since the last write of a run. */
 export function age(run) {
@@ -107,7 +107,8 @@ export async function showOne(root, params, shared) {
 
   async function update() {
     const run = await get(runPath(name));
-    root.replaceChildren(
+    put(
+      root,
       h("h1", {}, run.name, " ", badge(run)),
       h("p", { class: "quiet-text path" }, run.folder),
       run.warnings.map((text) => h("p", { class: "error" }, text)),
@@ -135,7 +136,7 @@ function findings(run) {
 
 function pairs(values) {
   const rows = Object.entries(values).map(([key, value]) =>
-    h("tr", {}, h("th", {}, key), h("td", {}, typeof value === "number" ? figure(value) : String(value ?? "–"))));
+    h("tr", {}, h("th", {}, breakable(key)), h("td", {}, typeof value === "number" ? figure(value) : String(value ?? "–"))));
   return h("table", { class: "pairs" }, rows);
 }
 

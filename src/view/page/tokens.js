@@ -1,6 +1,6 @@
 // A response token by token, coloured by log-probability, advantage, policy version or other values per token.
 
-import { address, figure, get, h, remember, runPath, themed } from "./dom.js";
+import { address, figure, get, h, put, remember, runPath, themed } from "./dom.js";
 import { facts } from "./group.js";
 
 /** What tokens can be coloured by: the list in the answer, and how a value becomes a colour. */
@@ -92,7 +92,8 @@ export async function show(root, params, shared) {
     draw();
   } }, offered.map(([own, { title }]) => h("option", { value: own, selected: own === state.color }, title)), h("option", { value: "none", selected: state.color === "none" }, "no colour"));
 
-  root.append(
+  put(
+    root,
     h("div", { class: "bar" },
       h("button", { title: "Previous response (k)", disabled: index <= 0, click: open(index - 1) }, "‹"),
       h("span", {}, `sample ${sample} of `, h("a", { href: address("group", { run: name, step, prompt, sample }) }, `prompt ${prompt}`), ", ",
