@@ -73,6 +73,8 @@ impl ViewArgs {
         let noun = if count == 1 { "run" } else { "runs" };
         terminal::print_line(&format!("http://{address} shows {count} {noun} of {place}"))
             .context("cannot print")?;
+        let preloaded = runs.clone();
+        drop(tokio::task::spawn_blocking(move || preloaded.preload()));
         let router = router(runs, address.ip().is_loopback());
         axum::serve(listener, router).await.context("the server failed")
     }

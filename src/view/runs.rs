@@ -56,6 +56,11 @@ impl Runs {
         found(&self.root).into_keys().collect()
     }
 
+    /// Reads all runs, so that the first page need not wait for it.
+    pub(crate) fn preload(&self) {
+        drop(self.lines());
+    }
+
     /// Returns a line for each run that can be read. A run that was removed is left out.
     pub(super) fn lines(&self) -> Vec<RunLine> {
         let line = |(name, folder): (String, PathBuf)| {
