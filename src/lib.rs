@@ -72,6 +72,8 @@ pub mod rewards;
 mod run_files;
 #[cfg(feature = "torch")]
 pub mod run_folder;
+#[cfg(feature = "cli")]
+mod run_reader;
 #[cfg(feature = "torch")]
 mod run_writer;
 pub mod score;
@@ -92,6 +94,8 @@ pub mod trainers;
 mod validation;
 #[cfg(feature = "torch")]
 mod validation_records;
+#[cfg(feature = "view")]
+mod view;
 #[cfg(feature = "cli")]
 mod wrap;
 

@@ -10,6 +10,9 @@ pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const SUMMARY: &str = "summary.json";
 /// The folder of the rollouts.
 pub(crate) const ROLLOUTS_FOLDER: &str = "rollouts";
+/// The folder of the placements.
+#[cfg(any(feature = "torch", feature = "view"))]
+pub(crate) const PLACEMENTS_FOLDER: &str = "placements";
 
 /// The folder of the responses of validations.
 #[cfg(feature = "torch")]

@@ -23,7 +23,8 @@ use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 use crate::run_files::{
-    self, METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY, VALIDATION_FOLDER, step_file, step_of,
+    self, METRICS, PLACEMENTS_FOLDER, RECIPE, ROLLOUTS_FOLDER, SUMMARY, VALIDATION_FOLDER,
+    step_file, step_of,
 };
 
 /// An error in writing a file of the run folder.
@@ -51,8 +52,6 @@ impl RecordError {
 
 /// The files that a run writes into its folder from its start.
 const WRITTEN: [&str; 3] = [RECIPE, METRICS, SUMMARY];
-/// The folder of the placements within the run folder.
-const PLACEMENTS_FOLDER: &str = "placements";
 /// The folders with one file per step.
 const STEP_FOLDERS: [&str; 3] = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER, VALIDATION_FOLDER];
 /// The folder of the trained model within the run folder.

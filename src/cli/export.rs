@@ -10,7 +10,8 @@ use super::bad_input;
 use crate::export::perfetto::{self, TraceFile};
 use crate::export::step_range::StepRange;
 use crate::export::tensorboard::{self, EventFile};
-use crate::show::{RunRecord, ShowError};
+use crate::run_reader::ReadError;
+use crate::show::RunRecord;
 use crate::terminal;
 
 /// Export a run to TensorBoard or Perfetto.
@@ -36,7 +37,7 @@ pub(crate) struct ExportArgs {
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     match args.write() {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if error.is::<ShowError>() || error.is::<FileError>() => Ok(bad_input(&error)),
+        Err(error) if error.is::<ReadError>() || error.is::<FileError>() => Ok(bad_input(&error)),
         Err(error) => Err(error),
     }
 }

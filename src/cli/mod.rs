@@ -18,6 +18,8 @@ mod signals;
 mod simulate;
 #[cfg(feature = "torch")]
 mod train;
+#[cfg(feature = "view")]
+mod view;
 #[cfg(feature = "torch")]
 mod workers;
 
@@ -68,6 +70,9 @@ enum Command {
     Show(show::ShowArgs),
     /// Export a run to TensorBoard or Perfetto.
     Export(export::ExportArgs),
+    /// Show runs as a local web page, while they go on and afterwards.
+    #[cfg(feature = "view")]
+    View(view::ViewArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Create a crate with an own reward and schedule, a recipe and tests.
@@ -179,6 +184,8 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Probe(args) => probe::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Export(args) => export::run(&args),
+        #[cfg(feature = "view")]
+        Command::View(args) => view::run(&args),
         Command::Score(args) => score::run(args, app),
         Command::New(args) => new::run(&args),
         Command::Keys(args) => keys::run(&args, app),

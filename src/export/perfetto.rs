@@ -11,7 +11,8 @@ use serde_json::json;
 use super::rollouts;
 use super::step_range::StepRange;
 use crate::run_files;
-use crate::show::{RunRecord, ShowError, StepMetrics};
+use crate::run_reader::{ReadError, StepMetrics};
+use crate::show::RunRecord;
 use crate::timeline::chrome::ChromeTrace;
 use crate::timeline::{Interval, TimelineStep};
 
@@ -37,7 +38,7 @@ pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::R
         let message = format!(
             "option `--steps`: expected steps of the run, which has {found}, found {range}"
         );
-        return Err(ShowError::NoResponses(message).into());
+        return Err(ReadError::NoResponses(message).into());
     }
     let files = selected.iter().map(|line| run_files::rollouts(&run.folder, line.step));
     Inputs::of(files.chain([run.metrics_file()])).check_output(path)?;
@@ -65,7 +66,7 @@ pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::R
 ///
 /// The clock of a resumed run begins anew, and it begins after the previous step was reported. Within a process, the first estimate stays:
 /// a step is reported slightly later than it ends, and by how much varies.
-fn origins(run: &RunRecord, lines: &[&StepMetrics]) -> Result<Vec<f64>, ShowError> {
+fn origins(run: &RunRecord, lines: &[&StepMetrics]) -> Result<Vec<f64>, ReadError> {
     let mut origins: Vec<f64> = Vec::with_capacity(lines.len());
     let mut previous = f64::NEG_INFINITY;
     for line in lines {
@@ -80,8 +81,8 @@ fn origins(run: &RunRecord, lines: &[&StepMetrics]) -> Result<Vec<f64>, ShowErro
     Ok(origins)
 }
 
-fn without_times(run: &RunRecord, line: &StepMetrics) -> ShowError {
-    ShowError::File {
+fn without_times(run: &RunRecord, line: &StepMetrics) -> ReadError {
+    ReadError::File {
         path: format!("{}, step {}", run.metrics_file().display(), line.step),
         reason: "expected the fields `unix_s` and `clock_s`, which earlier versions did not write"
             .to_owned(),
@@ -89,12 +90,12 @@ fn without_times(run: &RunRecord, line: &StepMetrics) -> ShowError {
 }
 
 /// Reads a step, whose clock showed 0 at `origin` of the trace.
-fn step(run: &RunRecord, line: &StepMetrics, origin: Nanos) -> Result<TimelineStep, ShowError> {
+fn step(run: &RunRecord, line: &StepMetrics, origin: Nanos) -> Result<TimelineStep, ReadError> {
     let path = run_files::rollouts(&run.folder, line.step);
     let mut responses = match path.try_exists() {
         Ok(true) => rollouts::read(&path)?,
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(ShowError::file(&path)(&error));
+            return Err(ReadError::file(&path)(&error));
         }
         _ => Vec::new(),
     };

@@ -12,7 +12,7 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_operators::rollout::is_returned_whole;
 use rollpacker_stages::rollout::FinishReason;
 
-use crate::show::ShowError;
+use crate::run_reader::ReadError;
 use crate::timeline::{TimelineResponse, scoring};
 
 const COLUMNS: [&str; 12] = [
@@ -36,8 +36,8 @@ const ADMITTED: &str = "admitted";
 ///
 /// # Errors
 /// If the file cannot be read, or lacks a column.
-pub(super) fn read(path: &Path) -> Result<Vec<TimelineResponse>, ShowError> {
-    let failed = ShowError::file(path);
+pub(super) fn read(path: &Path) -> Result<Vec<TimelineResponse>, ReadError> {
+    let failed = ReadError::file(path);
     let file = File::open(path).map_err(|error| failed(&error))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| failed(&error))?;
     let mask = ProjectionMask::columns(builder.parquet_schema(), COLUMNS);

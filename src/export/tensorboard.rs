@@ -14,7 +14,8 @@ use super::event::{
     Content, Event, FILE_VERSION, PluginData, ScalarValue, Summary, SummaryMetadata,
 };
 use super::tf_record;
-use crate::show::{RunRecord, StepMetrics};
+use crate::run_reader::StepMetrics;
+use crate::show::RunRecord;
 
 /// The name of the file. TensorBoard reads files whose names contain `tfevents`. Every export of a run replaces the same file, because
 /// TensorBoard would show the values of two files twice.

@@ -261,8 +261,9 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::record::{RunRecord, StepMetrics};
+    use super::super::record::RunRecord;
     use super::*;
+    use crate::run_reader::StepMetrics;
 
     fn record(steps: impl IntoIterator<Item = serde_json::Value>) -> RunRecord {
         let line = |(index, data)| StepMetrics {

@@ -13,10 +13,26 @@ use serde::Serialize;
 
 pub(crate) use self::curve::Curve;
 pub(crate) use self::finding::{Finding, Severity};
-pub(crate) use self::record::{RunRecord, ShowError, StepMetrics};
+pub(crate) use self::record::RunRecord;
 pub(crate) use self::response::{ResponsePick, ShownResponse};
 
 use self::recent::Recent;
+#[cfg(feature = "view")]
+pub(crate) use self::recent::STEPS as FINDING_STEPS;
+use crate::run_reader::ReadError;
+#[cfg(feature = "view")]
+use crate::run_reader::StepMetrics;
+
+/// Returns the findings of a run with this many steps, the severest first, from its first and its last [`FINDING_STEPS`] steps.
+#[cfg(feature = "view")]
+pub(crate) fn findings<'a>(
+    first: impl IntoIterator<Item = &'a StepMetrics>,
+    last: impl IntoIterator<Item = &'a StepMetrics>,
+    steps: usize,
+) -> Vec<Finding> {
+    let (first, last) = (first.into_iter().collect(), last.into_iter().collect());
+    finding::findings(&Recent::of_ends(first, last, steps))
+}
 
 /// The report of a run. Its [`Display`](std::fmt::Display) is the text for a terminal of 80 columns.
 #[derive(Debug, Serialize)]
@@ -39,7 +55,7 @@ impl RunReport {
     ///
     /// # Errors
     /// If the folder is not that of a run, a file cannot be read, or the step or prompt of `pick` is not there.
-    pub(crate) fn read(folder: &std::path::Path, pick: &ResponsePick) -> Result<Self, ShowError> {
+    pub(crate) fn read(folder: &std::path::Path, pick: &ResponsePick) -> Result<Self, ReadError> {
         let record = RunRecord::read(folder)?;
         let step = response::step_of(folder, pick)?;
         let responses = match step {

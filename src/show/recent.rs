@@ -1,9 +1,10 @@
 //! The last steps of a run, by which it is judged.
 
-use super::record::{RunRecord, StepMetrics};
+use super::record::RunRecord;
+use crate::run_reader::StepMetrics;
 
 /// The number of the last steps that are judged.
-const STEPS: usize = 20;
+pub(crate) const STEPS: usize = 20;
 
 /// The last steps of a run, and its first ones to compare with.
 pub(super) struct Recent<'a> {
@@ -14,10 +15,19 @@ pub(super) struct Recent<'a> {
 impl<'a> Recent<'a> {
     pub(super) fn of(record: &'a RunRecord) -> Self {
         let steps: Vec<_> = record.training_steps().collect();
+        let end = steps.len() - STEPS.min(steps.len());
+        Self::of_ends(steps.clone(), steps[end..].to_vec(), steps.len())
+    }
+
+    /// Returns the ends of a run with this many steps: at least its first and exactly its last [`STEPS`] steps, or all if it has fewer.
+    pub(super) fn of_ends(
+        mut first: Vec<&'a StepMetrics>,
+        last: Vec<&'a StepMetrics>,
+        steps: usize,
+    ) -> Self {
         // The first and the last steps do not overlap, so that a short run is compared with itself.
-        let count = STEPS.min(steps.len().div_ceil(2));
-        let last = steps[steps.len() - STEPS.min(steps.len())..].to_vec();
-        Self { first: steps[..count].to_vec(), last }
+        first.truncate(STEPS.min(steps.div_ceil(2)));
+        Self { first, last }
     }
 
     fn values<'b>(steps: &'b [&'a StepMetrics], metric: &'b str) -> impl Iterator<Item = f64> + 'b {

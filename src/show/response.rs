@@ -1,21 +1,15 @@
 //! Responses of a step, from the rollouts of a run folder.
 
-use std::fs::{self, File};
 use std::path::Path;
 
-use arrow::array::{Array, AsArray, RecordBatch, RecordBatchReader};
-use arrow::compute::concat_batches;
 use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::draw::Draw;
 use serde::Serialize;
-use serde_json::Value;
 
-use super::record::ShowError;
-use crate::run_files::{self, ROLLOUTS_FOLDER};
+use crate::run_files::ROLLOUTS_FOLDER;
+use crate::run_reader::{self, ReadError, Rollouts, dialogue, rollout_steps};
 
 /// The selection of responses.
 #[derive(Clone, Copy, Debug)]
@@ -78,13 +72,13 @@ const COLUMNS: [&str; 13] = [
 ];
 
 /// Returns the step whose responses are shown; `None` if the run wrote no rollouts and none are asked for.
-pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>, ShowError> {
-    let steps = steps(folder);
+pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>, ReadError> {
+    let steps = rollout_steps(folder);
     let asked = pick.step.or_else(|| steps.last().copied());
     match asked {
         Some(step) if steps.binary_search(&step).is_ok() => Ok(Some(step)),
         None if pick.prompt.is_none() => Ok(None),
-        _ => Err(ShowError::NoResponses(none_of(folder, pick.step, &steps))),
+        _ => Err(ReadError::NoResponses(none_of(folder, pick.step, &steps))),
     }
 }
 
@@ -99,77 +93,40 @@ fn none_of(folder: &Path, step: Option<u64>, steps: &[u64]) -> String {
     format!("option `{option}`: expected rollouts{asked} in {}, {found}", folder.display())
 }
 
-/// Returns the steps that have rollouts, in order.
-fn steps(folder: &Path) -> Vec<u64> {
-    let entries = fs::read_dir(folder.join(ROLLOUTS_FOLDER)).into_iter().flatten().flatten();
-    let mut steps: Vec<u64> = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "parquet"))
-        .filter_map(|path| run_files::step_of(&path))
-        .collect();
-    steps.sort_unstable();
-    steps
-}
-
 /// Reads the selected responses of a step.
 pub(super) fn read(
     folder: &Path,
     step: u64,
     pick: &ResponsePick,
-) -> Result<Vec<ShownResponse>, ShowError> {
-    let path = run_files::rollouts(folder, step);
-    let rows = rows(&path)?;
-    let all = (0..rows.num_rows()).map(|row| response(&rows, row));
-    let all = all.collect::<Option<Vec<_>>>();
-    let all = all.ok_or_else(|| {
-        ShowError::file(&path)(&format!("expected the columns {}", COLUMNS.join(", ")))
-    })?;
-    let Some(prompt) = pick.prompt else { return Ok(picked(all, step, pick.count)) };
-    let mut own: Vec<_> = all.into_iter().filter(|one| one.prompt_id == prompt).collect();
+) -> Result<Vec<ShownResponse>, ReadError> {
+    let Some(prompt) = pick.prompt else {
+        let rows = Rollouts::read(folder, step, &COLUMNS)?;
+        return Ok(picked(responses(&rows)?, step, pick.count));
+    };
+    let rows = Rollouts::of_prompt(folder, step, &COLUMNS, prompt)?;
+    let mut own = responses(&rows)?;
     own.sort_by_key(|one| one.sample);
     if own.is_empty() {
         let text = format!(
             "option `--prompt`: expected a prompt with responses in {}, found {prompt}",
-            path.display()
+            rows.path().display()
         );
-        return Err(ShowError::NoResponses(text));
+        return Err(ReadError::NoResponses(text));
     }
     Ok(own)
 }
 
-fn rows(path: &Path) -> Result<RecordBatch, ShowError> {
-    let failed = ShowError::file(path);
-    let file = File::open(path).map_err(|error| failed(&error))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| failed(&error))?;
-    let mask = ProjectionMask::columns(builder.parquet_schema(), COLUMNS);
-    let reader = builder.with_projection(mask).build().map_err(|error| failed(&error))?;
-    let schema = reader.schema();
-    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
-    concat_batches(&schema, &batches).map_err(|error| failed(&error))
+fn responses(rows: &Rollouts) -> Result<Vec<ShownResponse>, ReadError> {
+    (0..rows.len()).map(|row| response(rows, row)).collect()
 }
 
-/// Reads a row; `None` if a column is missing or of another type.
-fn response(rows: &RecordBatch, row: usize) -> Option<ShownResponse> {
-    let text = |name: &str| {
-        let texts = rows.column_by_name(name)?.as_string_opt::<i32>()?;
-        Some(texts.is_valid(row).then(|| texts.value(row).to_owned()))
-    };
-    let scores = rows.column_by_name(column::SCORE)?.as_primitive_opt::<Float64Type>()?;
-    let advantages = rows.column_by_name(column::ADVANTAGES)?.as_list_opt::<i32>()?;
-    let number = |name: &str| {
-        let numbers = rows.column_by_name(name)?.as_primitive_opt::<UInt32Type>()?;
-        Some(numbers.value(row))
-    };
-    let prompts = rows.column_by_name(column::PROMPT_ID)?.as_primitive_opt::<UInt64Type>()?;
-    let advantage = advantages.is_valid(row).then(|| advantages.value(row)).and_then(|own| {
-        let own = own.as_primitive_opt::<Float32Type>()?.values().clone();
-        let sum: f64 = own.iter().copied().map(f64::from).sum();
-        (!own.is_empty()).then(|| sum / own.len() as f64)
-    });
+fn response(rows: &Rollouts, row: usize) -> Result<ShownResponse, ReadError> {
+    let text = |name: &str| Ok(run_reader::text(rows.texts(name)?, row).map(str::to_owned));
+    let number = |name: &str| Ok(rows.numbers::<UInt32Type>(name)?.value(row));
     let empty = |json: Option<String>| json.filter(|json| json != "{}" && !json.is_empty());
-    Some(ShownResponse {
+    Ok(ShownResponse {
         pick: "prompt",
-        prompt_id: prompts.value(row),
+        prompt_id: rows.numbers::<UInt64Type>(column::PROMPT_ID)?.value(row),
         sample: number(column::SAMPLE)?,
         data_source: text(column::DATA_SOURCE)?,
         prompt: text(column::MESSAGES)?.map(|messages| dialogue(&messages)),
@@ -177,27 +134,18 @@ fn response(rows: &RecordBatch, row: usize) -> Option<ShownResponse> {
         text: text(column::RESPONSE_TEXT)?.unwrap_or_default(),
         tokens: number(column::RESPONSE_LENGTH)?,
         finish_reason: text(column::FINISH_REASON)?.unwrap_or_default(),
-        score: scores.is_valid(row).then(|| scores.value(row)),
-        advantage,
+        score: run_reader::number(rows.numbers::<Float64Type>(column::SCORE)?, row),
+        advantage: rows.list::<Float32Type>(column::ADVANTAGES, row)?.as_deref().and_then(mean),
         components: empty(text(column::COMPONENTS)?),
         labels: empty(text(column::LABELS)?),
         reward_error: text(column::REWARD_ERROR)?,
     })
 }
 
-/// Formats messages as `role: content` lines; text that is no list of messages stays as it is.
-fn dialogue(messages: &str) -> String {
-    let Ok(Value::Array(list)) = serde_json::from_str(messages) else {
-        return messages.to_owned();
-    };
-    let line = |message: &Value| {
-        let content = match &message["content"] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        format!("{}: {content}", message["role"].as_str().unwrap_or("?"))
-    };
-    list.iter().map(line).collect::<Vec<_>>().join("\n")
+/// Returns the mean; `None` for no values.
+fn mean(values: &[f32]) -> Option<f64> {
+    let sum: f64 = values.iter().copied().map(f64::from).sum();
+    (!values.is_empty()).then(|| sum / values.len() as f64)
 }
 
 /// Returns the best, the worst and random responses among those with a score. No response occurs twice.
@@ -273,12 +221,5 @@ mod tests {
     fn few_responses_are_shared() {
         assert_eq!(picked(vec![scored(0, 1.0)], 1, 3).len(), 1);
         assert_eq!(picked(vec![ShownResponse { score: None, ..scored(0, 1.0) }], 1, 3), []);
-    }
-
-    #[test]
-    fn messages_become_a_dialogue() {
-        let messages = r#"[{"role":"system","content":"s"},{"role":"user","content":"u"}]"#;
-        assert_eq!(dialogue(messages), "system: s\nuser: u");
-        assert_eq!(dialogue("plain"), "plain");
     }
 }

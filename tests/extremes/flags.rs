@@ -49,6 +49,8 @@ fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
         ),
         ("score", _) => (&["score", "--reward", "math", "--input", "rows.jsonl"], &[]),
         ("show", _) => (&["show", "shown"], &[]),
+        // The folder has no runs, so the program ends instead of serving.
+        ("view", _) => (&["view", "data"], &[]),
         ("data inspect", _) => (&["data", "inspect", "data/train.parquet"], &[]),
         ("data validate", _) => (&["data", "validate", "data/train.parquet"], &[]),
         ("data convert", _) => {

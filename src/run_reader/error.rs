@@ -1,0 +1,45 @@
+//! The errors of reading a run folder.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// An error in reading a run folder.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    /// The folder is not that of a run.
+    #[error(
+        "{folder}: expected the folder of a run, with `metrics.jsonl` (`trainer.default_local_dir` or `--out` of `rollpacker train`); \
+         {found}"
+    )]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+        /// The reason why it is not.
+        found: String,
+    },
+    /// A file cannot be read, or has other content than a run writes.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file, with the line if it has lines.
+        path: String,
+        /// The error of the system or of the parser.
+        reason: String,
+    },
+    /// The selected responses are not there.
+    #[error("{0}")]
+    NoResponses(String),
+}
+
+impl ReadError {
+    /// Returns a function that makes an error of a file.
+    pub(crate) fn file(path: &Path) -> impl Fn(&dyn Display) -> Self + use<> {
+        let path = path.display().to_string();
+        move |reason| Self::File { path: path.clone(), reason: reason.to_string() }
+    }
+
+    /// Returns the error for a folder without `metrics.jsonl`.
+    pub(crate) fn no_run(folder: &Path) -> Self {
+        let found = if folder.is_dir() { "it has none" } else { "it is no folder" }.to_owned();
+        Self::NoRun { folder: folder.to_owned(), found }
+    }
+}

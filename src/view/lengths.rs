@@ -1,0 +1,173 @@
+//! Histograms of scores and lengths over some steps, by data source.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use arrow::datatypes::{Float64Type, UInt32Type};
+use rollpacker_dataflow::schema::column;
+use serde::Serialize;
+
+use crate::run_reader::{ReadError, Rollouts, number, text};
+
+/// The largest number of steps that one request reads.
+pub(super) const MOST_STEPS: usize = 64;
+/// The number of bins of a histogram.
+const BINS: usize = 40;
+
+const COLUMNS: [&str; 5] = [
+    column::DATA_SOURCE,
+    column::SCORE,
+    column::RESPONSE_LENGTH,
+    column::FINISH_REASON,
+    "admitted",
+];
+
+/// Histograms over some steps.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Distributions {
+    /// The steps that were read.
+    steps: Vec<u64>,
+    /// The bounds of the bins of all sources.
+    scores: Bins,
+    /// The bounds in tokens of the bins of all sources.
+    lengths: Bins,
+    sources: Vec<SourceHistograms>,
+}
+
+/// Bins of equal width between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Bins {
+    low: f64,
+    high: f64,
+    count: usize,
+}
+
+/// The histograms of a data source, as counts by bin.
+#[derive(Debug, Serialize)]
+struct SourceHistograms {
+    source: String,
+    /// The scores of the trained responses.
+    scores: Vec<u32>,
+    /// The lengths of the trained responses.
+    trained: Vec<u32>,
+    /// The lengths of responses that ended by themselves and are not trained on.
+    untrained: Vec<u32>,
+    /// The lengths at which responses were aborted or paused: the policy's lengths are larger.
+    cut: Vec<u32>,
+}
+
+/// The responses of a data source.
+#[derive(Debug, Default)]
+struct Source {
+    scores: Vec<f64>,
+    trained: Vec<f64>,
+    untrained: Vec<f64>,
+    cut: Vec<f64>,
+}
+
+impl Default for Bins {
+    fn default() -> Self {
+        Self { low: 0.0, high: 1.0, count: BINS }
+    }
+}
+
+impl Bins {
+    fn over(low: f64, values: impl Iterator<Item = f64>) -> Self {
+        let (low, high) =
+            values.fold((low, low), |(low, high), value| (low.min(value), high.max(value)));
+        Self { low, high: if high > low { high } else { low + 1.0 }, count: BINS }
+    }
+
+    fn counts(&self, values: &[f64]) -> Vec<u32> {
+        let mut counts = vec![0; self.count];
+        for value in values {
+            let share = (value - self.low) / (self.high - self.low);
+            let bin = ((share * self.count as f64) as usize).min(self.count - 1);
+            counts[bin] += 1;
+        }
+        counts
+    }
+}
+
+impl Distributions {
+    /// Reads the responses of steps. A file that was removed meanwhile is left out.
+    ///
+    /// # Errors
+    /// If the rollouts of a step cannot be read.
+    pub(super) fn read(folder: &Path, steps: &[u64]) -> Result<Self, ReadError> {
+        let mut sources = BTreeMap::new();
+        for &step in steps {
+            collect(&Rollouts::read(folder, step, &COLUMNS)?, &mut sources)?;
+        }
+        let scores = sources.values().flat_map(|source| source.scores.iter().copied());
+        let lengths = sources.values().flat_map(|source| {
+            source.trained.iter().chain(&source.untrained).chain(&source.cut).copied()
+        });
+        let (scores, lengths) = (Bins::over(0.0, scores), Bins::over(0.0, lengths));
+        let histograms = |(name, source): (&String, &Source)| SourceHistograms {
+            source: name.clone(),
+            scores: scores.counts(&source.scores),
+            trained: lengths.counts(&source.trained),
+            untrained: lengths.counts(&source.untrained),
+            cut: lengths.counts(&source.cut),
+        };
+        let sources = sources.iter().map(histograms).collect();
+        Ok(Self { steps: steps.to_vec(), scores, lengths, sources })
+    }
+}
+
+fn collect(rows: &Rollouts, sources: &mut BTreeMap<String, Source>) -> Result<(), ReadError> {
+    let (names, finish) = (rows.texts(column::DATA_SOURCE)?, rows.texts(column::FINISH_REASON)?);
+    let scores = rows.numbers::<Float64Type>(column::SCORE)?;
+    let lengths = rows.numbers::<UInt32Type>(column::RESPONSE_LENGTH)?;
+    let admitted = rows.flags("admitted")?;
+    for row in 0..rows.len() {
+        let source = sources.entry(text(names, row).unwrap_or("").to_owned()).or_default();
+        let length = f64::from(lengths.value(row));
+        if admitted.value(row) {
+            source.trained.push(length);
+            source.scores.extend(number(scores, row).filter(|score| score.is_finite()));
+        } else if matches!(finish.value(row), "abort" | "pause") {
+            source.cut.push(length);
+        } else {
+            source.untrained.push(length);
+        }
+    }
+    Ok(())
+}
+
+/// Returns at most [`MOST_STEPS`] of the steps between two bounds, evenly spread, with the last one among them.
+pub(super) fn spread(steps: &[u64], from: u64, to: u64) -> Vec<u64> {
+    let begin = steps.partition_point(|step| *step < from);
+    let end = steps.partition_point(|step| *step <= to).max(begin);
+    let steps = &steps[begin..end];
+    let stride = steps.len().div_ceil(MOST_STEPS).max(1);
+    let mut spread: Vec<u64> = steps.iter().rev().step_by(stride).copied().collect();
+    spread.reverse();
+    spread
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_spread_and_end_with_the_last() {
+        let steps: Vec<u64> = (1..=5000).collect();
+        let chosen = spread(&steps, 1, 5000);
+        assert!(chosen.len() <= MOST_STEPS && chosen.len() > MOST_STEPS / 2);
+        assert_eq!(chosen.last(), Some(&5000));
+        assert_eq!(spread(&steps, 7, 9), [7, 8, 9]);
+        assert!(spread(&steps, 9, 7).is_empty() && spread(&[], 0, 9).is_empty());
+    }
+
+    #[test]
+    fn every_value_is_in_a_bin() {
+        let bins = Bins::over(0.0, [10.0, 400.0].into_iter());
+        let counts = bins.counts(&[0.0, 10.0, 399.9, 400.0]);
+        assert_eq!(counts.iter().sum::<u32>(), 4);
+        assert_eq!((counts[0], counts[1], counts[BINS - 1]), (1, 1, 2));
+        assert_eq!(Bins::over(0.0, std::iter::empty()), Bins::default());
+        assert_eq!(Bins::over(0.0, [-1.0].into_iter()).low, -1.0);
+    }
+}

@@ -1,0 +1,129 @@
+// Elements, numbers, addresses and requests. Text only ever becomes text nodes, so that no response can become part of the page.
+
+/** Creates an element. Functions become listeners, `class` and `style` as usual, other properties attributes. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (typeof value === "function") element.addEventListener(key, value);
+    else if (key === "style") Object.assign(element.style, value);
+    else if (key === "value") element.value = value;
+    else element.setAttribute(key === "class" ? "class" : key, value === true ? "" : value);
+  }
+  element.append(...present(children));
+  return element;
+}
+
+/** Replaces the content of an element. Children that are null, undefined or false are left out. */
+export function put(element, ...children) {
+  element.replaceChildren(...present(children));
+}
+
+function present(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+/** Returns a name that may be broken after its dots, slashes and underscores. */
+export function breakable(name) {
+  return name.split(/(?<=[._/])/).flatMap((part) => [part, document.createElement("wbr")]);
+}
+
+/** Fetches JSON. An error has the text of the server. */
+export async function get(path, pairs = []) {
+  const query = new URLSearchParams(pairs).toString();
+  const response = await fetch(query ? `${path}?${query}` : path);
+  const body = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
+  if (!response.ok) throw new Error(body.error ?? response.statusText);
+  return body;
+}
+
+/** Returns the path of a call about a run. */
+export function runPath(run, ...rest) {
+  return ["/api/runs", encodeURIComponent(run), ...rest].join("/");
+}
+
+/** Returns the hash of a page. Values that are null are left out; lists are repeated. */
+export function address(page, params = {}) {
+  const pairs = new URLSearchParams();
+  for (const [key, value] of Object.entries(params)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined && one !== "") pairs.append(key, one);
+    }
+  }
+  const query = pairs.toString();
+  return query ? `#/${page}?${query}` : `#/${page}`;
+}
+
+/** Changes parameters of the address without another entry in the history, and without building the page anew. */
+export function remember(changes) {
+  const [page, query = ""] = location.hash.slice(2).split("?");
+  const params = new URLSearchParams(query);
+  for (const [key, value] of Object.entries(changes)) {
+    params.delete(key);
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined && one !== "") params.append(key, one);
+    }
+  }
+  const text = params.toString();
+  history.replaceState(null, "", text ? `#/${page}?${text}` : `#/${page}`);
+}
+
+/** Formats a number with four significant digits. */
+export function figure(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(2);
+  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  return String(Number(value.toPrecision(4)));
+}
+
+/** Formats seconds. */
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size < 1e-3) return `${(value * 1e6).toFixed(0)} µs`;
+  if (size < 1) return `${(value * 1e3).toFixed(size < 0.01 ? 1 : 0)} ms`;
+  if (size < 120) return `${value.toFixed(size < 10 ? 2 : 1)} s`;
+  if (size < 7200) return `${(value / 60).toFixed(1)} min`;
+  if (size < 172800) return `${(value / 3600).toFixed(1)} h`;
+  return `${(value / 86400).toFixed(1)} days`;
+}
+
+/** Returns a colour of the theme. */
+export function themed(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+/** Returns the colour of the run or series with a number. */
+export function seriesColor(index) {
+  return themed(`series-${index % 8}`);
+}
+
+/** Calls `action` once the calls have paused. */
+export function debounced(action, pause = 150) {
+  let timer;
+  return (...args) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...args), pause);
+  };
+}
+
+/** Shows that something failed. */
+export function failure(error) {
+  return h("p", { class: "error", role: "alert" }, error.message ?? String(error));
+}
+
+/** Returns all steps of ranges with both ends: the last one, and the neighbor of a step in a direction. */
+export function lastStep(ranges) {
+  return ranges.length ? ranges[ranges.length - 1][1] : null;
+}
+
+export function neighborStep(ranges, step, direction) {
+  const ordered = direction > 0 ? ranges : [...ranges].reverse();
+  for (const [low, high] of ordered) {
+    if (direction > 0 && high > step) return Math.max(low, step + 1);
+    if (direction < 0 && low < step) return Math.min(high, step - 1);
+  }
+  return null;
+}

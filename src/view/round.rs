@@ -1,0 +1,276 @@
+//! The round of a step: its responses in time, and its prompts.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::schema::column;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::columns::Columns;
+use super::stages::{StageSpan, stages};
+use crate::run_files::{PLACEMENTS_FOLDER, step_file};
+use crate::run_reader::{ReadError, Rollouts, number, text};
+
+const COLUMNS: [&str; 18] = [
+    column::PROMPT_ID,
+    column::SAMPLE,
+    "admitted",
+    column::POLICY_VERSION,
+    column::PROMPT_LENGTH,
+    column::RESPONSE_LENGTH,
+    column::RESUMED_LENGTH,
+    column::FINISH_REASON,
+    column::STARTED,
+    column::FINISHED,
+    column::PREEMPTIONS,
+    column::INSTANCE,
+    column::DATA_SOURCE,
+    column::ROW,
+    column::SCORE,
+    column::REWARD_ERROR,
+    column::REWARD_TIME,
+    column::SCORED_AT,
+];
+
+/// The round of a step.
+#[derive(Debug, Serialize)]
+pub(super) struct Round {
+    pub(super) step: u64,
+    /// The kind of the round; empty if the step has no metrics yet.
+    kind: String,
+    metrics: BTreeMap<String, f64>,
+    /// The stages of the step, if its records say when they were.
+    stages: Option<Vec<StageSpan>>,
+    responses: Vec<RoundResponse>,
+    prompts: Vec<RoundPrompt>,
+    /// The placements of the step, as the run wrote them, with times since `origin_ns`.
+    placement: Option<Value>,
+    /// The time on the run's clock from which all seconds count, in nanoseconds.
+    origin_ns: u64,
+}
+
+/// A response in time. All times are seconds from the origin of the round.
+#[derive(Debug, Serialize)]
+struct RoundResponse {
+    prompt: u64,
+    sample: u32,
+    /// See [`Fate`].
+    fate: Fate,
+    started: f64,
+    finished: f64,
+    scored: Option<f64>,
+    reward_s: Option<f64>,
+    instance: u32,
+    tokens: u32,
+    resumed: u32,
+    preemptions: u32,
+    score: Option<f64>,
+    policy: u64,
+    finish: String,
+    failed: bool,
+}
+
+/// The use of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Fate {
+    /// It is trained on.
+    Trained,
+    /// It was aborted, and others of its group are trained on.
+    Aborted,
+    /// It continues in a later step.
+    Paused,
+    /// It ended by itself and is not trained on, though others of its group are.
+    Surplus,
+    /// Its whole prompt is not trained on in this step.
+    Untrained,
+    /// It ended in an earlier step, so that it has no time in this one.
+    Kept,
+}
+
+/// A prompt of the round.
+#[derive(Debug, Serialize)]
+struct RoundPrompt {
+    id: u64,
+    row: u64,
+    data_source: Option<String>,
+    tokens: u32,
+    /// `trained`, `deferred`, `rejected`, or `not trained` if the records do not say which.
+    fate: &'static str,
+}
+
+/// The metrics of a step, from the run.
+pub(super) struct StepRecord {
+    kind: String,
+    metrics: BTreeMap<String, f64>,
+}
+
+impl StepRecord {
+    pub(super) fn of(columns: &Columns, step: u64) -> Self {
+        let metrics = columns.of_step(step).into_iter();
+        Self {
+            kind: columns.round(step).to_owned(),
+            metrics: metrics.map(|(name, value)| (name.to_owned(), value)).collect(),
+        }
+    }
+
+    /// Returns `true` if the step has no line of metrics.
+    pub(super) fn is_empty(&self) -> bool {
+        self.metrics.is_empty()
+    }
+
+    fn count(&self, name: &str) -> Option<usize> {
+        self.metrics.get(name).map(|count| *count as usize)
+    }
+
+    /// Returns the fate of the prompts that are not trained on. The rollouts do not have it, but the counts of the step may leave only one.
+    fn untrained(&self, prompts: usize) -> &'static str {
+        let count = |name: &str| self.count(name);
+        let dropped = count("reward/dropped_groups").unwrap_or(0);
+        match (count("schedule/deferred_prompts"), count("schedule/rejected_prompts")) {
+            (Some(deferred), Some(0)) if dropped == 0 && deferred >= prompts => "deferred",
+            (Some(0), Some(rejected)) if dropped == 0 && rejected >= prompts => "rejected",
+            _ => "not trained",
+        }
+    }
+}
+
+impl Round {
+    /// Returns the round of a step without rollouts.
+    pub(super) fn without_rollouts(step: u64, record: StepRecord) -> Self {
+        let StepRecord { kind, metrics } = record;
+        let (responses, prompts) = (Vec::new(), Vec::new());
+        Self {
+            step,
+            kind,
+            metrics,
+            stages: None,
+            responses,
+            prompts,
+            placement: None,
+            origin_ns: 0,
+        }
+    }
+
+    /// Reads the round of a step.
+    ///
+    /// # Errors
+    /// If the rollouts cannot be read.
+    pub(super) fn read(folder: &Path, step: u64, record: StepRecord) -> Result<Self, ReadError> {
+        let rows = Rollouts::read(folder, step, &COLUMNS)?;
+        let origin = origin(&rows)?;
+        let mut prompts = prompts(&rows)?;
+        let untrained = prompts.values().filter(|prompt| prompt.fate != TRAINED).count();
+        let fate = record.untrained(untrained);
+        prompts
+            .values_mut()
+            .filter(|prompt| prompt.fate != TRAINED)
+            .for_each(|prompt| prompt.fate = fate);
+        let responses = (0..rows.len())
+            .map(|row| response(&rows, row, origin, &prompts))
+            .collect::<Result<Vec<_>, _>>()?;
+        let latest = |time: fn(&RoundResponse) -> Option<f64>| {
+            responses.iter().filter_map(time).reduce(f64::max)
+        };
+        let ended = latest(|one| (one.fate != Fate::Kept).then_some(one.finished));
+        let scored = latest(|one| one.scored);
+        Ok(Self {
+            step,
+            stages: ended.and_then(|ended| stages(&record.metrics, ended, scored)),
+            placement: placement(folder, step),
+            kind: record.kind,
+            metrics: record.metrics,
+            responses,
+            prompts: prompts.into_values().collect(),
+            origin_ns: origin,
+        })
+    }
+}
+
+const TRAINED: &str = "trained";
+
+/// Returns the time at which the first response of the step started.
+fn origin(rows: &Rollouts) -> Result<u64, ReadError> {
+    let started = rows.numbers::<UInt64Type>(column::STARTED)?;
+    let fresh = (0..rows.len()).map(|row| Ok((is_kept(rows, row)?, started.value(row))));
+    let fresh = fresh.collect::<Result<Vec<_>, ReadError>>()?;
+    let first = fresh.iter().filter(|(kept, _)| !kept).map(|(_, started)| *started).min();
+    Ok(first.unwrap_or(0))
+}
+
+/// Returns `true` for a response that ended in an earlier round.
+fn is_kept(rows: &Rollouts, row: usize) -> Result<bool, ReadError> {
+    let length = |name: &str| Ok::<_, ReadError>(rows.numbers::<UInt32Type>(name)?.value(row));
+    let (tokens, resumed) = (length(column::RESPONSE_LENGTH)?, length(column::RESUMED_LENGTH)?);
+    Ok(resumed > 0 && tokens <= resumed)
+}
+
+fn prompts(rows: &Rollouts) -> Result<BTreeMap<u64, RoundPrompt>, ReadError> {
+    let ids = rows.numbers::<UInt64Type>(column::PROMPT_ID)?;
+    let dataset = rows.numbers::<UInt64Type>(column::ROW)?;
+    let sources = rows.texts(column::DATA_SOURCE)?;
+    let tokens = rows.numbers::<UInt32Type>(column::PROMPT_LENGTH)?;
+    let admitted = rows.flags("admitted")?;
+    let mut prompts = BTreeMap::new();
+    for row in 0..rows.len() {
+        let prompt = prompts.entry(ids.value(row)).or_insert_with(|| RoundPrompt {
+            id: ids.value(row),
+            row: dataset.value(row),
+            data_source: text(sources, row).map(str::to_owned),
+            tokens: tokens.value(row),
+            fate: "not trained",
+        });
+        if admitted.value(row) {
+            prompt.fate = TRAINED;
+        }
+    }
+    Ok(prompts)
+}
+
+fn response(
+    rows: &Rollouts,
+    row: usize,
+    origin: u64,
+    prompts: &BTreeMap<u64, RoundPrompt>,
+) -> Result<RoundResponse, ReadError> {
+    let long = |name: &str| rows.numbers::<UInt64Type>(name);
+    let short = |name: &str| Ok::<_, ReadError>(rows.numbers::<UInt32Type>(name)?.value(row));
+    let seconds = |at: u64| (at as f64 - origin as f64) / 1e9;
+    let prompt = long(column::PROMPT_ID)?.value(row);
+    let finish = text(rows.texts(column::FINISH_REASON)?, row).unwrap_or_default();
+    let is_trained = prompts.get(&prompt).is_some_and(|prompt| prompt.fate == TRAINED);
+    let fate = match (rows.flags("admitted")?.value(row), finish) {
+        _ if is_kept(rows, row)? => Fate::Kept,
+        (true, _) => Fate::Trained,
+        (false, "pause") => Fate::Paused,
+        (false, _) if !is_trained => Fate::Untrained,
+        (false, "abort") => Fate::Aborted,
+        (false, _) => Fate::Surplus,
+    };
+    Ok(RoundResponse {
+        prompt,
+        sample: short(column::SAMPLE)?,
+        fate,
+        started: seconds(long(column::STARTED)?.value(row)),
+        finished: seconds(long(column::FINISHED)?.value(row)),
+        scored: number(long(column::SCORED_AT)?, row).map(seconds),
+        reward_s: number(long(column::REWARD_TIME)?, row).map(|nanos| nanos as f64 / 1e9),
+        instance: short(column::INSTANCE)?,
+        tokens: short(column::RESPONSE_LENGTH)?,
+        resumed: short(column::RESUMED_LENGTH)?,
+        preemptions: short(column::PREEMPTIONS)?,
+        score: number(rows.numbers::<Float64Type>(column::SCORE)?, row),
+        policy: long(column::POLICY_VERSION)?.value(row),
+        finish: finish.to_owned(),
+        failed: text(rows.texts(column::REWARD_ERROR)?, row).is_some(),
+    })
+}
+
+/// Reads the placements of a step. Most runs have none.
+fn placement(folder: &Path, step: u64) -> Option<Value> {
+    let path = folder.join(PLACEMENTS_FOLDER).join(step_file(step, "json"));
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}

@@ -1,0 +1,225 @@
+//! The calls of the page. All of them only read.
+
+use axum::extract::{Path, Query, State};
+use axum::middleware::from_fn;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::columns::{Curve, CurveOptions};
+use super::error::ViewError;
+use super::group::Group;
+use super::lengths::{Distributions, MOST_STEPS, spread};
+use super::prompts::PromptTable;
+use super::round::{Round, StepRecord};
+use super::run::{RunDetail, RunLine};
+use super::tokens::TokenView;
+use super::{Shared, assets, events, host};
+
+/// The number of points of a curve unless a request says otherwise, and the largest one.
+const POINTS: usize = 400;
+const MOST_POINTS: usize = 4000;
+
+type Answer<T> = Result<Json<T>, ViewError>;
+
+/// Returns the page and its calls. With `only_here`, requests that name another host than this machine are refused.
+pub(crate) fn router(runs: Shared, only_here: bool) -> Router {
+    let calls = Router::new()
+        .route("/api/runs", get(lines))
+        .route("/api/events", get(events::events))
+        .route("/api/curves", get(curves))
+        .route("/api/runs/{run}", get(detail))
+        .route("/api/runs/{run}/steps/{step}", get(round))
+        .route("/api/runs/{run}/steps/{step}/prompts/{prompt}", get(group))
+        .route("/api/runs/{run}/steps/{step}/prompts/{prompt}/{sample}", get(tokens))
+        .route("/api/runs/{run}/distributions", get(distributions))
+        .route("/api/runs/{run}/prompts", get(prompts))
+        .fallback(absent);
+    let router = assets::with_files(calls).with_state(runs).layer(from_fn(host::with_headers));
+    if only_here { router.layer(from_fn(host::only_loopback)) } else { router }
+}
+
+/// Runs a function that reads files on a thread that may wait for the disk.
+async fn reading<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ViewError> + Send + 'static,
+) -> Answer<T> {
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|_panicked| ViewError::internal("reading the run folder panicked".to_owned()))?
+        .map(Json)
+}
+
+async fn absent() -> ViewError {
+    ViewError::absent("there is no such page".to_owned())
+}
+
+async fn lines(State(runs): State<Shared>) -> Answer<Vec<RunLine>> {
+    reading(move || Ok(runs.lines())).await
+}
+
+async fn detail(State(runs): State<Shared>, Path(name): Path<String>) -> Answer<RunDetail> {
+    reading(move || runs.with(&name, |run| Ok(run.detail(&name)))).await
+}
+
+/// A metric of a run.
+#[derive(Debug, Serialize)]
+struct NamedCurve {
+    run: String,
+    metric: String,
+    #[serde(flatten)]
+    curve: Curve,
+}
+
+/// The curves of `metric` in `run`, both of which may be given several times, within the further [`CurveOptions`].
+async fn curves(
+    State(runs): State<Shared>,
+    Query(pairs): Query<Vec<(String, String)>>,
+) -> Answer<Vec<NamedCurve>> {
+    let options = options(&pairs)?;
+    reading(move || {
+        let values = |key: &'static str| {
+            pairs.iter().filter(move |(own, _)| own == key).map(|(_, value)| value)
+        };
+        let mut curves = Vec::new();
+        for name in values("run") {
+            runs.with(name, |run| {
+                curves.extend(values("metric").map(|metric| NamedCurve {
+                    run: name.clone(),
+                    metric: metric.clone(),
+                    curve: Curve::of(run.columns.points(metric), options),
+                }));
+                Ok(())
+            })?;
+        }
+        Ok(curves)
+    })
+    .await
+}
+
+fn options(pairs: &[(String, String)]) -> Result<CurveOptions, ViewError> {
+    let mut options = CurveOptions { from: 0, to: u64::MAX, smoothing: 0.0, points: POINTS };
+    for (key, value) in pairs {
+        let is_taken = match key.as_str() {
+            "run" | "metric" => true,
+            "from" => value.parse().map(|from| options.from = from).is_ok(),
+            "to" => value.parse().map(|to| options.to = to).is_ok(),
+            "points" => value.parse().map(|points| options.points = points).is_ok(),
+            "smoothing" => value.parse().map(|weight| options.smoothing = weight).is_ok(),
+            _ => false,
+        };
+        let is_within =
+            (0.0..1.0).contains(&options.smoothing) && (1..=MOST_POINTS).contains(&options.points);
+        if !is_taken || !is_within {
+            return Err(ViewError::bad_request(format!(
+                "expected run, metric, from, to, points (1 to {MOST_POINTS}) and smoothing (0 to less than 1), found {key}={value}"
+            )));
+        }
+    }
+    Ok(options)
+}
+
+async fn round(
+    State(runs): State<Shared>,
+    Path((name, step)): Path<(String, u64)>,
+) -> Answer<Round> {
+    reading(move || {
+        let (folder, record, has_rollouts) = runs.with(&name, |run| {
+            let has_rollouts = run.rollout_steps().binary_search(&step).is_ok();
+            Ok((run.folder().to_owned(), StepRecord::of(&run.columns, step), has_rollouts))
+        })?;
+        match has_rollouts {
+            true => Ok(Round::read(&folder, step, record)?),
+            false if record.is_empty() => Err(no_step(&name, step)),
+            false => Ok(Round::without_rollouts(step, record)),
+        }
+    })
+    .await
+}
+
+/// Returns the folder of a run that has rollouts of a step.
+fn with_rollouts(runs: &Shared, name: &str, step: u64) -> Result<std::path::PathBuf, ViewError> {
+    runs.with(name, |run| match run.rollout_steps().binary_search(&step) {
+        Ok(_) => Ok(run.folder().to_owned()),
+        Err(_) => Err(no_step(name, step)),
+    })
+}
+
+fn no_step(name: &str, step: u64) -> ViewError {
+    ViewError::absent(format!(
+        "the run `{name}` has no rollouts of step {step}; `trainer.write_rollouts` writes them"
+    ))
+}
+
+async fn group(
+    State(runs): State<Shared>,
+    Path((name, step, prompt)): Path<(String, u64, u64)>,
+) -> Answer<Group> {
+    reading(move || {
+        let folder = with_rollouts(&runs, &name, step)?;
+        Group::read(&folder, step, prompt)?.ok_or_else(|| no_prompt(step, prompt))
+    })
+    .await
+}
+
+async fn tokens(
+    State(runs): State<Shared>,
+    Path((name, step, prompt, sample)): Path<(String, u64, u64, u32)>,
+) -> Answer<TokenView> {
+    reading(move || {
+        let folder = with_rollouts(&runs, &name, step)?;
+        let vocabulary = runs.vocabulary(&folder);
+        let view = TokenView::read(&folder, step, (prompt, sample), &vocabulary)?;
+        view.ok_or_else(|| no_prompt(step, prompt))
+    })
+    .await
+}
+
+fn no_prompt(step: u64, prompt: u64) -> ViewError {
+    ViewError::absent(format!("step {step} has no such response of prompt {prompt}"))
+}
+
+/// A range of steps, both ends included.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StepRange {
+    #[serde(default)]
+    from: u64,
+    #[serde(default = "u64_max")]
+    to: u64,
+}
+
+fn u64_max() -> u64 {
+    u64::MAX
+}
+
+async fn distributions(
+    State(runs): State<Shared>,
+    Path(name): Path<String>,
+    Query(range): Query<StepRange>,
+) -> Answer<Distributions> {
+    reading(move || {
+        let (folder, steps) = runs.with(&name, |run| {
+            Ok((run.folder().to_owned(), spread(run.rollout_steps(), range.from, range.to)))
+        })?;
+        Ok(Distributions::read(&folder, &steps)?)
+    })
+    .await
+}
+
+/// The prompts of the last steps of a range, at most [`MOST_STEPS`].
+async fn prompts(
+    State(runs): State<Shared>,
+    Path(name): Path<String>,
+    Query(range): Query<StepRange>,
+) -> Answer<PromptTable> {
+    reading(move || {
+        let (folder, steps) = runs.with(&name, |run| {
+            let within = |step: &&u64| (range.from..=range.to).contains(*step);
+            let mut steps: Vec<u64> =
+                run.rollout_steps().iter().rev().filter(within).take(MOST_STEPS).copied().collect();
+            steps.reverse();
+            Ok((run.folder().to_owned(), steps))
+        })?;
+        Ok(PromptTable::read(&folder, &steps)?)
+    })
+    .await
+}

@@ -1,0 +1,204 @@
+//! A run, read as far as it is written.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rollpacker_stages::metrics::Metric;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::columns::Columns;
+use crate::run_files::{METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY};
+use crate::run_reader::{MetricsFile, ReadError, optional, rollout_steps, settings, summary};
+use crate::show::Finding;
+
+/// The metrics whose last values the table of runs shows.
+const HEADLINE: [&str; 4] =
+    ["critic/score/mean", "val/score", "response_length/mean", "perf/time_per_step"];
+
+/// A run folder and all that was read of it, except rollouts.
+#[derive(Debug)]
+pub(super) struct Run {
+    folder: PathBuf,
+    metrics: MetricsFile,
+    pub(super) columns: Columns,
+    settings: Dated<BTreeMap<String, String>>,
+    summary: Dated<Option<Value>>,
+    rollouts: Dated<Vec<u64>>,
+}
+
+/// The content of a file or folder, and when that was written.
+#[derive(Debug, Default)]
+struct Dated<T> {
+    written: Option<SystemTime>,
+    content: T,
+    error: Option<String>,
+}
+
+impl<T: Default> Dated<T> {
+    /// Reads the content again if the file was written since, or is new or gone.
+    fn refresh(&mut self, path: &Path, read: impl FnOnce() -> Result<T, ReadError>) {
+        let written = modified(path);
+        if self.written == written {
+            return;
+        }
+        self.written = written;
+        (self.content, self.error) = match read() {
+            Ok(content) => (content, None),
+            Err(error) => (T::default(), Some(error.to_string())),
+        };
+    }
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+/// A line in the table of runs.
+#[derive(Debug, Serialize)]
+pub(super) struct RunLine {
+    name: String,
+    folder: String,
+    /// The reason of the end; `None` if the run is not over, or was killed.
+    ended: Option<String>,
+    steps: u64,
+    /// The number of lines of metrics, and of times that the run replaced them. A page reads its curves again if either changes.
+    lines: usize,
+    generation: usize,
+    /// The time of the last write, in seconds since 1970.
+    written: f64,
+    /// The steps with rollouts, as ranges with both ends.
+    rollouts: Vec<[u64; 2]>,
+    settings: BTreeMap<String, String>,
+    last: BTreeMap<&'static str, f64>,
+    /// The files that could not be read.
+    warnings: Vec<String>,
+}
+
+/// A run with all that its own page shows.
+#[derive(Debug, Serialize)]
+pub(super) struct RunDetail {
+    #[serde(flatten)]
+    line: RunLine,
+    metrics: Vec<MetricLine>,
+    findings: Vec<Finding>,
+    summary: Option<Value>,
+    recipe: Option<String>,
+}
+
+/// A metric with its documentation.
+#[derive(Debug, Serialize)]
+struct MetricLine {
+    name: String,
+    unit: &'static str,
+    description: &'static str,
+}
+
+impl Run {
+    /// Returns a run of which nothing was read.
+    pub(super) fn of(folder: PathBuf) -> Self {
+        Self {
+            metrics: MetricsFile::of(&folder),
+            folder,
+            columns: Columns::default(),
+            settings: Dated::default(),
+            summary: Dated::default(),
+            rollouts: Dated::default(),
+        }
+    }
+
+    /// Reads what was written since the previous call.
+    ///
+    /// # Errors
+    /// If the metrics cannot be read. An error of another file is a warning of the run.
+    pub(super) fn refresh(&mut self) -> Result<(), ReadError> {
+        self.metrics.read_new(&mut self.columns)?;
+        let folder = &self.folder;
+        self.settings.refresh(&folder.join(RECIPE), || settings(folder));
+        self.summary.refresh(&folder.join(SUMMARY), || summary(folder));
+        self.rollouts.refresh(&folder.join(ROLLOUTS_FOLDER), || Ok(rollout_steps(folder)));
+        Ok(())
+    }
+
+    /// Returns the run folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the steps that have rollouts, in order.
+    pub(super) fn rollout_steps(&self) -> &[u64] {
+        &self.rollouts.content
+    }
+
+    /// Returns the line in the table of runs.
+    pub(super) fn line(&self, name: &str) -> RunLine {
+        let ended = self.summary.content.as_ref();
+        let written = modified(&self.folder.join(METRICS)).unwrap_or(UNIX_EPOCH);
+        RunLine {
+            name: name.to_owned(),
+            folder: self.folder.display().to_string(),
+            ended: ended.and_then(|summary| Some(summary.get("ended")?.as_str()?.to_owned())),
+            steps: self.columns.steps,
+            lines: self.columns.lines,
+            generation: self.columns.generation,
+            written: written.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+            rollouts: ranges(self.rollout_steps()),
+            settings: self.settings.content.clone(),
+            last: HEADLINE
+                .iter()
+                .filter_map(|name| Some((*name, self.columns.last(name)?)))
+                .collect(),
+            warnings: self.warnings(),
+        }
+    }
+
+    /// Returns all that the run's own page shows.
+    pub(super) fn detail(&self, name: &str) -> RunDetail {
+        let documented = |name: &str| {
+            let metric = Metric::find(name);
+            MetricLine {
+                name: name.to_owned(),
+                unit: metric.map_or("", |metric| metric.unit),
+                description: metric.map_or("", |metric| metric.description),
+            }
+        };
+        let recipe = optional(&self.folder.join(RECIPE)).ok().flatten();
+        RunDetail {
+            line: self.line(name),
+            metrics: self.columns.names().map(documented).collect(),
+            findings: self.columns.findings(),
+            summary: self.summary.content.clone(),
+            recipe: recipe.map(|(_, text)| text),
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let errors = [&self.settings.error, &self.summary.error, &self.rollouts.error];
+        errors.into_iter().flatten().cloned().chain(self.columns.warning()).collect()
+    }
+}
+
+/// Returns sorted numbers as ranges with both ends.
+fn ranges(numbers: &[u64]) -> Vec<[u64; 2]> {
+    let mut ranges: Vec<[u64; 2]> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some([_, last]) if *last + 1 == number => *last = number,
+            _ => ranges.push([number, number]),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighboring_steps_are_a_range() {
+        assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), [[1, 3], [7, 7], [9, 10]]);
+        assert!(ranges(&[]).is_empty());
+    }
+}

@@ -1,0 +1,201 @@
+//! The runs below a folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::ViewError;
+use super::run::{Run, RunLine};
+use super::vocabulary::Vocabulary;
+use crate::run_files::METRICS;
+
+/// The number of folders on the way from the given folder to a run.
+const DEPTH: usize = 3;
+
+/// A run that requests share.
+type SharedRun = Arc<Mutex<Run>>;
+
+/// The run in a folder, or all runs below it.
+pub(crate) struct Runs {
+    root: PathBuf,
+    /// The runs that were read, by name.
+    open: Mutex<BTreeMap<String, SharedRun>>,
+    /// The folder with the tokenizer of the runs, if the user has given one.
+    tokenizer: Option<PathBuf>,
+    vocabularies: Mutex<BTreeMap<PathBuf, Arc<Vocabulary>>>,
+}
+
+impl Runs {
+    /// Returns the run in a folder, or the runs below it.
+    ///
+    /// # Errors
+    /// If the folder is not that of a run, and has no runs in it.
+    pub(crate) fn below(root: &Path, tokenizer: Option<PathBuf>) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            !found(root).is_empty(),
+            "{}: expected the folder of a run, with `{METRICS}`, or a folder of runs at most {DEPTH} folders deep; {}",
+            root.display(),
+            if root.is_dir() { "it has none" } else { "it is no folder" }
+        );
+        Ok(Self {
+            root: root.to_owned(),
+            open: Mutex::default(),
+            tokenizer,
+            vocabularies: Mutex::default(),
+        })
+    }
+
+    /// Returns the folder that was given.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the names of the runs, sorted. Runs that have begun since the start are among them.
+    pub(crate) fn names(&self) -> Vec<String> {
+        found(&self.root).into_keys().collect()
+    }
+
+    /// Reads all runs, so that the first page need not wait for it.
+    pub(crate) fn preload(&self) {
+        drop(self.lines());
+    }
+
+    /// Returns a line for each run that can be read. A run that was removed is left out.
+    pub(super) fn lines(&self) -> Vec<RunLine> {
+        let line = |(name, folder): (String, PathBuf)| {
+            let run = self.opened(&name, folder);
+            let mut run = lock(&run);
+            run.refresh().ok().map(|()| run.line(&name))
+        };
+        found(&self.root).into_iter().filter_map(line).collect()
+    }
+
+    /// Gives a run to `read`, after what it wrote since was read.
+    ///
+    /// The name is compared with those of the runs that are there, so that no name leads elsewhere.
+    ///
+    /// # Errors
+    /// If there is no such run, or it cannot be read.
+    pub(super) fn with<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&Run) -> Result<T, ViewError>,
+    ) -> Result<T, ViewError> {
+        let run = self.find(name)?;
+        let mut run = lock(&run);
+        run.refresh()?;
+        read(&run)
+    }
+
+    /// Returns the tokens of a run's model, if the run folder has them or the user has said where they are.
+    pub(super) fn vocabulary(&self, folder: &Path) -> Arc<Vocabulary> {
+        let place = self.tokenizer.clone().unwrap_or_else(|| folder.join("model"));
+        let mut known = lock(&self.vocabularies);
+        match known.get(&place) {
+            Some(vocabulary) => vocabulary.clone(),
+            None => {
+                let vocabulary = Arc::new(Vocabulary::read(&place));
+                // A run writes its model at its end, so it may come later.
+                if vocabulary.is_known() {
+                    known.insert(place, vocabulary.clone());
+                }
+                vocabulary
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<SharedRun, ViewError> {
+        let known = lock(&self.open).get(name).cloned();
+        let found = || found(&self.root).remove(name).map(|folder| self.opened(name, folder));
+        known.or_else(found).ok_or_else(|| {
+            ViewError::absent(format!(
+                "expected the name of a run below {}, found `{name}`",
+                self.root.display()
+            ))
+        })
+    }
+
+    fn opened(&self, name: &str, folder: PathBuf) -> SharedRun {
+        let mut open = lock(&self.open);
+        let run = open.entry(name.to_owned());
+        run.or_insert_with(|| Arc::new(Mutex::new(Run::of(folder)))).clone()
+    }
+}
+
+/// Locks a value. One that a panicking request left behind is complete up to its last line.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the folders of the runs by name: the folder itself, or the folders below it with their paths from it.
+fn found(root: &Path) -> BTreeMap<String, PathBuf> {
+    let mut runs = BTreeMap::new();
+    if is_run(root) {
+        let full = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+        let name = full.file_name().map_or_else(|| "run".into(), |name| name.to_string_lossy());
+        runs.insert(name.into_owned(), root.to_owned());
+    } else {
+        search(root, root, DEPTH, &mut runs);
+    }
+    runs
+}
+
+fn search(root: &Path, folder: &Path, depth: usize, runs: &mut BTreeMap<String, PathBuf>) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()).filter(|path| path.is_dir()) {
+        if is_run(&path) {
+            let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+            runs.insert(name, path);
+        } else if depth > 1 {
+            search(root, &path, depth - 1, runs);
+        }
+    }
+}
+
+fn is_run(folder: &Path) -> bool {
+    folder.join(METRICS).is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(root: &Path, name: &str) {
+        fs::create_dir_all(root.join(name)).expect("made");
+        fs::write(root.join(name).join(METRICS), "").expect("written");
+    }
+
+    #[test]
+    fn runs_are_found_by_their_paths_from_the_folder() {
+        let place = tempfile::tempdir().expect("a folder");
+        ["a", "sweep/lr/b", "sweep/c", "1/2/3/too_deep", "a/inside"]
+            .map(|name| run(place.path(), name));
+        let runs = Runs::below(place.path(), None).expect("runs");
+        assert_eq!(runs.names(), ["a", "sweep/c", "sweep/lr/b"]);
+        run(place.path(), "later");
+        assert_eq!(runs.names().len(), 4);
+        let one = Runs::below(&place.path().join("sweep/c"), None).expect("a run");
+        assert_eq!(one.names(), ["c"]);
+    }
+
+    #[test]
+    fn only_names_of_runs_are_accepted() {
+        let place = tempfile::tempdir().expect("a folder");
+        ["runs/a", "outside"].map(|name| run(place.path(), name));
+        let runs = Runs::below(&place.path().join("runs"), None).expect("runs");
+        let read = |name: &str| runs.with(name, |_| Ok(()));
+        assert!(read("a").is_ok());
+        for name in ["../outside", "a/../../outside", "/etc", "", ".", "a/", "b"] {
+            assert!(read(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_runs_is_refused() {
+        let place = tempfile::tempdir().expect("a folder");
+        let refused = |path: &Path| Runs::below(path, None).err().expect("refused").to_string();
+        assert!(refused(place.path()).contains("it has none"));
+        assert!(refused(&place.path().join("absent")).contains("it is no folder"));
+    }
+}
