@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::run_files::METRICS;
 use crate::run_reader::{MetricsFile, MetricsSink, ReadError, StepMetrics, settings, summary};
 
 /// The settings and the metrics of a run.

@@ -169,8 +169,9 @@ mod tests {
     #[test]
     fn runs_are_found_by_their_paths_from_the_folder() {
         let place = tempfile::tempdir().expect("a folder");
-        ["a", "sweep/lr/b", "sweep/c", "1/2/3/too_deep", "a/inside"]
-            .map(|name| run(place.path(), name));
+        for name in ["a", "sweep/lr/b", "sweep/c", "1/2/3/too_deep", "a/inside"] {
+            run(place.path(), name);
+        }
         let runs = Runs::below(place.path(), None).expect("runs");
         assert_eq!(runs.names(), ["a", "sweep/c", "sweep/lr/b"]);
         run(place.path(), "later");
@@ -182,7 +183,9 @@ mod tests {
     #[test]
     fn only_names_of_runs_are_accepted() {
         let place = tempfile::tempdir().expect("a folder");
-        ["runs/a", "outside"].map(|name| run(place.path(), name));
+        for name in ["runs/a", "outside"] {
+            run(place.path(), name);
+        }
         let runs = Runs::below(&place.path().join("runs"), None).expect("runs");
         let read = |name: &str| runs.with(name, |_| Ok(()));
         assert!(read("a").is_ok());
