@@ -45,10 +45,12 @@ pub enum RecipeError {
         unknown: Vec<(String, Option<String>)>,
     },
     /// Overrides with verl's keys cannot be used.
-    #[error("{}", refused.iter().map(|(text, reason)| format!("verl's `{text}` has no equivalent: {reason}")).collect::<Vec<_>>().join("\n"))]
+    #[error("{}{}", refused.iter().map(|(text, reason)| format!("verl's `{text}` has no equivalent: {reason}")).collect::<Vec<_>>().join("\n"), unknown.as_ref().map(|unknown| format!("\n{unknown}")).unwrap_or_default())]
     Verl {
         /// The overrides as written, each with the reason.
         refused: Vec<(String, String)>,
+        /// The unknown keys, if there are any.
+        unknown: Option<Box<RecipeError>>,
     },
     /// A value is of the wrong type.
     #[error("key `{key}`: {reason}")]

@@ -133,3 +133,57 @@ fn lines_fit_into_the_terminal() {
         "{plain}"
     );
 }
+
+const PAGE_OF_TRL: &str = include_str!("../../docs/trl.md");
+
+/// Returns the texts in backticks.
+fn codes(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Returns the rows of the table of settings on the page of TRL: TRL's names, and what they are here.
+fn rows_of_trl() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let rows = PAGE_OF_TRL.lines().filter(|line| line.starts_with("| `"));
+    rows.filter_map(|line| line.trim_matches('|').split_once(" | "))
+}
+
+#[test]
+fn the_page_of_trl_names_keys_that_exist() {
+    let keys = keys();
+    let named: Vec<_> = rows_of_trl().flat_map(|(_, here)| codes(here)).collect();
+    let dotted = named.iter().filter(|code| code.contains('.'));
+    let names: Vec<_> = dotted.filter_map(|code| code.split('=').next()).collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        assert!(keys.iter().any(|key| key.name == name), "docs/trl.md names `{name}`");
+    }
+}
+
+#[test]
+fn the_page_of_trl_has_all_settings_that_mean_the_same() {
+    for key in keys().iter().filter(|key| key.of.is_none()) {
+        for trl in &key.trl {
+            let is_row = |(theirs, here): (&str, &str)| {
+                codes(theirs).any(|code| code == trl)
+                    && codes(here).any(|code| code.split('=').next() == Some(key.name.as_str()))
+            };
+            assert!(rows_of_trl().any(is_row), "docs/trl.md has no `{trl}` for `{}`", key.name);
+        }
+    }
+}
+
+#[test]
+fn the_recipe_on_the_page_of_trl_is_valid() {
+    let (_, after) = PAGE_OF_TRL.split_once("```toml\n").expect("a recipe");
+    let (recipe, _) = after.split_once("```").expect("an end");
+    let table: Table = recipe.parse().expect("TOML");
+    for (section, keys) in &table {
+        for key in keys.as_table().expect("a section").keys() {
+            let key = format!("{section}.{key}");
+            assert!(crate::recipe::keys::is_known::<RawRecipe>(&key), "{key}");
+        }
+    }
+    let raw: RawRecipe = table.try_into().expect("a recipe");
+    // `generation_batch_size` and `num_generations` of the page.
+    assert_eq!((raw.data.train_batch_size, raw.rollout.n), (128 / 8, 8));
+}

@@ -1,7 +1,10 @@
 //! verl's spelling of overrides: each key is mapped to ours, ignored or refused, as one table says.
 
 pub(crate) mod entries;
+mod overlong;
 mod override_text;
+#[cfg(test)]
+mod page;
 #[cfg(test)]
 mod tests;
 
@@ -10,8 +13,10 @@ use std::collections::BTreeSet;
 use toml::{Table, Value};
 
 use self::entries::{Condition, Use, find};
+use self::overlong::{Overlong, PENALTY};
+use super::aliases::rename;
 use super::error::RecipeError;
-use super::keys::is_known;
+use super::keys::{Sections, check, is_known};
 use super::raw::RawRecipe;
 use super::table::overlay;
 pub(crate) use override_text::Override;
@@ -37,7 +42,7 @@ pub(crate) struct Translation {
 /// then those that verl would not use are left out.
 ///
 /// # Errors
-/// [`RecipeError::Verl`] with every key that is refused, and why.
+/// [`RecipeError::Verl`] with every key that is refused, and why, and with the unknown keys.
 pub(crate) fn translate(
     file: &Table,
     overrides: &[String],
@@ -56,13 +61,27 @@ pub(crate) fn translate(
         rewards,
         done: Translation::default(),
         refused: Vec::new(),
+        overlong: Overlong::default(),
     };
     written.iter().for_each(|one| translator.add(one));
-    translator.name_function();
-    match translator.refused.is_empty() {
-        true => Ok(translator.done),
-        false => Err(RecipeError::Verl { refused: translator.refused }),
+    translator.route();
+    let Translator { done, refused, .. } = translator;
+    if refused.is_empty() {
+        return Ok(done);
     }
+    let unknown = unknown_keys(file, &done.overrides).map(Box::new);
+    Err(RecipeError::Verl { refused, unknown })
+}
+
+/// Returns the error for unknown keys in the file and in overrides, if there are any.
+fn unknown_keys(file: &Table, overrides: &[String]) -> Option<RecipeError> {
+    let mut table = file.clone();
+    overrides.iter().try_for_each(|text| overlay(&mut table, text)).ok()?;
+    rename(&mut table, RawRecipe::aliases()).ok()?;
+    let error = check::<RawRecipe>(&table).err()?;
+    let is_unknown =
+        matches!(error, RecipeError::UnknownKey { .. } | RecipeError::UnknownKeys { .. });
+    is_unknown.then_some(error)
 }
 
 /// Returns the file with the overrides that set a key of ours unconditionally. Conditions look up other settings in it.
@@ -86,6 +105,7 @@ struct Translator<'a> {
     rewards: &'a [&'a str],
     done: Translation,
     refused: Vec<(String, String)>,
+    overlong: Overlong,
 }
 
 impl Translator<'_> {
@@ -107,17 +127,20 @@ impl Translator<'_> {
                 _ => self.set(one, ours),
             },
             Some(Use::Only(values, reason)) => self.only(one, values, reason),
-            Some(Use::SameAs(ours, reason)) => {
-                let value = self.setting(ours).unwrap_or_else(|| "nothing".to_owned());
-                let reason = format!("it must be that of {ours}, {value}: {reason}");
-                self.only(one, &[&value], &reason);
-            }
+            Some(Use::SameAs(ours, reason)) => self.same(one, &[], ours, reason),
+            Some(Use::OneOrSame(values, ours, reason)) => self.same(one, values, ours, reason),
+            Some(Use::Noted(values, reason)) => self.noted(one, values, reason),
             Some(Use::Ignored) => self.done.ignored.push(one.key.clone()),
             Some(Use::Refused(_)) if one.is_null() => self.done.ignored.push(one.key.clone()),
             Some(Use::Refused(reason)) => self.refuse(one, reason),
             Some(Use::Engine) => self.engine(one),
             Some(Use::RewardFile) => self.reward(one, "file"),
             Some(Use::RewardFunction) => self.reward(one, "function"),
+            Some(Use::RewardArguments) => {
+                let (_, name) = one.key.split_once(".reward_kwargs.").unwrap_or_default();
+                self.reward(one, &format!("kwargs.{name}"));
+            }
+            Some(Use::Overlong(part)) => self.overlong.add(part, one),
         }
     }
 
@@ -129,11 +152,26 @@ impl Translator<'_> {
     }
 
     fn only(&mut self, one: &Override, values: &[&str], reason: &str) {
-        let found = one.value.to_string();
-        if one.is_null() || values.iter().any(|value| is_same(value, &found)) {
+        if is_one_of(one, values) {
             self.done.ignored.push(one.key.clone());
         } else {
             self.refuse(one, reason);
+        }
+    }
+
+    /// Accepts these values and the one of the key `ours`.
+    fn same(&mut self, one: &Override, values: &[&str], ours: &str, reason: &str) {
+        let value = self.setting(ours).unwrap_or_else(|| "nothing".to_owned());
+        let others: String = values.first().map(|value| format!("{value} or ")).unwrap_or_default();
+        let reason = format!("it must be {others}that of {ours}, {value}: {reason}");
+        self.only(one, &[values, &[value.as_str()]].concat(), &reason);
+    }
+
+    fn noted(&mut self, one: &Override, values: &[&str], reason: &str) {
+        if is_one_of(one, values) {
+            self.done.ignored.push(one.key.clone());
+        } else {
+            self.done.remarks.push(format!("`{}` is left out: {reason}", one.written));
         }
     }
 
@@ -166,18 +204,54 @@ impl Translator<'_> {
         }
     }
 
-    /// Selects the reward `python` for all data sources if its file is set. verl's default is the function `compute_score`.
-    fn name_function(&mut self) {
+    /// Selects the rewards of all data sources if verl's keys select any: a function in Python, and DAPO's penalty.
+    fn route(&mut self) {
+        let is_python = self.name_function();
+        let overlong = std::mem::take(&mut self.overlong);
+        if let Some(enable) = overlong.enabled() {
+            self.penalize(&overlong, enable, if is_python { "python" } else { "math" });
+            return;
+        }
+        self.done.ignored.extend(overlong.keys().map(|(verl, _)| verl));
+        if is_python {
+            self.done.overrides.push("reward.routes={\"*\" = \"python\"}".to_owned());
+        }
+    }
+
+    /// Returns `true` if the file of a function is set. verl's default is the function `compute_score`.
+    fn name_function(&mut self) -> bool {
         let overrides = &mut self.done.overrides;
         let sets = |overrides: &[String], option: &str| {
             overrides.iter().any(|text| text.starts_with(&format!("{PYTHON}.{option}=")))
         };
-        if !sets(overrides, "file") {
-            return;
-        }
-        overrides.push("reward.routes={\"*\" = \"python\"}".to_owned());
-        if !sets(overrides, "function") {
+        let has_file = sets(overrides, "file");
+        if has_file && !sets(overrides, "function") {
             overrides.push(format!("{PYTHON}.function=compute_score"));
+        }
+        has_file
+    }
+
+    /// Adds DAPO's penalty to the scores of the reward `base`.
+    fn penalize(&mut self, overlong: &Overlong, enable: &Override, base: &str) {
+        let reward = self.settings.get("reward").and_then(Value::as_table);
+        let has_routes = reward.is_some_and(|reward| reward.contains_key("routes"));
+        let longest = self.setting("data.max_response_length").unwrap_or_default();
+        let missing = [base, PENALTY].into_iter().find(|name| !self.rewards.contains(name));
+        match (missing, has_routes, overlong.overrides(base, &longest)) {
+            (Some(name), ..) => {
+                self.refuse(enable, &format!("this program has no reward `{name}`"))
+            }
+            (_, true, _) => self.refuse(
+                enable,
+                "reward.routes is set: add the reward `soft_overlong` to it, see docs/rewards.md",
+            ),
+            (.., None) => {
+                self.refuse(enable, "the number of tokens is missing: set `len` beside it")
+            }
+            (.., Some(overrides)) => {
+                self.done.overrides.extend(overrides);
+                self.done.renamed.extend(overlong.keys());
+            }
         }
     }
 
@@ -200,6 +274,12 @@ impl Translator<'_> {
         let written = written.map(Value::to_string);
         written.or_else(|| RawRecipe::default().settings().remove(key))
     }
+}
+
+/// Returns `true` for one of these values, and for `null`.
+fn is_one_of(one: &Override, values: &[&str]) -> bool {
+    let found = one.value.to_string();
+    one.is_null() || values.iter().any(|value| is_same(value, &found))
 }
 
 /// Compares two values in TOML. Numbers may be written differently.

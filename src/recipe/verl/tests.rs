@@ -1,14 +1,9 @@
-use std::fmt::Write;
-
-use super::entries::{Entry, all};
+use super::entries::all;
 use super::*;
-use crate::generated_page::assert_tables;
-
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/verl.md");
 
 fn translated(file: &str, overrides: &[&str]) -> Result<Translation, RecipeError> {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    translate(&file.parse().expect("TOML"), &overrides, &["math", "python"])
+    translate(&file.parse().expect("TOML"), &overrides, &["math", "python", "soft_overlong"])
 }
 
 fn overrides(file: &str, overrides: &[&str]) -> Vec<String> {
@@ -71,6 +66,19 @@ fn keys_without_effect_are_left_out_as_in_verl() {
 }
 
 #[test]
+fn ranges_that_a_loss_does_not_have_are_left_out() {
+    const ACTOR: &str = "actor_rollout_ref.actor";
+    let loss = format!("{ACTOR}.policy_loss.loss_mode=gspo");
+    let low = format!("{ACTOR}.clip_ratio_low=3e-4");
+    let dual = format!("{ACTOR}.clip_ratio_c=10.0");
+    let gspo = translated("", &[&dual, &low, &loss]).expect("accepted");
+    assert_eq!(gspo.overrides, ["actor.clip_ratio_low=3e-4", "actor.policy_loss.loss_mode=gspo"]);
+    assert!(gspo.unused[0].starts_with(&format!("{ACTOR}.clip_ratio_c (needs")), "{gspo:?}");
+    assert_eq!(overrides("", &[&dual]), ["actor.clip_ratio_c=10.0"]);
+    assert!(overrides("", &[&format!("{ACTOR}.tau_neg=1.1")]).is_empty());
+}
+
+#[test]
 fn values_that_would_mislead_are_refused_together() {
     let text = refused(
         "",
@@ -99,8 +107,8 @@ fn a_function_is_the_python_reward_of_all_data() {
     let found = overrides("", &["custom_reward_function.path=my/reward.py"]);
     let expected = [
         "reward.options.python.file=my/reward.py",
-        "reward.routes={\"*\" = \"python\"}",
         "reward.options.python.function=compute_score",
+        "reward.routes={\"*\" = \"python\"}",
     ];
     assert_eq!(found, expected);
     let named = ["reward.custom_reward_function.name=f", "reward.custom_reward_function.path=r.py"];
@@ -109,6 +117,129 @@ fn a_function_is_the_python_reward_of_all_data() {
     let path = ["custom_reward_function.path=r.py".to_owned()];
     let error = translate(&Table::new(), &path, &["math"]).expect_err("refused").to_string();
     assert!(error.contains("no reward `python`"), "{error}");
+}
+
+#[test]
+fn further_arguments_of_a_function_are_passed_on() {
+    let found = overrides(
+        "",
+        &[
+            "custom_reward_function.path=r.py",
+            "+custom_reward_function.reward_kwargs.method=strict",
+            "+reward.custom_reward_function.reward_kwargs.weights=[1,2]",
+        ],
+    );
+    assert_eq!(found[1], "reward.options.python.kwargs.method=strict");
+    assert_eq!(found[2], "reward.options.python.kwargs.weights=[1,2]");
+}
+
+const DAPO: [&str; 4] = [
+    "reward_model.reward_manager=dapo",
+    "+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True",
+    "+reward_model.reward_kwargs.overlong_buffer_cfg.len=4096",
+    "+reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5",
+];
+
+#[test]
+fn the_penalty_of_dapo_is_a_reward() {
+    let longest = "data.max_response_length=8192";
+    let found = overrides("", &[&DAPO[..], &[longest]].concat());
+    let expected = [
+        longest,
+        "reward.routes={\"*\" = { math = 1.0, soft_overlong = 0.5 }}",
+        "reward.options.soft_overlong.max_length=8192",
+        "reward.options.soft_overlong.cache=4096",
+    ];
+    assert_eq!(found, expected);
+    let mut table = Table::new();
+    found.iter().for_each(|text| overlay(&mut table, text).expect("read"));
+    assert_eq!(table["reward"]["routes"]["*"]["soft_overlong"].as_float(), Some(0.5));
+
+    let own = ["reward_model.reward_kwargs.max_resp_len=10000", "custom_reward_function.path=r.py"];
+    let found = overrides("", &[&DAPO[..], &own].concat());
+    let routes = "reward.routes={\"*\" = { python = 1.0, soft_overlong = 0.5 }}".to_owned();
+    assert!(found.contains(&routes), "{found:?}");
+    assert!(found.contains(&"reward.options.soft_overlong.max_length=10000".to_owned()));
+}
+
+#[test]
+fn the_penalty_of_dapo_needs_a_length_and_free_routes() {
+    let off = "reward_model.overlong_buffer.enable=False";
+    let found = translated("", &[off, "reward_model.overlong_buffer.len=9"]).expect("accepted");
+    assert!(found.overrides.is_empty() && found.ignored.len() == 2, "{found:?}");
+    let text = refused("", &["reward_model.overlong_buffer.enable=True"]);
+    assert!(text.contains("set `len` beside it"), "{text}");
+    let text = refused("[reward]\nroutes = { \"*\" = \"exact\" }", &DAPO);
+    assert!(text.contains("reward.routes is set"), "{text}");
+    let dapo = DAPO.map(str::to_owned);
+    let error = translate(&Table::new(), &dapo, &["math"]).expect_err("refused").to_string();
+    assert!(error.contains("no reward `soft_overlong`"), "{error}");
+}
+
+#[test]
+fn a_validation_may_sample_as_in_training_or_greedily() {
+    const KEY: &str = "actor_rollout_ref.rollout.val_kwargs.temperature";
+    for value in ["0", "1", "1.0"] {
+        assert!(overrides("", &[&format!("{KEY}={value}")]).is_empty(), "{value}");
+    }
+    let text = refused("", &[&format!("{KEY}=0.6")]);
+    assert!(text.contains("it must be 0 or that of rollout.temperature, 1.0"), "{text}");
+    let cooler = format!("{KEY}=0.6");
+    let found = overrides("", &[&cooler, "actor_rollout_ref.rollout.temperature=0.6"]);
+    assert_eq!(found, ["rollout.temperature=0.6"]);
+}
+
+#[test]
+fn options_of_megatrons_optimizer_are_those_of_the_actor() {
+    const OPTIM: &str = "actor_rollout_ref.actor.optim";
+    let found = overrides(
+        "",
+        &[
+            &format!("{OPTIM}.clip_grad=0.5"),
+            &format!("{OPTIM}.lr_decay_style=cosine"),
+            &format!("{OPTIM}.optimizer=adam"),
+            &format!("{OPTIM}.min_lr=0.0"),
+            &format!("{OPTIM}.lr_decay_steps=null"),
+        ],
+    );
+    assert_eq!(found, ["actor.grad_clip=0.5", "actor.lr_scheduler_type=cosine"]);
+    let text = refused("", &[&format!("{OPTIM}.optimizer=sgd"), &format!("{OPTIM}.min_lr=1e-7")]);
+    assert!(text.contains("AdamW") && text.contains("decays to 0"), "{text}");
+}
+
+#[test]
+fn unknown_keys_are_reported_with_refused_ones() {
+    let text = refused(
+        "",
+        &[
+            "actor_rollout_ref.model.lora_rank=8",
+            "actor_rollout_ref.actor.kl_loss.coef=0.1",
+            "trainer.total_epoch=2",
+            "rollout.num_generations=4",
+        ],
+    );
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[0].contains("`actor_rollout_ref.model.lora_rank=8` has no equivalent"), "{text}");
+    assert!(lines[1].contains("`actor_rollout_ref.actor.kl_loss.coef` (did you mean"), "{text}");
+    assert!(lines[1].contains("did you mean `trainer.total_epochs`"), "{text}");
+    assert!(!text.contains("num_generations"), "{text}");
+}
+
+#[test]
+fn values_of_no_consequence_here_are_left_out_with_a_note() {
+    let kept = translated("", &[VERL, "data.filter_overlong_prompts=True"]).expect("accepted");
+    assert!(kept.remarks.is_empty());
+    let keys = [
+        VERL,
+        "data.filter_overlong_prompts=False",
+        "+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=fa3",
+    ];
+    let left_out = translated("", &keys).expect("accepted");
+    assert_eq!(left_out.overrides, ["rollout.n=8"]);
+    let notes = left_out.notes().join("\n");
+    assert!(notes.contains("`data.filter_overlong_prompts=False` is left out: prompts"), "{notes}");
+    assert!(notes.contains("attention_backend=fa3` is left out: options of vLLM"), "{notes}");
 }
 
 #[test]
@@ -149,78 +280,10 @@ fn each_key_is_listed_once_and_names_keys_that_exist() {
             Use::Key(ours)
             | Use::KeyIf(ours, _)
             | Use::SameAs(ours, _)
+            | Use::OneOrSame(_, ours, _)
             | Use::NotNegative(ours) => ours,
             _ => continue,
         };
         assert!(is_known::<RawRecipe>(ours), "{}: {ours}", entry.verl);
-    }
-}
-
-#[test]
-fn the_page_of_verl_is_up_to_date() {
-    let tables = format!("\n{}\n", tables());
-    assert_tables(PAGE, &tables, "cargo test -p rollpacker --lib page_of_verl");
-}
-
-/// Returns the tables of the page.
-fn tables() -> String {
-    [
-        table("Keys that mean the same", ["verl", "here"], mapped),
-        table("Keys with one value", ["verl", "accepted; otherwise refused"], limited),
-        table("Refused keys", ["verl", "why"], refusal),
-        table("Ignored keys", ["verl", ""], |entry| {
-            (entry.meaning == Use::Ignored).then(String::new)
-        }),
-    ]
-    .join("\n")
-}
-
-fn table(title: &str, head: [&str; 2], cell: impl Fn(&Entry) -> Option<String>) -> String {
-    let rows = all().filter_map(|entry| Some((entry.verl, cell(entry)?)));
-    let mut text = format!("### {title}\n\n");
-    if head[1].is_empty() {
-        // A list without further information needs no table.
-        let keys = rows.map(|(verl, _)| format!("`{verl}`")).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "{keys}.");
-    } else {
-        let _ = writeln!(text, "| {} | {} |\n|---|---|", head[0], head[1]);
-        for (verl, cell) in rows {
-            let _ = writeln!(text, "| `{verl}` | {cell} |");
-        }
-    }
-    text
-}
-
-fn mapped(entry: &Entry) -> Option<String> {
-    Some(match entry.meaning {
-        Use::Key(ours) => format!("`{ours}`"),
-        Use::KeyIf(ours, Condition { key, values }) => {
-            let values = values.iter().map(|value| format!("`{key} = {value}`"));
-            format!("`{ours}`, with {}; otherwise without effect, as in verl", values.collect::<Vec<_>>().join(" or "))
-        }
-        Use::NotNegative(ours) => format!("`{ours}`; a negative value is left out"),
-        Use::RewardFile => format!("`{PYTHON}.file`, with `reward.routes = {{ \"*\" = \"python\" }}`"),
-        Use::RewardFunction => format!("`{PYTHON}.function`; default `compute_score`"),
-        Use::Engine => "`rollout.engine`, if `rollout.servers` or `rollout.serve` is set; otherwise left out with a note".to_owned(),
-        _ => return None,
-    })
-}
-
-fn limited(entry: &Entry) -> Option<String> {
-    match entry.meaning {
-        Use::Only([], reason) => Some(format!("`null`: {reason}")),
-        Use::Only(values, reason) => {
-            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
-            Some(format!("{}: {reason}", values.join(", ")))
-        }
-        Use::SameAs(ours, reason) => Some(format!("the value of `{ours}`: {reason}")),
-        _ => None,
-    }
-}
-
-fn refusal(entry: &Entry) -> Option<String> {
-    match entry.meaning {
-        Use::Refused(reason) => Some(reason.to_owned()),
-        _ => None,
     }
 }

@@ -14,18 +14,39 @@ pub(crate) enum Use {
     Only(&'static [&'static str], &'static str),
     /// The value of this key is what happens here, and others are refused with the reason.
     SameAs(&'static str, &'static str),
+    /// One of these values and the value of this key are what happens here, and others are refused with the reason.
+    OneOrSame(&'static [&'static str], &'static str, &'static str),
+    /// One of these values is what happens here. Others are left out, with the reason as a note.
+    Noted(&'static [&'static str], &'static str),
     /// The key is left out if the value is negative, and otherwise means the same as the one with this name.
     NotNegative(&'static str),
     /// The file of a reward in Python.
     RewardFile,
     /// The function in that file.
     RewardFunction,
+    /// The further arguments of the function, below this section.
+    RewardArguments,
     /// The rollout engine: that of the recipe, unless the run has servers.
     Engine,
+    /// A setting of DAPO's penalty for long responses, which is the reward `soft_overlong`.
+    Overlong(OverlongPart),
     /// The key concerns something that does not exist here and does not change what a run computes.
     Ignored,
     /// Leaving the key out would mislead, for this reason.
     Refused(&'static str),
+}
+
+/// The settings of DAPO's penalty for long responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OverlongPart {
+    /// `true` to add the penalty to the scores.
+    Enable,
+    /// The number of tokens over which it grows.
+    Len,
+    /// Its largest value.
+    Factor,
+    /// The length at which it is largest.
+    MaxLength,
 }
 
 /// A condition on other settings.
@@ -61,6 +82,12 @@ pub(super) const DISCOUNTED: Condition =
 pub(super) const GROUP_NORM: Condition =
     when("algorithm.adv_estimator", &["\"grpo\"", "\"grpo_passk\""]);
 
+const LOSS: &str = "actor.policy_loss.loss_mode";
+pub(super) const CLIP: Condition =
+    when(LOSS, &["\"vanilla\"", "\"dapo\"", "\"gspo\"", "\"geo_mean\"", "\"cispo\""]);
+pub(super) const DUAL_CLIP: Condition = when(LOSS, &["\"vanilla\"", "\"dapo\""]);
+pub(super) const SAPO: Condition = when(LOSS, &["\"sapo\""]);
+
 pub(super) const SAME_UPDATES: &str = "policy and critic are updated together";
 pub(super) const UNCUT: &str =
     "prompts are never cut; those longer than data.max_prompt_length are left out and counted";
@@ -73,10 +100,22 @@ pub(super) const OWN_PROGRAM: &str =
     "Python classes cannot replace stages; a Rust program can, see docs/engines.md";
 pub(super) const REWARDS: &str = "rewards are set with `reward.routes`, see docs/rewards.md";
 pub(super) const TEMPLATE: &str = "the chat template of the model folder is used as it is";
-pub(super) const FRACTION: &str = "the warm-up is a number of updates: set actor.lr_warmup_steps";
+pub(super) const FRACTION: &str = "the warm-up is a number of steps: set actor.lr_warmup_steps";
+pub(super) const WARM_UP_START: &str = "the warm-up begins at 0";
+pub(super) const DECAY_END: &str = "the learning rate decays to 0";
+pub(super) const DECAY_STEPS: &str = "the decay ends at trainer.total_training_steps";
+pub(super) const ADAMW: &[&str] = &["\"adam\"", "\"AdamW\"", "\"adamw\""];
+pub(super) const OPTIMIZER: &str =
+    "the optimizer is AdamW; a Rust program can have another, see docs/trainers.md";
+pub(super) const CONSTANT: &[&str] = &["\"constant\""];
+pub(super) const CONSTANT_DECAY: &str = "the weight decay is constant";
+pub(super) const MODEL_FOLDER: &str = "the model is that of its folder";
+pub(super) const OWN_TOKENIZER: &str = "the tokenizer is that of the model folder";
+pub(super) const RECORDED: &str = "recorded rollouts cannot replace generated ones";
 pub(super) const OFF: &[&str] = &["false"];
 pub(super) const ON: &[&str] = &["true"];
 pub(super) const ZERO: &[&str] = &["0", "0.0"];
+pub(super) const ONE: &[&str] = &["1", "1.0"];
 
 /// Returns all keys of verl that are known here. Of several that match, an exact name has precedence, and then the longest.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {

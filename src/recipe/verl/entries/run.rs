@@ -1,9 +1,17 @@
 //! Keys of all sections but `data` and `actor_rollout_ref`.
 
-use super::Use::{Ignored, Key, KeyIf, Only, Refused, RewardFile, RewardFunction, SameAs};
-use super::{
-    ADAPTIVE, DISCOUNTED, Entry, GAE, GROUP_NORM, KL_REWARD, OFF, REWARDS, SAME_UPDATES, entry,
+use super::OverlongPart::{Enable, Factor, Len, MaxLength};
+use super::Use::{
+    Ignored, Key, KeyIf, Only, Overlong, Refused, RewardArguments, RewardFile, RewardFunction,
+    SameAs,
 };
+use super::{
+    ADAPTIVE, DISCOUNTED, Entry, GAE, GROUP_NORM, KL_REWARD, OFF, OWN_PROGRAM, OWN_TOKENIZER,
+    RECORDED, REWARDS, SAME_UPDATES, WHOLE_MODEL, ZERO, entry,
+};
+
+/// The managers that score each response by its data source. That of DAPO adds the penalty for long responses, which has keys of its own.
+const MANAGERS: &[&str] = &["\"naive\"", "\"prime\"", "\"dapo\""];
 
 pub(super) static RUN: &[Entry] = &[
     entry("critic.optim.lr", KeyIf("critic.lr", GAE)),
@@ -26,6 +34,23 @@ pub(super) static RUN: &[Entry] = &[
     entry("critic.model.enable_gradient_checkpointing", Ignored),
     entry("critic.model.use_remove_padding", Ignored),
     entry("critic.model.fsdp_config.*", Ignored),
+    entry("critic.model.enable_activation_offload", Ignored),
+    entry("critic.model.use_shm", Ignored),
+    entry("critic.model.trust_remote_code", Ignored),
+    entry("critic.model.tokenizer_path", Only(&[], OWN_TOKENIZER)),
+    entry("critic.model.external_lib", Only(&[], OWN_PROGRAM)),
+    entry("critic.model.lora_rank", Only(ZERO, WHOLE_MODEL)),
+    entry("critic.model.lora_alpha", Ignored),
+    entry("critic.model.target_modules", Ignored),
+    entry("critic.optim.clip_grad", KeyIf("critic.grad_clip", GAE)),
+    entry("critic.forward_micro_batch_size", Ignored),
+    entry("critic.forward_max_token_len_per_gpu", Ignored),
+    entry("critic.rollout_n", Ignored),
+    entry("critic.shuffle", Ignored),
+    entry("critic.data_loader_seed", Ignored),
+    entry("critic.nccl_timeout", Ignored),
+    entry("critic.megatron.*", Ignored),
+    entry("critic.profiler.*", Ignored),
     entry("critic.checkpoint.*", Ignored),
     entry("algorithm.adv_estimator", Key("algorithm.adv_estimator")),
     entry(
@@ -77,33 +102,33 @@ pub(super) static RUN: &[Entry] = &[
     entry("algorithm.pf_ppo.*", Ignored),
     entry("custom_reward_function.path", RewardFile),
     entry("custom_reward_function.name", RewardFunction),
-    entry(
-        "custom_reward_function.reward_kwargs.*",
-        Refused("the function gets no further arguments"),
-    ),
+    entry("custom_reward_function.reward_kwargs.*", RewardArguments),
     entry("reward.custom_reward_function.path", RewardFile),
     entry("reward.custom_reward_function.name", RewardFunction),
-    entry(
-        "reward.custom_reward_function.reward_kwargs.*",
-        Refused("the function gets no further arguments"),
-    ),
+    entry("reward.custom_reward_function.reward_kwargs.*", RewardArguments),
     entry("reward.num_workers", Key("reward.num_workers")),
-    entry("reward.reward_manager.name", Only(&["\"naive\""], REWARDS)),
+    entry("reward.reward_manager.name", Only(MANAGERS, REWARDS)),
     entry("reward.reward_manager.*", Refused(REWARDS)),
     entry("reward.reward_model.enable", Only(OFF, REWARDS)),
     entry("reward.reward_model.*", Ignored),
     entry("reward.sandbox_fusion.*", Only(&[], REWARDS)),
+    entry("reward.reward_kwargs.overlong_buffer_cfg.enable", Overlong(Enable)),
+    entry("reward.reward_kwargs.overlong_buffer_cfg.len", Overlong(Len)),
+    entry("reward.reward_kwargs.overlong_buffer_cfg.penalty_factor", Overlong(Factor)),
+    entry("reward.reward_kwargs.overlong_buffer_cfg.log", Ignored),
+    entry("reward.reward_kwargs.max_resp_len", Overlong(MaxLength)),
     entry("reward.reward_kwargs.*", Refused(REWARDS)),
     entry("reward_model.enable", Only(OFF, REWARDS)),
-    entry("reward_model.reward_manager", Only(&["\"naive\""], REWARDS)),
-    entry(
-        "reward_model.overlong_buffer.enable",
-        Only(OFF, "use the reward `soft_overlong`, see docs/rewards.md"),
-    ),
-    entry(
-        "reward_model.reward_kwargs.overlong_buffer_cfg.enable",
-        Only(OFF, "use the reward `soft_overlong`, see docs/rewards.md"),
-    ),
+    entry("reward_model.reward_manager", Only(MANAGERS, REWARDS)),
+    entry("reward_model.overlong_buffer.enable", Overlong(Enable)),
+    entry("reward_model.overlong_buffer.len", Overlong(Len)),
+    entry("reward_model.overlong_buffer.penalty_factor", Overlong(Factor)),
+    entry("reward_model.reward_kwargs.overlong_buffer_cfg.enable", Overlong(Enable)),
+    entry("reward_model.reward_kwargs.overlong_buffer_cfg.len", Overlong(Len)),
+    entry("reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor", Overlong(Factor)),
+    entry("reward_model.reward_kwargs.overlong_buffer_cfg.log", Ignored),
+    entry("reward_model.reward_kwargs.max_resp_len", Overlong(MaxLength)),
+    entry("reward_model.reward_kwargs.*", Refused(REWARDS)),
     entry("reward_model.sandbox_fusion.*", Only(&[], REWARDS)),
     entry("reward_model.*", Ignored),
     entry("trainer.total_epochs", Key("trainer.total_epochs")),
@@ -139,7 +164,7 @@ pub(super) static RUN: &[Entry] = &[
     entry("trainer.use_v1", Ignored),
     entry("trainer.v1.*", Refused("asynchronous training is `algorithm.staleness`")),
     entry("global_profiler.*", Ignored),
-    entry("skip.*", Refused("recorded rollouts cannot replace generated ones")),
+    entry("skip.*", Refused(RECORDED)),
     entry("ray_init.*", Ignored),
     entry("ray_kwargs.*", Ignored),
     entry("transfer_queue.*", Ignored),

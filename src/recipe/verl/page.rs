@@ -1,0 +1,145 @@
+//! The checks of `docs/verl.md`, whose tables are generated.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::entries::{Entry, all};
+use super::overlong::ours;
+use super::*;
+use crate::generated_page::assert_tables;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/verl.md");
+
+/// The two command lines of the page set the same, except for what the page explains.
+#[test]
+fn the_command_lines_of_the_page_mean_the_same() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    let verl = read(&command(&page, "python3 -m verl.trainer.main_ppo"));
+    let mut ours = read(&command(&page, "rollpacker train"));
+    for explained in ["model.path", "schedule.name"] {
+        assert!(ours.get(explained) != verl.get(explained), "{explained}");
+        ours.remove(explained);
+    }
+    for (key, value) in &ours {
+        assert_eq!(verl.get(key), Some(value), "{key}");
+    }
+}
+
+/// Returns the arguments of the command in the first block of the page that begins with `start`.
+fn command(page: &str, start: &str) -> Vec<String> {
+    let (_, block) = page.split_once(&format!("```sh\n{start}")).expect("a command");
+    let (command, _) = block.split_once("```").expect("an end");
+    let words = command.split_whitespace().filter(|word| *word != "\\");
+    words.map(|word| word.replace('\'', "")).collect()
+}
+
+/// Returns the settings that a command line writes. Rewards are not compared.
+fn read(command: &[String]) -> BTreeMap<String, String> {
+    let translation = translate(&Table::new(), command, &["math"]).expect("accepted");
+    let mut table = Table::new();
+    translation.overrides.iter().for_each(|text| overlay(&mut table, text).expect("an override"));
+    check::<RawRecipe>(&table).expect("known keys");
+    table.remove("reward");
+    let sections = table.iter().filter_map(|(name, keys)| Some((name, keys.as_table()?)));
+    let keys = sections.flat_map(|(name, keys)| {
+        keys.iter().map(move |(key, value)| (format!("{name}.{key}"), value.to_string()))
+    });
+    keys.collect()
+}
+
+#[test]
+fn the_page_of_verl_is_up_to_date() {
+    let tables = format!("\n{}\n", tables());
+    assert_tables(PAGE, &tables, "cargo test -p rollpacker --lib page_of_verl");
+}
+
+/// Returns the tables of the page.
+fn tables() -> String {
+    [
+        table("Keys that mean the same", ["verl", "here"], mapped),
+        table("Keys with one value", ["verl", "accepted; otherwise refused"], limited),
+        table("Keys that are left out with a note", ["verl", "note"], noted),
+        table("Refused keys", ["verl", "why"], refusal),
+        table("Ignored keys", ["verl", ""], |entry| {
+            (entry.meaning == Use::Ignored).then(String::new)
+        }),
+    ]
+    .join("\n")
+}
+
+fn table(title: &str, head: [&str; 2], cell: impl Fn(&Entry) -> Option<String>) -> String {
+    let rows = all().filter_map(|entry| Some((entry.verl, cell(entry)?)));
+    let mut text = format!("### {title}\n\n");
+    if head[1].is_empty() {
+        // A list without further information needs no table.
+        let keys = rows.map(|(verl, _)| format!("`{verl}`")).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "{keys}.");
+    } else {
+        let _ = writeln!(text, "| {} | {} |\n|---|---|", head[0], head[1]);
+        for (verl, cell) in rows {
+            let _ = writeln!(text, "| `{verl}` | {cell} |");
+        }
+    }
+    text
+}
+
+fn mapped(entry: &Entry) -> Option<String> {
+    Some(match entry.meaning {
+        Use::Key(ours) => format!("`{ours}`"),
+        Use::KeyIf(ours, Condition { key, values: [value] }) => {
+            format!("`{ours}`, with `{key} = {value}`; otherwise without effect, as in verl")
+        }
+        Use::KeyIf(ours, Condition { key, values }) => {
+            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
+            let values = values.join(", ");
+            format!("`{ours}`, with `{key}` one of {values}; otherwise without effect, as in verl")
+        }
+        Use::NotNegative(ours) => format!("`{ours}`; a negative value is left out"),
+        Use::RewardFile => format!("`{PYTHON}.file`, with `reward.routes = {{ \"*\" = \"python\" }}`"),
+        Use::RewardArguments => format!("`{PYTHON}.kwargs`"),
+        Use::Overlong(part) => {
+            let values = "`{ \"*\" = { math = 1.0, soft_overlong = penalty_factor } }`";
+            match ours(part) {
+                routes if routes.ends_with("routes") => format!("`{routes}`: {values}, if `enable` is true"),
+                option => format!("`{option}`"),
+            }
+        }
+        Use::RewardFunction => format!("`{PYTHON}.function`; default `compute_score`"),
+        Use::Engine => "`rollout.engine`, if `rollout.servers` or `rollout.serve` is set; otherwise left out with a note".to_owned(),
+        _ => return None,
+    })
+}
+
+fn limited(entry: &Entry) -> Option<String> {
+    match entry.meaning {
+        Use::Only([], reason) => Some(format!("`null`: {reason}")),
+        Use::Only(values, reason) => {
+            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
+            Some(format!("{}: {reason}", values.join(", ")))
+        }
+        Use::SameAs(ours, reason) => Some(format!("the value of `{ours}`: {reason}")),
+        Use::OneOrSame(values, ours, reason) => {
+            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
+            Some(format!("{}, the value of `{ours}`: {reason}", values.join(", ")))
+        }
+        _ => None,
+    }
+}
+
+fn noted(entry: &Entry) -> Option<String> {
+    match entry.meaning {
+        Use::Noted([], reason) => Some(reason.to_owned()),
+        Use::Noted(values, reason) => {
+            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
+            Some(format!("unless {}: {reason}", values.join(", ")))
+        }
+        _ => None,
+    }
+}
+
+fn refusal(entry: &Entry) -> Option<String> {
+    match entry.meaning {
+        Use::Refused(reason) => Some(reason.to_owned()),
+        _ => None,
+    }
+}
