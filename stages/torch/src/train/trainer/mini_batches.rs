@@ -112,29 +112,28 @@ impl TorchTrainer {
     ) -> Result<(), TrainError> {
         for (_, sequences) in self.micro_batches(sequences) {
             self.pulse.record();
-            let scored = self
+            let held = self
                 .score_at_start(&sequences)
                 .map_err(TrainError::backend("scoring responses"))?;
-            for (sequence, (start, reference)) in sequences.iter().zip(scored) {
-                if !start.iter().all(|logprob| logprob.is_finite()) {
+            for (sequence, held) in sequences.iter().zip(held) {
+                if !held.start_logprobs.iter().all(|logprob| logprob.is_finite()) {
                     return Err(TrainError::NotFinite { step, quantity: "log-probability" });
                 }
-                self.held.add(unit(sequence), HeldSequence::of(sequence, start, reference))?;
+                self.held.add(unit(sequence), held)?;
             }
         }
         Ok(())
     }
 
-    /// Returns the log-probabilities of each sequence under the current policy, and under the reference if the loss has a KL term.
-    fn score_at_start(
-        &self,
-        sequences: &[Sequence<'_>],
-    ) -> Result<Vec<(Vec<f32>, Vec<f32>)>, TchError> {
+    /// Returns the sequences with their log-probabilities under the current policy, and under the reference if the loss has a KL term.
+    fn score_at_start(&self, sequences: &[Sequence<'_>]) -> Result<Vec<HeldSequence>, TchError> {
         let batch = self.pack(sequences)?;
         let lengths: Vec<usize> = sequences.iter().map(|s| s.response_ids.len()).collect();
-        let start = self.head.score(&self.decoder, &batch)?.logprobs;
-        let reference = self.reference_logprobs(sequences, &batch)?;
-        Ok(split(Some(start), &lengths)?.into_iter().zip(split(reference, &lengths)?).collect())
+        let start = split(Some(self.head.score(&self.decoder, &batch)?.logprobs), &lengths)?;
+        let reference = split(self.reference_logprobs(sequences, &batch)?, &lengths)?;
+        let columns = start.into_iter().zip(reference);
+        let held = |(sequence, (start, reference))| HeldSequence::of(sequence, start, reference);
+        Ok(sequences.iter().zip(columns).map(held).collect())
     }
 
     /// Trains on the responses of the step: one update per mini-batch, `epochs` times over the step.
