@@ -189,6 +189,7 @@ impl RunReporter {
     }
 
     /// Returns the console.
+    #[cfg(feature = "cli")]
     pub(crate) fn console(&self) -> &Console {
         &self.console
     }

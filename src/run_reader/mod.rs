@@ -8,4 +8,6 @@ mod settings;
 pub(crate) use self::error::ReadError;
 pub(crate) use self::metrics::{MetricsFile, MetricsSink, StepMetrics};
 pub(crate) use self::rollouts::{Rollouts, dialogue, number, rollout_steps, text};
-pub(crate) use self::settings::{optional, settings, summary};
+#[cfg(feature = "view")]
+pub(crate) use self::settings::optional;
+pub(crate) use self::settings::{settings, summary};

@@ -110,6 +110,7 @@ impl Rollouts {
     }
 
     /// Returns a column of flags.
+    #[cfg(feature = "view")]
     pub(crate) fn flags(&self, name: &str) -> Result<&BooleanArray, ReadError> {
         self.column(name)?.as_boolean_opt().ok_or_else(|| self.without(name))
     }
