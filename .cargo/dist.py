@@ -37,8 +37,9 @@ def loaded(binary, folder):
     """The libraries in `folder` that the binary loads."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
     listing = subprocess.run(["ldd", binary], env=environment, check=True, capture_output=True, text=True).stdout
-    if "not found" in listing:
-        raise Refusal(f"{binary} does not find {re.findall(r'(\S+) => not found', listing)} in {folder}")
+    absent = re.findall(r"(\S+) => not found", listing)
+    if absent:
+        raise Refusal(f"{binary} does not find {', '.join(absent)} in {folder}")
     paths = {Path(path) for path in re.findall(r"=> (\S+)", listing)}
     return sorted(path for path in paths if path.parent == folder)
 
