@@ -44,7 +44,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    fn of(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> Self + use<> {
+    pub(crate) fn of(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> Self + use<> {
         let path = path.to_owned();
         move |reason| Self::Write { path: path.clone(), reason: reason.to_string() }
     }
@@ -254,19 +254,32 @@ impl RunFolder {
 
     fn write_rollouts(&self, report: &StepReport) -> Result<(), RecordError> {
         let path = run_files::rollouts(&self.folder, report.step.0 + 1);
-        let failed = RecordError::of(&path);
-        let file = NewFile::create(&path)?;
-        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
-        let mut writer = ArrowWriter::try_new(file, ROLLOUTS.clone(), Some(properties))
-            .map_err(|error| failed(&error))?;
-        for rows in rollouts(report) {
-            writer.write(&rows).map_err(|error| failed(&error))?;
-        }
+        write_rows(&path, ROLLOUTS.clone(), rollouts(report))?;
         // The next snapshot synchronizes the file to the disk.
-        writer.into_inner().map_err(|error| failed(&error))?.rename()?;
         self.unsaved.borrow_mut().push(path);
         Ok(())
     }
+}
+
+/// Writes rows of the given schema as a Parquet file, without synchronizing it to the disk.
+///
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn write_rows(
+    path: &Path,
+    schema: SchemaRef,
+    rows: impl IntoIterator<Item = RecordBatch>,
+) -> Result<(), RecordError> {
+    let failed = RecordError::of(path);
+    let file = NewFile::create(path)?;
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+    let mut writer =
+        ArrowWriter::try_new(file, schema, Some(properties)).map_err(|error| failed(&error))?;
+    for rows in rows {
+        writer.write(&rows).map_err(|error| failed(&error))?;
+    }
+    writer.into_inner().map_err(|error| failed(&error))?.rename()?;
+    Ok(())
 }
 
 /// Removes the files of all steps after the first `kept` steps; `None` removes those of the validation before the first step, too.

@@ -1,8 +1,7 @@
 //! The files with the responses of validations.
 
-use std::fmt::Display;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -10,15 +9,12 @@ use arrow::array::{
     UInt64Array,
 };
 use arrow::datatypes::Int32Type;
-use parquet::arrow::ArrowWriter;
-use parquet::basic::Compression;
-use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::step::PolicyVersion;
-use rollpacker_files::NewFile;
 use rollpacker_operators::validate::{ValidatedResponse, ValidationError, ValidationResult};
 use serde::Serialize;
 
 use crate::run_files::step_file;
+use crate::run_folder::{RecordError, write_rows};
 
 /// A writer of the responses of validations: one file per policy, `step_NNNNN.parquet`, with the number of the step that produced the
 /// policy; 0 is the policy before the first step.
@@ -43,16 +39,22 @@ impl ValidationRecords {
         sampled: &ValidationResult,
         greedy: &ValidationResult,
     ) -> Result<(), ValidationError> {
-        let path = self.folder.join(step_file(version.0, "parquet"));
         let all = [(false, sampled), (true, greedy)];
         let rows: Vec<Row<'_>> = all
             .into_iter()
             .flat_map(|(greedy, result)| result.responses.iter().map(move |one| (greedy, one)))
             .map(|(greedy, response)| Row { greedy, response })
             .collect();
-        write(&path, version, &rows).map_err(|reason| ValidationError::Record {
-            reason: format!("{}: {reason}", path.display()),
-        })
+        self.write_file(version, &rows)
+            .map_err(|error| ValidationError::Record { reason: error.to_string() })
+    }
+
+    fn write_file(&self, version: PolicyVersion, rows: &[Row<'_>]) -> Result<(), RecordError> {
+        let path = self.folder.join(step_file(version.0, "parquet"));
+        let failed = RecordError::of(&path);
+        fs::create_dir_all(&self.folder).map_err(|error| failed(&error))?;
+        let rows = batch(version, rows).map_err(|error| failed(&error))?;
+        write_rows(&path, rows.schema(), [rows])
     }
 }
 
@@ -60,21 +62,6 @@ impl ValidationRecords {
 struct Row<'a> {
     greedy: bool,
     response: &'a ValidatedResponse,
-}
-
-fn write(path: &Path, version: PolicyVersion, rows: &[Row<'_>]) -> Result<(), String> {
-    let failed = |error: &dyn Display| error.to_string();
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| failed(&error))?;
-    }
-    let rows = batch(version, rows).map_err(|error| failed(&error))?;
-    let file = NewFile::create(path).map_err(|error| failed(&error))?;
-    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
-    let mut writer = ArrowWriter::try_new(file, rows.schema(), Some(properties))
-        .map_err(|error| failed(&error))?;
-    writer.write(&rows).map_err(|error| failed(&error))?;
-    let file = writer.into_inner().map_err(|error| failed(&error))?;
-    file.rename().map(drop).map_err(|error| failed(&error))
 }
 
 /// Returns the rows as a batch. The columns that rollouts have, too, have their names.

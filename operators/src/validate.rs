@@ -72,7 +72,7 @@ pub enum ValidationError {
         error: RewardError,
     },
     /// The responses cannot be written.
-    #[error("cannot write the responses of the validation: {reason}")]
+    #[error("responses of the validation: {reason}")]
     Record {
         /// The cause, with the file.
         reason: String,

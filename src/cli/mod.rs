@@ -25,6 +25,8 @@ mod workers;
 
 use std::process::ExitCode;
 
+#[cfg(any(feature = "view", all(feature = "servers", feature = "torch")))]
+use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rollpacker_dataflow::fault::{Fault, Origin};
 
@@ -158,6 +160,17 @@ fn refused(error: &clap::Error) -> ExitCode {
     }
     terminal::warn(text.trim_end());
     ExitCode::from(BAD_INPUT)
+}
+
+/// Starts the threads of an HTTP server.
+#[cfg(any(feature = "view", all(feature = "servers", feature = "torch")))]
+fn server_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("http")
+        .enable_all()
+        .build();
+    threads.context("cannot start the threads of the server")
 }
 
 /// Prints the reason why the input cannot be used, and returns the exit status [`BAD_INPUT`].

@@ -19,8 +19,8 @@ use tch::Device;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::bad_input;
 use super::signals::signalled;
+use super::{bad_input, server_runtime};
 use crate::memory::{Estimate, serving};
 use crate::terminal;
 
@@ -86,12 +86,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(bad_input(&error)),
     };
     let stop = signalled("the server ends after its running calls; a second signal ends it now")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("http")
-        .enable_all()
-        .build()
-        .context("cannot start the threads of the server")?;
+    let runtime = server_runtime()?;
     runtime.block_on(args.serve(engine, service, stop))?;
     // Connections that are still open must not delay the end.
     runtime.shutdown_background();

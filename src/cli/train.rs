@@ -115,16 +115,15 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
         session.check_rewards()?;
-        let warnings = session.warnings()?;
+        // The process that writes the run folder speaks for all.
+        let warnings = if leads(cluster.as_ref()) { session.warnings()? } else { Vec::new() };
         Ok((recipe, session, cluster, warnings))
     });
     let (recipe, session, cluster, warnings) = match opened {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
-    if leads(cluster.as_ref()) {
-        warnings.iter().for_each(|warning| terminal::warn(warning));
-    }
+    warnings.iter().for_each(|warning| terminal::warn(warning));
     if args.dry_run {
         let text = describe(&recipe, session.prompts())?;
         terminal::print(&text).context("cannot print")?;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use super::bad_input;
+use super::{bad_input, server_runtime};
 use crate::terminal;
 use crate::view::{Runs, router};
 
@@ -37,12 +37,7 @@ pub(crate) fn run(args: &ViewArgs) -> anyhow::Result<ExitCode> {
         Ok(runs) => Arc::new(runs),
         Err(error) => return Ok(bad_input(&error)),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("http")
-        .enable_all()
-        .build()
-        .context("cannot start the threads of the server")?;
+    let runtime = server_runtime()?;
     runtime.block_on(args.serve(runs))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -93,7 +93,7 @@ fn without_times(run: &RunRecord, line: &StepMetrics) -> ReadError {
 fn step(run: &RunRecord, line: &StepMetrics, origin: Nanos) -> Result<TimelineStep, ReadError> {
     let path = run_files::rollouts(&run.folder, line.step);
     let mut responses = match path.try_exists() {
-        Ok(true) => rollouts::read(&path)?,
+        Ok(true) => rollouts::read(&run.folder, line.step)?,
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(ReadError::file(&path)(&error));
         }

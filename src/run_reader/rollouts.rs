@@ -110,7 +110,6 @@ impl Rollouts {
     }
 
     /// Returns a column of flags.
-    #[cfg(feature = "view")]
     pub(crate) fn flags(&self, name: &str) -> Result<&BooleanArray, ReadError> {
         self.column(name)?.as_boolean_opt().ok_or_else(|| self.without(name))
     }
@@ -134,7 +133,8 @@ impl Rollouts {
         self.rows.column_by_name(name).ok_or_else(|| self.without(name))
     }
 
-    fn without(&self, name: &str) -> ReadError {
+    /// Returns the error for a column that is not there, or not as a run writes it.
+    pub(crate) fn without(&self, name: &str) -> ReadError {
         ReadError::file(&self.path)(&format_args!(
             "expected the column `{name}` with the type that a run writes"
         ))

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::ViewError;
 
-/// What the browser may load for the page: files of this server only.
+/// The content security policy of the page: the browser loads files of this server only.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                               base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
