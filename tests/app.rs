@@ -1,4 +1,4 @@
-//! Tests of a command line with a reward, a schedule, a placement, an engine and a trainer of its own: the example `own_command_line`.
+//! Tests of a command line with a reward, a schedule, a placement, an engine and a trainer of its own: the example `7_command_line`.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use workplace::{ProcessEnd, RECIPE, Workplace};
 
 fn run(place: &Workplace, args: &[&str]) -> ProcessEnd {
-    run_example(place, "own_command_line", args)
+    run_example(place, "7_command_line", args)
 }
 
 /// Runs a command of an example, which `cargo test` builds into a folder next to the tests.
@@ -430,7 +430,7 @@ fn a_round_policy_is_a_schedule_that_trains_simulates_and_resumes() {
     let train = ["train", "--config", "recipe.toml", "trainer.save_freq=1", "schedule.name=first"];
     let with = |more: &[&'static str]| {
         let args = [&train[..], &["schedule.extra=2"], more].concat();
-        let end = run_example(&place, "round_policy", &args);
+        let end = run_example(&place, "4_round_policy", &args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
         place.summary("run")["steps"].as_u64()
     };
@@ -438,6 +438,6 @@ fn a_round_policy_is_a_schedule_that_trains_simulates_and_resumes() {
     assert_eq!(with(&["trainer.total_training_steps=4", "--resume"]), Some(4));
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
     let job = ["simulate", "--config", job, "sim.steps=2", "schedule.name=first"];
-    let end = run_example(&place, "round_policy", &[&job[..], &["schedule.extra=16"]].concat());
+    let end = run_example(&place, "4_round_policy", &[&job[..], &["schedule.extra=16"]].concat());
     assert_eq!(end.code, Some(0), "{end:?}");
 }

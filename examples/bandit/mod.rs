@@ -1,5 +1,8 @@
-//! A policy of ten logits, with the smallest engine and trainer that learn.
+//! A policy of ten logits, with the smallest engine and trainer that learn. Each example uses a part of it.
+#![allow(dead_code, reason = "each example uses a part")]
+#![allow(clippy::print_stdout, reason = "a part of programs")]
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +19,40 @@ impl Logits {
         let weights = self.0.lock().unwrap_or_else(PoisonError::into_inner).map(f64::exp);
         weights.map(|weight| weight / weights.iter().sum::<f64>())
     }
+
+    /// Draws the token of a response, and returns it with its log-probability.
+    pub(crate) fn draw(&self, id: SampleId) -> (i32, f32) {
+        let probabilities = self.probabilities();
+        let mut left = uniform(id);
+        let token = probabilities.iter().position(|p| {
+            left -= p;
+            left < 0.0
+        });
+        let token = token.unwrap_or(9);
+        (token as i32, probabilities[token].ln() as f32)
+    }
+}
+
+/// Returns the completion of a response of one token.
+pub(crate) fn completion(
+    id: SampleId,
+    version: PolicyVersion,
+    token: i32,
+    logprob: f32,
+) -> Completion {
+    Completion {
+        id,
+        response_length: 1,
+        response_ids: vec![token],
+        logprobs: vec![logprob],
+        token_versions: vec![version],
+        text: token.to_string(),
+        finish_reason: FinishReason::Stop,
+        started: Nanos(0),
+        finished: Nanos(1),
+        preemptions: 0,
+        instance: 0,
+    }
 }
 
 /// An engine whose responses are one token long. Each token is the arm of a bandit.
@@ -30,29 +67,6 @@ impl Arms {
     /// Creates an engine that samples from `logits`.
     pub(crate) fn new(logits: Logits) -> Self {
         Self { logits, version: PolicyVersion(0), ended: Vec::new(), waker: None }
-    }
-
-    fn pull(&self, id: SampleId) -> Completion {
-        let probabilities = self.logits.probabilities();
-        let mut left = uniform(id);
-        let token = probabilities.iter().position(|p| {
-            left -= p;
-            left < 0.0
-        });
-        let token = token.unwrap_or(9);
-        Completion {
-            id,
-            response_length: 1,
-            response_ids: vec![i32::try_from(token).unwrap_or(9)],
-            logprobs: vec![probabilities[token].ln() as f32],
-            token_versions: vec![self.version],
-            text: token.to_string(),
-            finish_reason: FinishReason::Stop,
-            started: Nanos(0),
-            finished: Nanos(1),
-            preemptions: 0,
-            instance: 0,
-        }
     }
 }
 
@@ -71,9 +85,12 @@ impl RolloutEngine for Arms {
     }
 
     fn generate(&mut self, Request { step, prompt, samples, .. }: Request) {
-        let pulled: Vec<_> =
-            samples.map(|sample| self.pull(SampleId { step, prompt, sample })).collect();
-        self.ended.extend(pulled.into_iter().map(RolloutEvent::Completed));
+        for sample in samples {
+            let id = SampleId { step, prompt, sample };
+            let (token, logprob) = self.logits.draw(id);
+            let ended = completion(id, self.version, token, logprob);
+            self.ended.push(RolloutEvent::Completed(ended));
+        }
         self.waker.iter().for_each(|wake| wake());
     }
 
@@ -88,8 +105,14 @@ impl RolloutEngine for Arms {
     }
 }
 
-/// A trainer that applies REINFORCE to the logits.
-pub(crate) struct Learner {
+/// Starts the thread of a trainer that applies REINFORCE to the logits.
+pub(crate) fn trainer(logits: Logits) -> anyhow::Result<TrainerThread> {
+    let learner = Learner { logits, gradient: [0.0; 10], tokens: 0.0, updates: 0 };
+    let start = || Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>);
+    Ok(TrainerThread::spawn(Arc::new(WallClock::start()), start)?)
+}
+
+struct Learner {
     logits: Logits,
     gradient: [f64; 10],
     tokens: f64,
@@ -97,11 +120,6 @@ pub(crate) struct Learner {
 }
 
 impl Learner {
-    /// Creates a trainer that updates `logits`.
-    pub(crate) fn new(logits: Logits) -> Self {
-        Self { logits, gradient: [0.0; 10], tokens: 0.0, updates: 0 }
-    }
-
     fn policy(&self) -> Policy {
         Policy {
             version: PolicyVersion(self.updates),
@@ -159,5 +177,23 @@ pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), BoxErro
         // The schedule decides how many of the prompts it reads.
         let _wanted = emitter.send(prompt_batch(&(0..count).map(row).collect::<Vec<_>>()));
         Ok(())
+    }
+}
+
+/// A reward of 1 for a 7, and 0 otherwise.
+pub(crate) struct Sevens;
+
+impl Reward for Sevens {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        Ok(f64::from(sample.response == "7").into())
+    }
+}
+
+/// Prints the share of sevens of each step.
+pub(crate) struct Print;
+
+impl Observer for Print {
+    fn step(&mut self, report: StepReport) {
+        println!("step {:2}: {:.2} sevens", report.step, measure(&report)["critic/score/mean"]);
     }
 }

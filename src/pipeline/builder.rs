@@ -63,7 +63,7 @@ impl Pipeline {
     /// generates responses, `router` scores them by data source, and `trainer` trains. `max_response_length` is the maximum length of a
     /// response in tokens, relative to which the metrics measure length shares.
     ///
-    /// `examples/custom_advantage.rs` is a complete program:
+    /// `examples/3_advantage.rs` is a complete program:
     ///
     /// ```
     /// use std::rc::Rc;

@@ -1,14 +1,10 @@
-//! The RL step assembled from its operators, with a custom engine and trainer: a bandit that learns to say 7.
+//! The graph of the RL step, assembled from its operators: what `Pipeline` does in the examples before. A bandit learns to say 7.
 //!
-//! Nothing here needs libtorch: the policy is a table of ten logits, shared between engine and trainer.
-//! `cargo run --no-default-features --example custom_pipeline`
-
-#![allow(clippy::print_stdout, reason = "a program")]
+//! `cargo run --no-default-features --example 6_pipeline`
 
 #[path = "bandit/mod.rs"]
 mod bandit;
 
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,31 +13,11 @@ use rollpacker::dataflow::budget::Budget;
 use rollpacker::operators::policy::policy_batch;
 use rollpacker::prelude::*;
 
-/// A reward of 1 for a 7, and 0 otherwise.
-struct Sevens;
-
-impl Reward for Sevens {
-    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        Ok(f64::from(sample.response == "7").into())
-    }
-}
-
-struct Print;
-
-impl Observer for Print {
-    fn step(&mut self, report: StepReport) {
-        println!("step {:2}: {:.2} sevens", report.step, measure(&report)["critic/score/mean"]);
-    }
-}
-
 fn main() -> anyhow::Result<()> {
     let rewards = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
     let clock: Arc<dyn Clock> = Arc::new(WallClock::start());
     let logits = bandit::Logits::default();
-    let learner = bandit::Learner::new(logits.clone());
-    let trainer = Rc::new(TrainerThread::spawn(clock.clone(), || {
-        Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>)
-    })?);
+    let trainer = Rc::new(bandit::trainer(logits.clone())?);
     let initial = trainer.publish_initial().map_err(anyhow::Error::msg)?;
 
     runtime::run(|scope, faults| {
@@ -58,7 +34,7 @@ fn main() -> anyhow::Result<()> {
         let texts = rollouts.texts.clone();
         let gradients = rollouts
             .reward(
-                Router::default().route("bandit", Sevens),
+                Router::default().route("bandit", bandit::Sevens),
                 Limits::default(),
                 Executor::Tokio(rewards.handle().clone()),
                 clock.clone(),
@@ -80,7 +56,7 @@ fn main() -> anyhow::Result<()> {
                 resumable: Resumable::default(),
             },
             clock.clone(),
-            Print,
+            bandit::Print,
         );
         weights.connect(updates.policies);
     })?;

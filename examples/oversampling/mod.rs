@@ -1,22 +1,9 @@
-//! A custom schedule: it launches more prompts than a step trains on, and defers the slowest ones to the next step.
+//! A schedule that launches more prompts than a step trains on, and defers the slowest ones to the next step.
 //!
-//! A schedule receives events and returns decisions; the graph carries them out. The built-in schedules implement the same trait. This one
-//! runs with the bandit that learns to say 7.
-//! `cargo run --no-default-features --example custom_schedule`
-
-#![allow(clippy::print_stdout, reason = "a program")]
-
-#[path = "bandit/mod.rs"]
-mod bandit;
+//! It receives events and queues decisions. It has no clock, no thread and no channel.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::convert::Infallible;
-use std::rc::Rc;
-use std::sync::Arc;
 
-use rollpacker::dataflow::bridge::{Executor, produce};
-use rollpacker::dataflow::budget::Budget;
-use rollpacker::operators::policy::policy_batch;
 use rollpacker::operators::schedule::{Decision, Event, Queue, Reason, RoundKind};
 use rollpacker::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -28,7 +15,7 @@ struct Saved {
 }
 
 /// Launches `launched` prompts per step and trains on the first `prompts` complete groups of `responses` responses. For data of one epoch.
-struct Oversampling {
+pub(crate) struct Oversampling {
     prompts: usize,
     launched: usize,
     responses: u32,
@@ -52,7 +39,8 @@ struct OpenRound {
 }
 
 impl Oversampling {
-    fn new(prompts: usize, launched: usize, responses: u32) -> Self {
+    /// Creates the schedule in its initial state.
+    pub(crate) fn new(prompts: usize, launched: usize, responses: u32) -> Self {
         Self {
             prompts,
             launched,
@@ -168,76 +156,4 @@ impl Schedule for Oversampling {
         self.waiting = saved.waiting;
         Ok(())
     }
-}
-
-/// A reward of 1 for a 7, and 0 otherwise.
-struct Sevens;
-
-impl Reward for Sevens {
-    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        Ok(f64::from(sample.response == "7").into())
-    }
-}
-
-struct Print;
-
-impl Observer for Print {
-    fn step(&mut self, report: StepReport) {
-        let metrics = measure(&report);
-        let (sevens, deferred) =
-            (metrics["critic/score/mean"], metrics["schedule/deferred_prompts"]);
-        println!("step {:2}: {sevens:.2} sevens, {deferred} prompts deferred", report.step);
-    }
-}
-
-fn main() -> anyhow::Result<()> {
-    let rewards = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
-    let clock: Arc<dyn Clock> = Arc::new(WallClock::start());
-    let logits = bandit::Logits::default();
-    let learner = bandit::Learner::new(logits.clone());
-    let trainer = Rc::new(TrainerThread::spawn(clock.clone(), || {
-        Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>)
-    })?);
-    let initial = trainer.publish_initial().map_err(anyhow::Error::msg)?;
-
-    runtime::run(|scope, faults| {
-        let budget = Budget::new(64);
-        let (rows, errors) =
-            produce(scope, "prompts", &schema::PROMPTS, budget.clone(), bandit::prompts(30 * 4));
-        let (policies, weights) = feedback::policies(scope, 0, policy_batch(&initial));
-
-        let rollouts = Prompts { rows, errors, budget }
-            .schedule(Oversampling::new(4, 6, 8))
-            .rollout(bandit::Arms::new(logits), &policies, clock.clone());
-        let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
-        let texts = rollouts.texts.clone();
-        let gradients = rollouts
-            .reward(
-                Router::default().route("bandit", Sevens),
-                Limits::default(),
-                Executor::Tokio(rewards.handle().clone()),
-                clock.clone(),
-            )
-            .group()
-            .advantage(Grpo::default())
-            .gradient(trainer.clone());
-        let groups = gradients.accumulated.clone();
-        let updates = gradients.update();
-
-        raise(updates.errors, faults);
-        observe(
-            ReportInputs {
-                responses,
-                groups,
-                decisions,
-                texts,
-                metrics: updates.metrics,
-                resumable: Resumable::default(),
-            },
-            clock.clone(),
-            Print,
-        );
-        weights.connect(updates.policies);
-    })?;
-    Ok(())
 }

@@ -1,15 +1,15 @@
-//! A custom advantage estimator in a pipeline with a custom engine and trainer: the bandit of `custom_pipeline`.
+//! An advantage estimator, in a pipeline with an engine and a trainer of its own.
 //!
-//! `cargo run --no-default-features --example custom_advantage`
+//! The policy is a bandit of ten arms (`bandit/mod.rs`): a table of ten logits, shared between engine and trainer. A response is the digit
+//! of an arm. It needs no libtorch, so the next examples use it too.
+//! `cargo run --no-default-features --example 3_advantage`
 
 #![allow(clippy::print_stdout, reason = "a program")]
 
 #[path = "bandit/mod.rs"]
 mod bandit;
 
-use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use rollpacker::prelude::*;
 
@@ -46,10 +46,7 @@ impl Observer for Print {
 
 fn main() -> anyhow::Result<()> {
     let logits = bandit::Logits::default();
-    let learner = bandit::Learner::new(logits.clone());
-    let trainer = TrainerThread::spawn(Arc::new(WallClock::start()), || {
-        Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>)
-    })?;
+    let trainer = bandit::trainer(logits.clone())?;
     let rounds = sync::Config { prompts: 4, responses: 8, total_steps: None };
     let pipeline = Pipeline::builder(
         PromptSource::Thread(Box::new(bandit::prompts(25 * 4))),

@@ -1,6 +1,7 @@
-//! A schedule as a `RoundPolicy`: trains on the prompts that complete first, and takes the others into the next round.
+//! A schedule in its short form, a `RoundPolicy`, which decides between rounds. It trains on the prompts that complete first, and takes the
+//! others into the next round. The command line adds it under a name, live and simulated.
 //!
-//! `cargo run --example round_policy -- simulate --config configs/sim/7b.toml schedule.name=first schedule.extra=32 sim.steps=2`
+//! `cargo run --example 4_round_policy -- simulate --config configs/sim/7b.toml schedule.name=first schedule.extra=32 sim.steps=2`
 
 use std::process::ExitCode;
 
