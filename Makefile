@@ -21,7 +21,7 @@ dist := $(dir $(rollpacker))../dist/rollpacker-$(shell sed -n 's/^version = "\(.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help prerequisites libtorch release data warm-start train test bench vllm doc lint dist clean
+.PHONY: help prerequisites libtorch release data warm-start train test bench vllm doc book lint dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,13 @@ vllm: ## install vLLM for the CPU in .vllm/, to try it as the rollout engine
 
 doc: libtorch ## build the documentation in target/doc
 	cargo doc --workspace --no-deps
+
+# mdBook is compiled if it is not installed, without optimization: that takes about a minute and a half of two cores, with it three times as
+# long, and the book is built in a second either way.
+book: ## build the book in target/book, from docs/
+	@PATH="$$PATH:$(CURDIR)/target/tools/bin"; \
+	command -v mdbook >/dev/null || cargo install mdbook --version 0.5.4 --locked --debug --no-default-features --features search \
+	    --root target/tools && mdbook build
 
 lint: libtorch ## check formatting and lints
 	cargo fmt --all --check

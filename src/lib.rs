@@ -1,8 +1,8 @@
 //! Reinforcement learning of language models on verifiable rewards, as a streaming dataflow graph.
 //!
 //! One RL step is one timestamp of a graph of operators on [timely](https://docs.rs/timely) streams of Arrow batches. The same operators
-//! and schedules run live and in virtual time. The README of the repository describes the command line, recipes and metrics. These pages
-//! are for programs that extend them:
+//! and schedules run live and in virtual time. The book (`docs/` of the repository) describes the command line, recipes and
+//! metrics. These pages are for programs that extend them:
 //!
 //! | purpose | entry point |
 //! |---|---|
@@ -22,11 +22,26 @@
 //! - `torch` (default): the model, the rollout engine and the trainer on libtorch. Everything else builds without libtorch.
 //! - `cuda`: streams models that are larger than the memory of a CUDA device to it while it computes.
 
-/// Compiles and runs the Rust blocks of the README as tests. It is not the page of this crate, because its links are relative to the
-/// repository.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+/// Compiles and runs the Rust blocks of the README and of the book as tests. They are no pages of this crate, because their links are
+/// relative to the repository. `docs/rewards.md` is the page of [`rewards`], and runs there.
+#[cfg(all(doctest, feature = "cli", feature = "torch"))]
+mod book {
+    /// Attaches each page to an item.
+    macro_rules! pages {
+        ($($name:ident: $path:literal)*) => { $(#[doc = include_str!($path)] struct $name;)* };
+    }
+
+    pages! {
+        Readme: "../README.md"
+        Design: "../docs/design.md"
+        Engines: "../docs/engines.md"
+        Placement: "../docs/placement.md"
+        Schedules: "../docs/schedules.md"
+        Trainers: "../docs/trainers.md"
+        RewardInRust: "../docs/tutorials/reward-rust.md"
+        ScheduleOfYourOwn: "../docs/tutorials/schedule.md"
+    }
+}
 
 #[cfg(feature = "torch")]
 pub mod algorithms;

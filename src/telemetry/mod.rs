@@ -4,21 +4,7 @@
 //! metrics of each step are exported as gauges. Exports run on their own threads. A slow or absent collector never delays the run; it only
 //! loses data, which [`Telemetry::shutdown`] counts. Without the variables there is no thread and no exporter.
 //!
-//! | variable | meaning |
-//! |---|---|
-//! | `OTEL_EXPORTER_OTLP_ENDPOINT` | collector of both signals, `http://host:port` or `https://`; `/v1/traces` and `/v1/metrics` are appended |
-//! | `OTEL_EXPORTER_OTLP_{TRACES,METRICS}_ENDPOINT` | collector of one signal, used without changes; has precedence over the general one |
-//! | `OTEL_SDK_DISABLED` | `true`: nothing is exported |
-//! | `OTEL_{TRACES,METRICS}_EXPORTER` | `otlp` (default) or `none` |
-//! | `OTEL_EXPORTER_OTLP_PROTOCOL`, `..._{TRACES,METRICS}_PROTOCOL` | must be `http/protobuf` |
-//! | `OTEL_EXPORTER_OTLP_COMPRESSION`, `..._{TRACES,METRICS}_COMPRESSION` | must be `none` |
-//! | `OTEL_EXPORTER_OTLP_TIMEOUT`, `..._{TRACES,METRICS}_TIMEOUT` | timeout of an export in milliseconds, above 0; default 10,000 |
-//! | `OTEL_EXPORTER_OTLP_HEADERS`, `..._{TRACES,METRICS}_HEADERS` | as the SDK reads them |
-//! | `SSL_CERT_FILE`, `SSL_CERT_DIR` | certificates to verify a collector over `https://` with, instead of the system's |
-//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; they override the attributes that this program sets |
-//! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_BSP_*` | as the SDK reads them |
-//!
-//! `docs/telemetry.md` lists all instruments, spans and attributes.
+//! `docs/telemetry.md` lists all variables, instruments, spans and attributes.
 //!
 //! Without the feature `otlp` nothing can be exported, and variables that request an export are an error.
 //!
