@@ -29,13 +29,14 @@ fn assert_learns_to_say_seven(lines: &[String]) {
 #[test]
 fn rewards_score_by_data_source() {
     let lines = run("1_reward", &[]);
-    let score = |line: &String| line.rsplit_once("\": ").map(|(_, score)| score.to_owned());
-    let scores: Vec<_> = lines.iter().filter_map(score).collect();
-    assert_eq!(scores[0], "1 {\"answer\": \"42\"}");
-    assert_eq!(scores[1], "0 {\"answer\": \"41\"}");
-    assert_eq!(scores[2], "0 {\"answer\": \"none\"}");
-    assert_eq!(scores[3], "1 {}");
-    assert!(scores[4].contains("expected a ground truth"), "{lines:#?}");
+    let expected = [
+        r#""17 + 25 = 42, A: 42": 1 {"answer": "42"}"#,
+        r#""A: 41": 0 {"answer": "41"}"#,
+        r#""forty-two": 0 {"answer": "none"}"#,
+        r#""Roses are red": 1 {}"#,
+    ];
+    assert_eq!(lines[..4], expected);
+    assert!(lines[4].contains("expected a ground truth"), "{lines:#?}");
 }
 
 #[cfg(feature = "torch")]

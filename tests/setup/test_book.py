@@ -50,19 +50,17 @@ class BookTest(unittest.TestCase):
         for page in PAGES:
             for path, _ in links(page):
                 with self.subTest(page=page.relative_to(ROOT), link=path):
-                    self.assertIn(DOCS, [*(page.parent / path).resolve().parents, DOCS if not path else None])
+                    self.assertTrue((page.parent / path).resolve().is_relative_to(DOCS))
 
     def test_the_summary_has_every_page_once(self):
         listed = [(DOCS / path).resolve() for path, _ in links(SUMMARY)]
         self.assertEqual(sorted(listed), [page for page in PAGES if page != SUMMARY])
 
     def test_rust_of_every_page_is_compiled(self):
-        compiled = re.findall(r'\(?"\.\./(?:\.\./)?(docs/[^"]+|README\.md)"', self.sources())
-        with_rust = [page for page in [*PAGES, ROOT / "README.md"] if "```rust" in page.read_text()]
-        self.assertEqual(sorted(ROOT / path for path in set(compiled) if "```rust" in (ROOT / path).read_text()), sorted(with_rust))
-
-    def sources(self):
-        return "".join((ROOT / path).read_text() for path in ("src/lib.rs", "src/rewards/mod.rs"))
+        sources = [(ROOT / path).read_text() for path in ("src/lib.rs", "src/rewards/mod.rs")]
+        compiled = {ROOT / path for text in sources for path in re.findall(r'"(?:\.\./)+(docs/[^"]+|README\.md)"', text)}
+        with_rust = {page for page in [*PAGES, ROOT / "README.md"] if "```rust" in page.read_text()}
+        self.assertEqual(compiled, with_rust)
 
     def test_a_mark_for_ci_precedes_a_shell_block(self):
         for page in [*PAGES, ROOT / "README.md"]:
