@@ -45,6 +45,9 @@ pub mod engines;
 mod exit_timer;
 #[cfg(feature = "cli")]
 mod export;
+mod figure;
+#[cfg(any(feature = "torch", feature = "cli"))]
+mod findings;
 #[cfg(test)]
 #[path = "../stages/src/generated_page.rs"]
 mod generated_page;

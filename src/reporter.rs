@@ -16,8 +16,10 @@ use rollpacker_operators::report::{
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::exit_timer::ExitTimer;
+use crate::findings::{Finding, FindingMonitor};
 use crate::lifetime::EndReason;
 use crate::progress::Console;
 use crate::prompts::training_batch_larger_than_dataset;
@@ -25,7 +27,7 @@ use crate::recipe::Recipe;
 use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
 use crate::run_writer::RunWriter;
 use crate::session::{RunResult, SkippedCounts};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, log_warning};
 
 /// The reporting state of a run.
 pub struct RunReporter {
@@ -35,6 +37,7 @@ pub struct RunReporter {
     /// The time within which a failed run must end.
     grace: Duration,
     ending: Option<ExitTimer>,
+    findings: FindingMonitor,
     totals: Totals,
     /// The metrics of the validation before the first step.
     warm_start: Option<Metrics>,
@@ -178,6 +181,7 @@ impl RunReporter {
             telemetry,
             grace: shutdown_grace(recipe),
             ending: None,
+            findings: FindingMonitor::default(),
             totals: Totals::default(),
             warm_start: None,
         }
@@ -244,6 +248,19 @@ impl RunReporter {
         self.writer.take_failure()
     }
 
+    /// Prints a warning, and emits it as a log record. `fields` are printed in JSON lines only.
+    fn warn(&self, text: &str, fields: Map<String, Value>) {
+        log_warning(text);
+        self.console.print(&format!("warning: {text}"), fields);
+    }
+
+    fn warn_of(&self, step: u64, finding: &Finding) {
+        let Finding { metric, value, problem, advice, .. } = finding;
+        let fields = [("step", json!(step)), ("metric", json!(metric)), ("value", json!(value))];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value));
+        self.warn(&format!("step {step}: {problem} {advice}"), fields.into_iter().collect());
+    }
+
     fn export_metrics(&self, metrics: &Metrics) {
         if let Some(telemetry) = &self.telemetry {
             telemetry.record(metrics);
@@ -257,7 +274,7 @@ impl Observer for RunReporter {
     }
 
     fn warning(&mut self, warning: &Fault) {
-        self.console.say(&format!("warning: {warning}"));
+        self.warn(&warning.to_string(), Map::new());
     }
 
     fn failed(&mut self, fault: &Fault) {
@@ -268,7 +285,11 @@ impl Observer for RunReporter {
         let metrics = measure(&report);
         let round = round(&report);
         self.totals.add(&report, &metrics);
-        self.console.step(report.step.0 + 1, &round, &metrics);
+        let step = report.step.0 + 1;
+        self.console.step(step, &round, &metrics);
+        for finding in self.findings.step(&metrics) {
+            self.warn_of(step, &finding);
+        }
         self.export_metrics(&metrics);
         self.writer.step(report, round, metrics);
     }

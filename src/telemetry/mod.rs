@@ -1,22 +1,23 @@
-//! Exports traces and metrics over OTLP if the `OTEL_*` variables name a collector.
+//! Exports traces, metrics and logs over OTLP if the `OTEL_*` variables name a collector.
 //!
 //! Each step is one trace: the span `step` with a child span per stage, as `rollpacker_dataflow::telemetry` opens and closes them. The
-//! metrics of each step are exported as gauges. Exports run on their own threads. A slow or absent collector never delays the run; it only
+//! metrics of each step are exported as gauges. The log messages that `RUST_LOG` selects are exported, by default the warnings of this
+//! project. Exports run on their own threads. A slow or absent collector never delays the run; it only
 //! loses data, which [`Telemetry::shutdown`] counts. Without the variables there is no thread and no exporter.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `OTEL_EXPORTER_OTLP_ENDPOINT` | collector of both signals, `http://host:port` or `https://`; `/v1/traces` and `/v1/metrics` are appended |
-//! | `OTEL_EXPORTER_OTLP_{TRACES,METRICS}_ENDPOINT` | collector of one signal, used without changes; has precedence over the general one |
+//! | `OTEL_EXPORTER_OTLP_ENDPOINT` | collector of all signals, `http://host:port` or `https://`; `/v1/traces`, `/v1/metrics` and `/v1/logs` are appended |
+//! | `OTEL_EXPORTER_OTLP_{TRACES,METRICS,LOGS}_ENDPOINT` | collector of one signal, used without changes; has precedence over the general one |
 //! | `OTEL_SDK_DISABLED` | `true`: nothing is exported |
-//! | `OTEL_{TRACES,METRICS}_EXPORTER` | `otlp` (default) or `none` |
-//! | `OTEL_EXPORTER_OTLP_PROTOCOL`, `..._{TRACES,METRICS}_PROTOCOL` | must be `http/protobuf` |
-//! | `OTEL_EXPORTER_OTLP_COMPRESSION`, `..._{TRACES,METRICS}_COMPRESSION` | must be `none` |
-//! | `OTEL_EXPORTER_OTLP_TIMEOUT`, `..._{TRACES,METRICS}_TIMEOUT` | timeout of an export in milliseconds, above 0; default 10,000 |
-//! | `OTEL_EXPORTER_OTLP_HEADERS`, `..._{TRACES,METRICS}_HEADERS` | as the SDK reads them |
+//! | `OTEL_{TRACES,METRICS,LOGS}_EXPORTER` | `otlp` (default) or `none` |
+//! | `OTEL_EXPORTER_OTLP_PROTOCOL`, `..._{TRACES,METRICS,LOGS}_PROTOCOL` | must be `http/protobuf` |
+//! | `OTEL_EXPORTER_OTLP_COMPRESSION`, `..._{TRACES,METRICS,LOGS}_COMPRESSION` | must be `none` |
+//! | `OTEL_EXPORTER_OTLP_TIMEOUT`, `..._{TRACES,METRICS,LOGS}_TIMEOUT` | timeout of an export in milliseconds, above 0; default 10,000 |
+//! | `OTEL_EXPORTER_OTLP_HEADERS`, `..._{TRACES,METRICS,LOGS}_HEADERS` | as the SDK reads them |
 //! | `SSL_CERT_FILE`, `SSL_CERT_DIR` | certificates to verify a collector over `https://` with, instead of the system's |
 //! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; they override the attributes that this program sets |
-//! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_BSP_*` | as the SDK reads them |
+//! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_BSP_*`, `OTEL_BLRP_*` | as the SDK reads them |
 //!
 //! `docs/telemetry.md` lists all instruments, spans and attributes.
 //!
@@ -31,6 +32,10 @@ mod env;
 mod error;
 #[cfg(feature = "otlp")]
 mod export;
+#[cfg(any(feature = "otlp", all(feature = "cli", feature = "torch")))]
+mod log_filter;
+#[cfg(feature = "otlp")]
+mod logs;
 mod loss;
 #[cfg(feature = "otlp")]
 mod loss_counter;
@@ -52,3 +57,17 @@ pub use self::no_export::Telemetry;
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
+
+/// The target of the warnings that the console prints. The printer of log messages leaves them out.
+#[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
+const PRINTED: &str = "rollpacker::console";
+
+/// Emits a warning that the console prints as a log message, for other subscribers.
+#[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
+pub(crate) fn log_warning(text: &str) {
+    tracing::warn!(target: PRINTED, "{text}");
+}
+
+/// Does nothing in a program without log messages.
+#[cfg(all(feature = "torch", not(any(feature = "cli", feature = "otlp"))))]
+pub(crate) fn log_warning(_: &str) {}
