@@ -41,6 +41,11 @@ pub mod cli;
 pub mod engine_observer;
 #[cfg(feature = "torch")]
 pub mod engines;
+#[cfg(all(feature = "cli", feature = "torch"))]
+mod event_log;
+#[cfg(all(feature = "torch", not(feature = "cli")))]
+#[path = "no_event_log.rs"]
+mod event_log;
 #[cfg(feature = "torch")]
 mod exit_timer;
 #[cfg(feature = "cli")]

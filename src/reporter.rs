@@ -137,6 +137,7 @@ impl RunReporter {
         let trainer = &recipe.raw.trainer;
         let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
         let folder = RunFolder::create(path, &text, trainer.write_rollouts)?;
+        let folder = with_loggers(folder, recipe)?;
         Ok(Self::of(recipe, prompts, telemetry, stop, folder))
     }
 
@@ -157,6 +158,7 @@ impl RunReporter {
         let trainer = &recipe.raw.trainer;
         let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
         let folder = RunFolder::resume(path, &text, trainer.write_rollouts, kept.extent)?;
+        let folder = with_loggers(folder, recipe)?;
         let mut run = Self::of(recipe, prompts, telemetry, stop, folder);
         let number = |(name, value): (String, Option<f64>)| (name, value.unwrap_or(f64::NAN));
         run.warm_start = kept.warm_start.map(|all| all.into_iter().map(number).collect());
@@ -354,6 +356,12 @@ impl Totals {
             discarded_tokens: self.discarded_tokens,
         }
     }
+}
+
+/// Adds the outputs that `trainer.logger` names.
+fn with_loggers(folder: RunFolder, recipe: &Recipe) -> Result<RunFolder, RecordError> {
+    let writes_events = recipe.raw.trainer.logger.iter().any(|logger| logger == "tensorboard");
+    if writes_events { folder.with_events() } else { Ok(folder) }
 }
 
 fn ended_reason(ended: EndReason) -> Option<&'static str> {
