@@ -208,13 +208,7 @@ impl RunReporter {
 
     /// Reports a validation that does not belong to a training step.
     pub fn validated(&mut self, step: u64, metrics: &Metrics) {
-        let score = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
-        self.console.say(&format!(
-            "step:{step} - val/score:{:.4} - val/greedy_score:{:.4} - val/response_length/mean:{:.1}",
-            score("val/score"),
-            score("val/greedy_score"),
-            score("val/response_length/mean")
-        ));
+        self.console.validated(step, metrics);
         if step == 0 {
             self.warm_start = Some(metrics.clone());
         }
