@@ -19,6 +19,7 @@
 //! [`operators::schedule::testkit`] check an implementation against its contract.
 //!
 //! # Features
+//! - `tools` (default): everything that needs no libtorch, such as the command line, the simulator and the page over run folders.
 //! - `torch` (default): the model, the rollout engine and the trainer on libtorch. Everything else builds without libtorch.
 //! - `cuda`: streams models that are larger than the memory of a CUDA device to it while it computes.
 
