@@ -20,6 +20,7 @@ impl RawRecipe {
         self.check_algorithm()?;
         self.check_kl_loss()?;
         self.check_threads()?;
+        self.trainer.logger.iter().try_for_each(|name| check_choice("trainer.logger", name))?;
         self.check_model_made_from_scratch()
     }
 
