@@ -19,9 +19,11 @@ endif
 
 dist := $(dir $(rollpacker))../dist/rollpacker-$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)-x86_64-linux
 
+wheels := $(dir $(rollpacker))../wheels
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help prerequisites libtorch release data warm-start train test bench vllm doc book lint dist clean
+.PHONY: help prerequisites libtorch release data warm-start train test bench vllm doc book lint dist wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +65,9 @@ dist: release ## pack target/release/rollpacker and libtorch into a relocatable 
 	@python3 .cargo/dist.py $(rollpacker) $(dist)
 	tar -C $(dir $(dist)) -czf $(dist).tar.gz $(notdir $(dist))
 	@ls -lh $(dist).tar.gz
+
+wheel: libtorch ## build the Python wheel in target/wheels/; needs maturin
+	maturin build --release --locked --manifest-path python/wheel/Cargo.toml --out $(wheels)
 
 vllm: ## install vLLM for the CPU in .vllm/, to try it as the rollout engine
 	@python3 .cargo/vllm.py

@@ -19,6 +19,7 @@
 //! [`operators::schedule::testkit`] check an implementation against its contract.
 //!
 //! # Features
+//! - `tools` (default): everything that needs no libtorch, such as the command line, the simulator and the page over run folders.
 //! - `torch` (default): the model, the rollout engine and the trainer on libtorch. Everything else builds without libtorch.
 //! - `cuda`: streams models that are larger than the memory of a CUDA device to it while it computes.
 
@@ -56,10 +57,18 @@ pub mod cli;
 pub mod engine_observer;
 #[cfg(feature = "torch")]
 pub mod engines;
+#[cfg(all(feature = "cli", feature = "torch"))]
+mod event_log;
+#[cfg(all(feature = "torch", not(feature = "cli")))]
+#[path = "no_event_log.rs"]
+mod event_log;
 #[cfg(feature = "torch")]
 mod exit_timer;
 #[cfg(feature = "cli")]
 mod export;
+mod figure;
+#[cfg(any(feature = "torch", feature = "cli"))]
+mod findings;
 #[cfg(test)]
 #[path = "../stages/src/generated_page.rs"]
 mod generated_page;

@@ -1,16 +1,18 @@
-//! Progress of a run for a person: a live line on a terminal, and one line per step elsewhere. Without the feature `cli` there is no live
-//! line.
+//! Progress of a run for a person: a table of steps and a live line on a terminal, and one line per step elsewhere. Without the feature `cli`
+//! there is neither table nor live line.
 
 #[cfg_attr(feature = "cli", path = "progress/bar.rs")]
 #[cfg_attr(not(feature = "cli"), path = "progress/no_bar.rs")]
 mod bar;
+mod table;
 
 use rollpacker_operators::report::StepProgress;
 use rollpacker_stages::train::Metrics;
 use serde_json::{Map, Value, json};
 
-use self::bar::Bar;
-use crate::terminal::{self, clean};
+use self::bar::{Bar, terminal_width};
+use self::table::StepTable;
+use crate::terminal;
 
 /// The metrics in the line of a step, in this order. Metrics that a step does not have are skipped.
 const SHOWN: [&str; 14] = [
@@ -33,6 +35,7 @@ const SHOWN: [&str; 14] = [
 /// Shows the progress of a run.
 pub struct Console {
     bar: Option<Bar>,
+    table: StepTable,
     wanted: usize,
     score: f64,
     queue: (f64, f64),
@@ -43,7 +46,8 @@ impl Console {
     #[must_use]
     pub fn new(steps: u64, wanted: usize) -> Self {
         let bar = if terminal::is_json() { None } else { Bar::of_steps(steps) };
-        Self { bar, wanted, score: f64::NAN, queue: (0.0, 0.0) }
+        let table = StepTable::default();
+        Self { bar, table, wanted, score: f64::NAN, queue: (0.0, 0.0) }
     }
 
     /// Shows the progress within a step.
@@ -75,10 +79,25 @@ impl Console {
             let fields = json_fields(step, round, metrics);
             return self.print("step", fields);
         }
-        self.say(&line(step, round, metrics));
+        let row = terminal_width().map(|width| self.table.row(width, step, round, metrics));
+        self.say(&row.unwrap_or_else(|| line(step, round, metrics)));
         if let Some(bar) = &self.bar {
             bar.set_position(step);
         }
+    }
+
+    /// Shows a validation that does not belong to a training step.
+    pub fn validated(&mut self, step: u64, metrics: &Metrics) {
+        let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
+        let row = terminal_width().map(|width| self.table.row(width, step, "val", metrics));
+        self.say(&row.filter(|_| !terminal::is_json()).unwrap_or_else(|| {
+            format!(
+                "step:{step} - val/score:{:.4} - val/greedy_score:{:.4} - val/response_length/mean:{:.1}",
+                metric("val/score"),
+                metric("val/greedy_score"),
+                metric("val/response_length/mean")
+            )
+        }));
     }
 
     /// Prints a line of text, or a message as a JSON line.
@@ -95,10 +114,11 @@ impl Console {
         } else {
             message
         };
+        // The run continues if its output cannot be written. The run folder contains the same information.
+        let print = || drop(terminal::print_line(line));
         match &self.bar {
-            Some(bar) => bar.print(&clean(line)),
-            // The run continues if its output cannot be written. The run folder contains the same information.
-            None => drop(terminal::print_line(line)),
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 

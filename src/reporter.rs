@@ -16,8 +16,10 @@ use rollpacker_operators::report::{
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::exit_timer::ExitTimer;
+use crate::findings::{Finding, FindingMonitor};
 use crate::lifetime::EndReason;
 use crate::progress::Console;
 use crate::prompts::training_batch_larger_than_dataset;
@@ -25,7 +27,7 @@ use crate::recipe::Recipe;
 use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
 use crate::run_writer::RunWriter;
 use crate::session::{RunResult, SkippedCounts};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, log_warning};
 
 /// The reporting state of a run.
 pub struct RunReporter {
@@ -35,6 +37,7 @@ pub struct RunReporter {
     /// The time within which a failed run must end.
     grace: Duration,
     ending: Option<ExitTimer>,
+    findings: FindingMonitor,
     totals: Totals,
     /// The metrics of the validation before the first step.
     warm_start: Option<Metrics>,
@@ -134,6 +137,7 @@ impl RunReporter {
         let trainer = &recipe.raw.trainer;
         let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
         let folder = RunFolder::create(path, &text, trainer.write_rollouts)?;
+        let folder = with_loggers(folder, recipe)?;
         Ok(Self::of(recipe, prompts, telemetry, stop, folder))
     }
 
@@ -154,6 +158,7 @@ impl RunReporter {
         let trainer = &recipe.raw.trainer;
         let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
         let folder = RunFolder::resume(path, &text, trainer.write_rollouts, kept.extent)?;
+        let folder = with_loggers(folder, recipe)?;
         let mut run = Self::of(recipe, prompts, telemetry, stop, folder);
         let number = |(name, value): (String, Option<f64>)| (name, value.unwrap_or(f64::NAN));
         run.warm_start = kept.warm_start.map(|all| all.into_iter().map(number).collect());
@@ -178,6 +183,7 @@ impl RunReporter {
             telemetry,
             grace: shutdown_grace(recipe),
             ending: None,
+            findings: FindingMonitor::default(),
             totals: Totals::default(),
             warm_start: None,
         }
@@ -202,13 +208,7 @@ impl RunReporter {
 
     /// Reports a validation that does not belong to a training step.
     pub fn validated(&mut self, step: u64, metrics: &Metrics) {
-        let score = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
-        self.console.say(&format!(
-            "step:{step} - val/score:{:.4} - val/greedy_score:{:.4} - val/response_length/mean:{:.1}",
-            score("val/score"),
-            score("val/greedy_score"),
-            score("val/response_length/mean")
-        ));
+        self.console.validated(step, metrics);
         if step == 0 {
             self.warm_start = Some(metrics.clone());
         }
@@ -244,6 +244,19 @@ impl RunReporter {
         self.writer.take_failure()
     }
 
+    /// Prints a warning, and emits it as a log record. `fields` are printed in JSON lines only.
+    fn warn(&self, text: &str, fields: Map<String, Value>) {
+        log_warning(text);
+        self.console.print(&format!("warning: {text}"), fields);
+    }
+
+    fn warn_of(&self, step: u64, finding: &Finding) {
+        let Finding { metric, value, problem, advice, .. } = finding;
+        let fields = [("step", json!(step)), ("metric", json!(metric)), ("value", json!(value))];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value));
+        self.warn(&format!("step {step}: {problem} {advice}"), fields.into_iter().collect());
+    }
+
     fn export_metrics(&self, metrics: &Metrics) {
         if let Some(telemetry) = &self.telemetry {
             telemetry.record(metrics);
@@ -257,7 +270,7 @@ impl Observer for RunReporter {
     }
 
     fn warning(&mut self, warning: &Fault) {
-        self.console.say(&format!("warning: {warning}"));
+        self.warn(&warning.to_string(), Map::new());
     }
 
     fn failed(&mut self, fault: &Fault) {
@@ -268,7 +281,11 @@ impl Observer for RunReporter {
         let metrics = measure(&report);
         let round = round(&report);
         self.totals.add(&report, &metrics);
-        self.console.step(report.step.0 + 1, &round, &metrics);
+        let step = report.step.0 + 1;
+        self.console.step(step, &round, &metrics);
+        for finding in self.findings.step(&metrics) {
+            self.warn_of(step, &finding);
+        }
         self.export_metrics(&metrics);
         self.writer.step(report, round, metrics);
     }
@@ -333,6 +350,12 @@ impl Totals {
             discarded_tokens: self.discarded_tokens,
         }
     }
+}
+
+/// Adds the outputs that `trainer.logger` names.
+fn with_loggers(folder: RunFolder, recipe: &Recipe) -> Result<RunFolder, RecordError> {
+    let writes_events = recipe.raw.trainer.logger.iter().any(|logger| logger == "tensorboard");
+    if writes_events { folder.with_events() } else { Ok(folder) }
 }
 
 fn ended_reason(ended: EndReason) -> Option<&'static str> {

@@ -10,6 +10,11 @@ pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const SUMMARY: &str = "summary.json";
 /// The folder of the rollouts.
 pub(crate) const ROLLOUTS_FOLDER: &str = "rollouts";
+/// The name of TensorBoard's event files. TensorBoard reads files whose names contain `tfevents`. Every export of a run replaces the same
+/// file, because TensorBoard would show the values of two files twice.
+pub(crate) const EVENT_FILE: &str = "events.out.tfevents.0.rollpacker";
+/// The folder of the event file that a run writes while it trains.
+pub(crate) const EVENTS_FOLDER: &str = "tensorboard";
 /// The folder of the placements.
 #[cfg(any(feature = "torch", feature = "view"))]
 pub(crate) const PLACEMENTS_FOLDER: &str = "placements";
@@ -21,6 +26,11 @@ pub(crate) const VALIDATION_FOLDER: &str = "validation";
 /// Returns the path of the rollouts of a step, counted from 1.
 pub(crate) fn rollouts(folder: &Path, step: u64) -> PathBuf {
     folder.join(ROLLOUTS_FOLDER).join(step_file(step, "parquet"))
+}
+
+/// Returns the path of the event file that a run writes while it trains.
+pub(crate) fn events(folder: &Path) -> PathBuf {
+    folder.join(EVENTS_FOLDER).join(EVENT_FILE)
 }
 
 /// Returns the name of a file of a step, counted from 1.

@@ -22,9 +22,10 @@ use rollpacker_operators::report::{StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
+use crate::event_log::EventLog;
 use crate::run_files::{
-    self, METRICS, PLACEMENTS_FOLDER, RECIPE, ROLLOUTS_FOLDER, SUMMARY, VALIDATION_FOLDER,
-    step_file, step_of,
+    self, EVENTS_FOLDER, METRICS, PLACEMENTS_FOLDER, RECIPE, ROLLOUTS_FOLDER, SUMMARY,
+    VALIDATION_FOLDER, step_file, step_of,
 };
 
 /// An error in writing a file of the run folder.
@@ -57,10 +58,12 @@ const STEP_FOLDERS: [&str; 3] = [ROLLOUTS_FOLDER, PLACEMENTS_FOLDER, VALIDATION_
 /// The folder of the trained model within the run folder.
 const MODEL_FOLDER: &str = "model";
 
-/// The writer of `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet`, `placements/step_NNNNN.json` and `summary.json`.
+/// The writer of `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet`, `placements/step_NNNNN.json`, `summary.json` and
+/// TensorBoard's event file.
 pub struct RunFolder {
     folder: PathBuf,
     metrics: BufWriter<File>,
+    events: Option<EventLog>,
     rollouts: bool,
     /// The number of bytes written to the metrics file.
     written: u64,
@@ -98,7 +101,7 @@ impl RunFolder {
     /// If the folder contains such a file.
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_places(folder)?;
-        WRITTEN.iter().try_for_each(|name| inputs.check_output(&folder.join(name)))?;
+        written(folder).try_for_each(|path| inputs.check_output(&path))?;
         STEP_FOLDERS.iter().try_for_each(|name| inputs.check_folder(&folder.join(name)))
     }
 
@@ -159,7 +162,16 @@ impl RunFolder {
 
     fn of(folder: &Path, metrics: File, rollouts: bool, written: u64) -> Self {
         let (folder, metrics) = (folder.to_owned(), BufWriter::new(metrics));
-        Self { folder, metrics, rollouts, written, unsaved: RefCell::default() }
+        Self { folder, metrics, events: None, rollouts, written, unsaved: RefCell::default() }
+    }
+
+    /// Writes TensorBoard's event file, too, beginning with the metrics that the folder has.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn with_events(self) -> Result<Self, RecordError> {
+        let events = EventLog::create(&self.folder)?;
+        Ok(Self { events: Some(events), ..self })
     }
 
     /// Returns the extent after `steps` steps, and the written files, which a snapshot synchronizes to the disk.
@@ -201,7 +213,7 @@ impl RunFolder {
     /// Writes metrics that do not belong to a training step, such as those of the validation before the first step.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If a file cannot be written.
     pub fn write_metrics(
         &mut self,
         step: u64,
@@ -224,7 +236,10 @@ impl RunFolder {
             .and_then(|()| self.metrics.flush())
             .map_err(|error| failed(&error))?;
         self.written += line.len() as u64 + 1;
-        Ok(())
+        match &mut self.events {
+            Some(events) => events.write(step, time.unix_s, metrics),
+            None => Ok(()),
+        }
     }
 
     /// Writes `summary.json`.
@@ -303,17 +318,23 @@ fn remove_later(folder: &Path, kept: Option<u64>) -> io::Result<()> {
 }
 
 fn check_places(folder: &Path) -> Result<(), FileError> {
-    WRITTEN.iter().try_for_each(|name| check_place(&folder.join(name)))
+    written(folder).try_for_each(|path| check_place(&path))
 }
 
-/// Writes the recipe. Removes the summary of an earlier run and the temporary files of a killed one.
+/// Returns the paths of the files that are not those of single steps.
+fn written(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    WRITTEN.map(|name| folder.join(name)).into_iter().chain([run_files::events(folder)])
+}
+
+/// Writes the recipe. Removes the summary and the event file of an earlier run, and the temporary files of a killed one.
 fn write_recipe(folder: &Path, recipe: &str) -> Result<(), RecordError> {
-    let steps = STEP_FOLDERS.map(|name| folder.join(name));
-    let written = steps.into_iter().chain([folder.to_owned(), RunFolder::model(folder)]);
+    let names = STEP_FOLDERS.into_iter().chain([EVENTS_FOLDER, MODEL_FOLDER]);
+    let written = names.map(|name| folder.join(name)).chain([folder.to_owned()]);
     written.into_iter().try_for_each(|folder| remove_abandoned(&folder))?;
-    let summary = folder.join(SUMMARY);
-    if summary.exists() {
-        fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;
+    for path in [folder.join(SUMMARY), run_files::events(folder)] {
+        if path.exists() {
+            fs::remove_file(&path).map_err(|error| RecordError::of(&path)(&error))?;
+        }
     }
     Ok(rollpacker_files::write(&folder.join(RECIPE), recipe.as_bytes())?)
 }

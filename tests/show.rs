@@ -77,10 +77,15 @@ fn what_is_no_run_is_refused() {
 #[test]
 fn a_run_is_exported() {
     let place = Workplace::new(RECIPE);
-    place.trained(&["trainer.save_freq=2", "trainer.total_training_steps=2"]);
-    place.trained(&["trainer.save_freq=2", "--resume"]);
+    let logged = ["trainer.save_freq=2", "trainer.logger=tensorboard"];
+    place.trained(&[&logged[..], &["trainer.total_training_steps=2"]].concat());
+    place.trained(&[&logged[..], &["--resume"]].concat());
     place.ok(&["export", "run", "--tensorboard", "logs", "--perfetto", "trace.json"]);
-    assert!(place.path("logs/events.out.tfevents.0.rollpacker").exists());
+    let event_file = |folder: &str| place.path(folder).join("events.out.tfevents.0.rollpacker");
+    let exported = fs::read(event_file("logs")).expect("exported");
+    assert!(exported == fs::read(event_file("run/tensorboard")).expect("written by the run"));
+    let live = ["export", "run", "--tensorboard", "run/tensorboard"];
+    assert!(place.refused(&live).contains("run/tensorboard/events"));
     let trace = chrome_trace::Trace::read(&place.path("trace.json"));
     let rows = |step| rows(&place.path(&format!("run/rollouts/step_{step:05}.parquet")));
     trace.assert_every_sample_once((1..=4).map(rows).sum());
@@ -98,6 +103,18 @@ fn a_run_is_exported() {
         let is_inside = before <= sample.to + tolerance && sample.to <= steps[step].to + tolerance;
         assert!(is_inside, "{sample:?}: {steps:?}");
     }
+}
+
+#[test]
+fn an_event_file_goes_with_the_run_that_wrote_it() {
+    let place = Workplace::new(RECIPE);
+    let event_file = place.path("run/tensorboard/events.out.tfevents.0.rollpacker");
+    place.trained(&["trainer.logger=tensorboard", "trainer.total_training_steps=1"]);
+    assert!(event_file.exists());
+    place.trained(&["trainer.total_training_steps=1"]);
+    assert!(!event_file.exists());
+    let unknown = ["train", "--config", "recipe.toml", "trainer.logger=[console,wandb]"];
+    assert!(place.refused(&unknown).contains("console, file, tensorboard"));
 }
 
 fn rows(path: &std::path::Path) -> usize {

@@ -1,4 +1,5 @@
-//! Tests that an OTLP collector receives steps and stages as traces and metrics as gauges, and that no collector can harm a run.
+//! Tests that an OTLP collector receives steps and stages as traces, metrics as gauges and log messages as records, and that no collector can
+//! harm a run.
 //!
 //! Environment variables and the global subscriber belong to a process, so every case runs the test [`child`] of this program in a separate
 //! process.
@@ -14,10 +15,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, SeverityNumber};
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point;
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -38,6 +41,8 @@ use timely::dataflow::channels::pact::Pipeline;
 
 const STEPS: u64 = 3;
 const MODE: &str = "ROLLPACKER_TEST_TELEMETRY";
+/// A key of the collector, which must not be exported.
+const SECRET: &str = "key-of-the-collector";
 
 // The run under test.
 
@@ -167,6 +172,7 @@ fn child() {
             run_into_a_fault().expect_err("a fault");
             telemetry.shutdown().expect("a collector");
         }
+        Ok("log") => log(),
         Ok("lose") => lose(),
         Ok("unknown authority") => unknown_authority(),
         Ok("no certificates") => no_certificates(),
@@ -195,15 +201,25 @@ fn export() {
     telemetry.shutdown().expect("a collector");
 }
 
+/// Emits a warning of this project, and messages that are not selected or that exports cause.
+fn log() {
+    let telemetry = telemetry().expect("telemetry is requested");
+    tracing::warn!(target: "rollpacker_servers::engine", server = SECRET, tries = 3_i64, "no {SECRET}");
+    tracing::debug!(target: "rollpacker_servers::engine", "answers");
+    tracing::warn!(target: "hyper::client", "closed");
+    telemetry.shutdown().expect("a collector");
+}
+
 fn lose() {
     let telemetry = telemetry().expect("telemetry is requested");
     let watch = WallClock::start();
     run().expect("the run succeeds without a collector");
+    tracing::warn!(target: "rollpacker", "lost");
     (0..STEPS).for_each(|step| telemetry.record(&metrics(step)));
     assert!(watch.now().as_secs_f64() < 3.0, "the run does not wait for the collector");
     let lost = telemetry.shutdown().expect_err("nobody is there").to_string();
     assert!(watch.now().as_secs_f64() < 9.0, "the shutdown ends within 9 s");
-    for signal in ["traces", "metrics"] {
+    for signal in ["traces", "metrics", "logs"] {
         assert!(lost.contains(&format!("exports of {signal} to http://127.0.0.1:")), "{lost}");
     }
 }
@@ -359,6 +375,22 @@ fn trace_requests(posts: &[Post]) -> Vec<ExportTraceServiceRequest> {
 fn metrics_requests(posts: &[Post]) -> Vec<ExportMetricsServiceRequest> {
     let metrics = posts.iter().filter(|post| post.path == "/v1/metrics");
     metrics.map(|post| Message::decode(&*post.body).expect("protobuf")).collect()
+}
+
+/// Returns the log records of each instrumentation scope.
+fn log_records(posts: &[Post]) -> Vec<(String, LogRecord)> {
+    let logs = posts.iter().filter(|post| post.path == "/v1/logs");
+    let requests =
+        logs.map(|post| ExportLogsServiceRequest::decode(&*post.body).expect("protobuf"));
+    let mut records = Vec::new();
+    for resource in requests.flat_map(|request| request.resource_logs) {
+        assert_eq!(text(resource.resource.as_ref(), "rollpacker.run.folder"), "/runs/chain");
+        for scope in resource.scope_logs {
+            let name = scope.scope.map(|scope| scope.name).unwrap_or_default();
+            records.extend(scope.log_records.into_iter().map(|record| (name.clone(), record)));
+        }
+    }
+    records
 }
 
 /// Returns the spans of each trace, the root first.
@@ -533,12 +565,37 @@ fn gauges_have_the_unit_and_the_description_of_their_metric() {
 }
 
 #[test]
+fn selected_log_messages_are_records_without_secrets() {
+    let key = format!("x-key={SECRET}");
+    let headers = ("OTEL_EXPORTER_OTLP_HEADERS", key.as_str());
+    let posts = Collector::of_child("log", &[headers]);
+    let records = log_records(&posts);
+    let [(scope, record)] = records.as_slice() else { panic!("expected one, found {records:?}") };
+    assert_eq!(scope, "rollpacker_servers::engine");
+    assert_eq!((record.severity_number(), &*record.severity_text), (SeverityNumber::Warn, "WARN"));
+    assert!(record.observed_time_unix_nano > 0);
+    let body = record.body.as_ref().and_then(|body| body.value.clone());
+    assert_eq!(body, Some(Value::StringValue("no [redacted]".to_owned())));
+    let server = Value::StringValue("[redacted]".to_owned());
+    assert_eq!(attribute(&record.attributes, "server"), Some(&server));
+    assert_eq!(attribute(&record.attributes, "tries"), Some(&Value::IntValue(3)));
+    let all = [headers, ("RUST_LOG", "rollpacker=debug"), ("OTEL_METRICS_EXPORTER", "none")];
+    let records = log_records(&Collector::of_child("log", &all));
+    let levels: Vec<_> = records.iter().map(|(_, record)| &*record.severity_text).collect();
+    assert_eq!(levels, ["WARN", "DEBUG"]);
+    let none = [headers, ("OTEL_LOGS_EXPORTER", "none")];
+    assert!(log_records(&Collector::of_child("log", &none)).is_empty());
+}
+
+#[test]
 fn without_variables_there_is_nothing() {
     spawn("none", &[]);
     spawn("none", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]);
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     spawn("none", &[endpoint, ("OTEL_SDK_DISABLED", "true")]);
-    spawn("none", &[endpoint, ("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRICS_EXPORTER", "none")]);
+    let exporters = ["TRACES", "METRICS", "LOGS"].map(|signal| format!("OTEL_{signal}_EXPORTER"));
+    let none = exporters.each_ref().map(|exporter| (exporter.as_str(), "none"));
+    spawn("none", &[&[endpoint], &none[..]].concat());
 }
 
 #[test]

@@ -152,6 +152,22 @@ fn the_log_is_json_if_it_is_asked_for() {
 }
 
 #[test]
+fn a_run_warns_once_that_its_responses_are_truncated() {
+    let place = Workplace::new(RECIPE);
+    let short = ["data.max_response_length=2", "trainer.total_training_steps=7"];
+    let end = place.trained(&[&short[..], &["--log-format", "json"]].concat());
+    let lines = end.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let warnings: Vec<_> = lines.filter(|line| line["level"] == "warn").collect();
+    let [warning] = &warnings[..] else { panic!("expected one warning, found {warnings:?}") };
+    assert_eq!(warning["metric"], "response_length/clip_ratio");
+    assert!(warning["value"].as_f64().expect("a share") > 0.2, "{warning}");
+    let message = warning["message"].as_str().expect("text");
+    assert!(message.starts_with("step 5: "), "{message}");
+    assert!(message.contains("Raise `data.max_response_length`"), "{message}");
+    assert_eq!(end.err, "", "the console prints the warning");
+}
+
+#[test]
 fn rust_log_selects_the_messages() {
     let place = Workplace::new(RECIPE);
     let with = |value: &str, args: &[&str]| {

@@ -4,11 +4,11 @@ mod data;
 mod export;
 pub(crate) mod keys;
 mod new;
-#[cfg(all(feature = "servers", feature = "torch"))]
+#[cfg(feature = "servers")]
 mod probe;
 mod profile;
 mod score;
-#[cfg(all(feature = "servers", feature = "torch"))]
+#[cfg(feature = "servers")]
 mod serve;
 #[cfg(feature = "torch")]
 mod sft;
@@ -25,7 +25,7 @@ mod workers;
 
 use std::process::ExitCode;
 
-#[cfg(any(feature = "view", all(feature = "servers", feature = "torch")))]
+#[cfg(any(feature = "view", feature = "servers"))]
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use rollpacker_dataflow::fault::{Fault, Origin};
@@ -39,10 +39,15 @@ pub(crate) const BAD_INPUT: u8 = 2;
 /// Reinforcement-learning post-training of language models as a streaming dataflow graph, with tail batching.
 #[derive(Debug, Parser)]
 #[command(name = "rollpacker", version)]
+#[cfg_attr(not(feature = "torch"), command(after_help = WITHOUT_TORCH))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// The end of the help of a program without libtorch.
+#[cfg(not(feature = "torch"))]
+const WITHOUT_TORCH: &str = "This program was built without the feature `torch`: it has no `train`, `sft`, `serve` and `probe`.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -53,21 +58,27 @@ enum Command {
     #[cfg(feature = "torch")]
     Sft(sft::SftArgs),
     #[cfg(not(feature = "torch"))]
-    #[command(hide = true)]
-    Train(WithoutTorch),
+    #[command(hide = true, disable_help_flag = true)]
+    Train(AbsentArgs),
     #[cfg(not(feature = "torch"))]
-    #[command(hide = true)]
-    Sft(WithoutTorch),
+    #[command(hide = true, disable_help_flag = true)]
+    Sft(AbsentArgs),
     /// Simulate a job on a cluster under several schedules, and compare their speed and their statistical bias.
     Simulate(simulate::SimulateArgs),
     /// Measure the iteration times of the rollout engine over batch sizes, lengths and instance counts.
     Profile(profile::ProfileArgs),
     /// Serve a model over HTTP with vLLM's protocol, on the built-in torch engine.
-    #[cfg(all(feature = "servers", feature = "torch"))]
+    #[cfg(feature = "servers")]
     Serve(serve::ServeArgs),
     /// Check whether a running vLLM server has all that training needs, and compare it with the model that it serves.
-    #[cfg(all(feature = "servers", feature = "torch"))]
+    #[cfg(feature = "servers")]
     Probe(probe::ProbeArgs),
+    #[cfg(not(feature = "servers"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Serve(AbsentArgs),
+    #[cfg(not(feature = "servers"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Probe(AbsentArgs),
     /// Show a run: what it is, curves, why it does not learn, and some of its responses.
     Show(show::ShowArgs),
     /// Export a run to TensorBoard or Perfetto.
@@ -75,6 +86,9 @@ enum Command {
     /// Show runs as a local web page, while they go on and afterwards.
     #[cfg(feature = "view")]
     View(view::ViewArgs),
+    #[cfg(not(feature = "view"))]
+    #[command(hide = true, disable_help_flag = true)]
+    View(AbsentArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Create a crate with an own reward and schedule, a recipe and tests.
@@ -86,20 +100,19 @@ enum Command {
 }
 
 /// The arguments of a command that the program was built without, so that the error names the feature.
-#[cfg(not(feature = "torch"))]
+#[cfg(not(all(feature = "servers", feature = "view")))]
 #[derive(Debug, clap::Args)]
-struct WithoutTorch {
+struct AbsentArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     _arguments: Vec<std::ffi::OsString>,
 }
 
-#[cfg(not(feature = "torch"))]
-impl WithoutTorch {
-    fn refuse(command: &str) -> ExitCode {
-        bad_input(&anyhow::anyhow!(
-            "`{command}` needs the feature `torch`, which this program was built without"
-        ))
-    }
+/// Refuses a command of a feature that the program was built without.
+#[cfg(not(all(feature = "servers", feature = "view")))]
+fn refuse(command: &str, feature: &str) -> ExitCode {
+    bad_input(&anyhow::anyhow!(
+        "`{command}` needs the feature `{feature}`, which this program was built without"
+    ))
 }
 
 /// Returns the definition of the command line with all subcommands and flags, for example to generate shell completions.
@@ -163,7 +176,7 @@ fn refused(error: &clap::Error) -> ExitCode {
 }
 
 /// Starts the threads of an HTTP server.
-#[cfg(any(feature = "view", all(feature = "servers", feature = "torch")))]
+#[cfg(any(feature = "view", feature = "servers"))]
 fn server_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -186,19 +199,25 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args, app),
         #[cfg(not(feature = "torch"))]
-        Command::Train(_) => Ok(WithoutTorch::refuse("train")),
+        Command::Train(_) => Ok(refuse("train", "torch")),
         #[cfg(not(feature = "torch"))]
-        Command::Sft(_) => Ok(WithoutTorch::refuse("sft")),
+        Command::Sft(_) => Ok(refuse("sft", "torch")),
         Command::Simulate(args) => simulate::run(args, app),
         Command::Profile(args) => profile::run(args, app),
-        #[cfg(all(feature = "servers", feature = "torch"))]
+        #[cfg(feature = "servers")]
         Command::Serve(args) => serve::run(&args),
-        #[cfg(all(feature = "servers", feature = "torch"))]
+        #[cfg(feature = "servers")]
         Command::Probe(args) => probe::run(&args),
+        #[cfg(not(feature = "servers"))]
+        Command::Serve(_) => Ok(refuse("serve", "servers")),
+        #[cfg(not(feature = "servers"))]
+        Command::Probe(_) => Ok(refuse("probe", "servers")),
         Command::Show(args) => show::run(&args),
         Command::Export(args) => export::run(&args),
         #[cfg(feature = "view")]
         Command::View(args) => view::run(&args),
+        #[cfg(not(feature = "view"))]
+        Command::View(_) => Ok(refuse("view", "view")),
         Command::Score(args) => score::run(args, app),
         Command::New(args) => new::run(&args),
         Command::Keys(args) => keys::run(&args, app),

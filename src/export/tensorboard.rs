@@ -14,12 +14,9 @@ use super::event::{
     Content, Event, FILE_VERSION, PluginData, ScalarValue, Summary, SummaryMetadata,
 };
 use super::tf_record;
+use crate::run_files::{self, EVENT_FILE};
 use crate::run_reader::StepMetrics;
 use crate::show::RunRecord;
-
-/// The name of the file. TensorBoard reads files whose names contain `tfevents`. Every export of a run replaces the same file, because
-/// TensorBoard would show the values of two files twice.
-const FILE: &str = "events.out.tfevents.0.rollpacker";
 
 /// A written event file.
 #[derive(Debug)]
@@ -35,23 +32,25 @@ pub(crate) struct EventFile {
 /// Writes the metrics of a run to an event file in `folder`.
 ///
 /// # Errors
-/// If the file cannot be written, or would replace an input.
+/// If the file cannot be written, or would replace an input, such as the event file that the run itself writes.
 pub(crate) fn write(run: &RunRecord, folder: &Path) -> anyhow::Result<EventFile> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let path = folder.join(FILE);
-    Inputs::of([run.metrics_file()]).check_output(&path)?;
-    let mut out = BufWriter::new(NewFile::create(&path)?);
-    let mut events = EventWriter::default();
-    let written = events.write_all(&mut out, &run.lines).and_then(|()| out.flush());
+    let path = folder.join(EVENT_FILE);
+    Inputs::of([run.metrics_file(), run_files::events(&run.folder)]).check_output(&path)?;
+    let mut events = EventWriter::of(BufWriter::new(NewFile::create(&path)?));
+    let written = events.write_all(&run.lines).and_then(|()| events.out.flush());
     written.with_context(|| format!("cannot write {}", path.display()))?;
+    let EventWriter { out, described, scalars, .. } = events;
     let file = out.into_inner().map_err(io::IntoInnerError::into_error);
     file.with_context(|| format!("cannot write {}", path.display()))?.finish()?;
-    Ok(EventFile { path, metrics: events.described.len(), scalars: events.scalars })
+    Ok(EventFile { path, metrics: described.len(), scalars })
 }
 
-/// The state of a file that is being written.
-#[derive(Default)]
-struct EventWriter {
+/// A writer of an event file.
+pub(crate) struct EventWriter<W> {
+    pub(crate) out: W,
+    /// `true` if the head of the file is written.
+    is_begun: bool,
     /// The metrics that the file has so far.
     described: BTreeSet<String>,
     scalars: usize,
@@ -59,31 +58,46 @@ struct EventWriter {
     elapsed_s: f64,
 }
 
-impl EventWriter {
-    fn write_all(&mut self, out: &mut impl Write, lines: &[StepMetrics]) -> io::Result<()> {
-        let first = lines.first().and_then(|line| line.unix_s).unwrap_or(0.0);
-        let version = Content::FileVersion(FILE_VERSION.to_owned());
-        let head = Event { wall_time: first, step: 0, content: Some(version) };
-        tf_record::write(out, &head.encode_to_vec())?;
+impl<W: Write> EventWriter<W> {
+    /// Returns the writer of a file that is empty.
+    pub(crate) fn of(out: W) -> Self {
+        Self { out, is_begun: false, described: BTreeSet::new(), scalars: 0, elapsed_s: 0.0 }
+    }
+
+    /// Writes lines of `metrics.jsonl`.
+    pub(crate) fn write_all(&mut self, lines: &[StepMetrics]) -> io::Result<()> {
         lines.iter().try_for_each(|line| {
-            let event = self.event(line);
-            tf_record::write(out, &event.encode_to_vec())
+            self.elapsed_s += line.get("perf/time_per_step").unwrap_or(0.0);
+            let time = line.unix_s.unwrap_or(self.elapsed_s);
+            let values = line.data.iter();
+            let values = values.filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)));
+            self.write(line.step, time, values)
         })
     }
 
-    fn event(&mut self, line: &StepMetrics) -> Event {
-        self.elapsed_s += line.get("perf/time_per_step").unwrap_or(0.0);
-        let value: Vec<_> = line
-            .data
-            .iter()
-            .filter_map(|(name, value)| Some(self.scalar(name, value.as_f64()?)))
-            .collect();
-        self.scalars += value.len();
-        Event {
-            wall_time: line.unix_s.unwrap_or(self.elapsed_s),
-            step: i64::try_from(line.step).unwrap_or(i64::MAX),
-            content: Some(Content::Summary(Summary { value })),
+    /// Writes the metrics of a step, reported at `time` in seconds since 1970. The values are finite.
+    pub(crate) fn write<'a>(
+        &mut self,
+        step: u64,
+        time: f64,
+        values: impl Iterator<Item = (&'a str, f64)>,
+    ) -> io::Result<()> {
+        if !self.is_begun {
+            let version = Content::FileVersion(FILE_VERSION.to_owned());
+            self.put(&Event { wall_time: time, step: 0, content: Some(version) })?;
+            self.is_begun = true;
         }
+        let value: Vec<_> = values.map(|(name, value)| self.scalar(name, value)).collect();
+        self.scalars += value.len();
+        self.put(&Event {
+            wall_time: time,
+            step: i64::try_from(step).unwrap_or(i64::MAX),
+            content: Some(Content::Summary(Summary { value })),
+        })
+    }
+
+    fn put(&mut self, event: &Event) -> io::Result<()> {
+        tf_record::write(&mut self.out, &event.encode_to_vec())
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "scalars of TensorBoard have 32 bits")]

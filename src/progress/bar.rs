@@ -3,7 +3,13 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
+
+/// Returns the width of standard output in characters; `None` if it is not a terminal.
+pub(super) fn terminal_width() -> Option<usize> {
+    Term::stdout().size_checked().map(|(_, width)| usize::from(width))
+}
 
 /// A line with a progress bar, which is redrawn in place.
 pub(super) struct Bar(ProgressBar);
@@ -11,7 +17,7 @@ pub(super) struct Bar(ProgressBar);
 impl Bar {
     /// Draws a bar over the steps of a run; `None` if standard error is not a terminal.
     pub(super) fn of_steps(steps: u64) -> Option<Self> {
-        let bar = Self::new("{bar:20} {pos}/{len} {msg} (eta {eta})")?;
+        let bar = Self::new("{bar:20} {pos}/{len} {wide_msg} (eta {eta})")?;
         bar.set_length(steps);
         bar.0.enable_steady_tick(Duration::from_millis(250));
         Some(bar)
@@ -41,9 +47,9 @@ impl Bar {
         self.0.set_position(position);
     }
 
-    /// Prints a line of text above the bar.
-    pub(super) fn print(&self, line: &str) {
-        self.0.println(line);
+    /// Removes the bar while `print` prints lines of text, and draws it below them.
+    pub(super) fn suspend(&self, print: impl FnOnce()) {
+        self.0.suspend(print);
     }
 
     /// Ends the bar and removes it.

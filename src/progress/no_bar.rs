@@ -1,5 +1,10 @@
 //! The progress bar of a program without the feature `cli`: there is none.
 
+/// Returns `None`: nothing is known about the terminal.
+pub(super) fn terminal_width() -> Option<usize> {
+    None
+}
+
 /// A bar that does not exist.
 pub(super) enum Bar {}
 
@@ -24,7 +29,7 @@ impl Bar {
         match *self {}
     }
 
-    pub(super) fn print(&self, _: &str) {
+    pub(super) fn suspend(&self, _: impl FnOnce()) {
         match *self {}
     }
 

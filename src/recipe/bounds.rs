@@ -20,6 +20,7 @@ impl RawRecipe {
         self.check_algorithm()?;
         self.check_kl_loss()?;
         self.check_threads()?;
+        self.trainer.logger.iter().try_for_each(|name| check_choice("trainer.logger", name))?;
         self.check_model_made_from_scratch()
     }
 
@@ -66,7 +67,7 @@ impl RawRecipe {
         let (rollout, workers) = (&self.rollout, self.trainer.workers);
         let of_engines = rollout.instances as usize * rollout.threads_per_instance;
         let lent = if self.placement.kind == "fixed" { 0 } else { of_engines };
-        let all = workers * (of_engines + self.actor.threads.max(lent));
+        let all = workers * (of_engines + self.actor.threads.unwrap_or(1).max(lent));
         if all <= limits::ALL_THREADS {
             return Ok(());
         }

@@ -14,6 +14,7 @@ static CHOICES: &[(&str, &[&str])] = &[
     ("algorithm.rollout_correction.rollout_is", &["token", "sequence"]),
     ("algorithm.rollout_correction.rollout_rs", &RolloutRs::NAMES),
     ("algorithm.rollout_correction.loss_type", &["ppo_clip", "reinforce"]),
+    ("trainer.logger", &["console", "file", "tensorboard"]),
     ("actor.lr_scheduler_type", &["constant", "linear", "cosine"]),
 ];
 

@@ -57,15 +57,20 @@ impl RawRecipe {
 
     /// Returns the number of threads of the trainer while no more are lent to it.
     ///
-    /// With `time_sharing` and `separate_pools` the trainer always has the same devices while it computes, so the number is constant, and
-    /// the sums of a deterministic run have one order.
+    /// By default, the trainer of a fixed placement has a thread for each core: those that generate and those that train share the cores,
+    /// and training has all of them when the responses have ended. With `time_sharing` and `separate_pools` the trainer always has the same
+    /// devices while it computes, so the number is constant.
     pub(super) fn trainer_threads(&self, placement: &PlacementKind) -> usize {
         let devices = match placement {
-            PlacementKind::Fixed | PlacementKind::StreamTrainer(_) | PlacementKind::Own(_) => 0,
+            PlacementKind::Fixed => {
+                return self.actor.threads.unwrap_or_else(|| cores() / self.trainer.workers).max(1);
+            }
+            PlacementKind::StreamTrainer(_) | PlacementKind::Own(_) => 0,
             PlacementKind::TimeSharing => self.rollout.instances,
             PlacementKind::SeparatePools { training_instances } => *training_instances,
         };
-        self.actor.threads.max(devices as usize * self.rollout.threads_per_instance)
+        let of_devices = devices as usize * self.rollout.threads_per_instance;
+        self.actor.threads.unwrap_or(1).max(of_devices)
     }
 
     /// Returns the devices that the placement of a single worker divides.
@@ -210,6 +215,11 @@ impl raw::Placement {
     }
 }
 
+/// Returns the number of cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 impl Recipe {
     /// Returns the number of engine instances of a worker: `rollout.instances` without those whose threads only train.
     #[must_use]
@@ -222,15 +232,11 @@ impl Recipe {
     }
 
     /// Returns the number of threads that train for each lent instance. `None` if the trainer's threads do not change during the run.
-    ///
-    /// The number of threads decides the order in which libtorch sums, so in deterministic mode it must not depend on when an instance was
-    /// lent.
     #[must_use]
     pub fn lent_threads(&self) -> Option<usize> {
         let lends =
             matches!(self.placement, PlacementKind::StreamTrainer(_) | PlacementKind::Own(_));
-        let threads = self.raw.rollout.threads_per_instance;
-        (lends && !self.raw.trainer.deterministic).then_some(threads)
+        lends.then_some(self.raw.rollout.threads_per_instance)
     }
 
     /// Returns the devices that the placement of a run with this number of workers divides.

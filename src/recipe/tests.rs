@@ -39,6 +39,18 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn the_threads_of_the_trainer_are_those_that_nothing_else_gives_it() {
+    let threads = |keys: &[&str]| read("", keys).expect("valid").trainer.threads;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    assert_eq!(threads(&[]), cores);
+    assert_eq!(threads(&["trainer.workers=2"]), (cores / 2).max(1));
+    assert_eq!(threads(&["trainer.workers=1024"]), 1);
+    assert_eq!(threads(&["actor.threads=3", "trainer.workers=2"]), 3);
+    assert_eq!(threads(&["placement.kind=stream_trainer", "pipeline.reward=streamed"]), 1);
+    assert_eq!(threads(&["placement.kind=time_sharing", "rollout.instances=6"]), 6);
+}
+
+#[test]
 fn a_recorded_recipe_has_no_credentials() {
     let text = r#"
         [reward]

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::ReadError;
+use crate::findings::StepFigures;
 use crate::run_files::METRICS;
 
 /// The name of the round of a validation that does not belong to a step.
@@ -42,6 +43,12 @@ impl StepMetrics {
     /// Returns `true` for a training step, and `false` for a validation before or after the steps.
     pub(crate) fn is_step(&self) -> bool {
         self.round != VALIDATION
+    }
+}
+
+impl StepFigures for StepMetrics {
+    fn figure(&self, metric: &str) -> Option<f64> {
+        self.get(metric)
     }
 }
 

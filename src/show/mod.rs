@@ -3,8 +3,6 @@
 //! Only files are read, so a run that is being written, that was killed or that ended can be shown alike.
 
 mod curve;
-mod finding;
-mod recent;
 mod record;
 mod response;
 mod text;
@@ -12,27 +10,11 @@ mod text;
 use serde::Serialize;
 
 pub(crate) use self::curve::Curve;
-pub(crate) use self::finding::{Finding, Severity};
 pub(crate) use self::record::RunRecord;
 pub(crate) use self::response::{ResponsePick, ShownResponse};
 
-use self::recent::Recent;
-#[cfg(feature = "view")]
-pub(crate) use self::recent::STEPS as FINDING_STEPS;
+use crate::findings::{Finding, findings};
 use crate::run_reader::ReadError;
-#[cfg(feature = "view")]
-use crate::run_reader::StepMetrics;
-
-/// Returns the findings of a run with this many steps, the severest first, from its first and its last [`FINDING_STEPS`] steps.
-#[cfg(feature = "view")]
-pub(crate) fn findings<'a>(
-    first: impl IntoIterator<Item = &'a StepMetrics>,
-    last: impl IntoIterator<Item = &'a StepMetrics>,
-    steps: usize,
-) -> Vec<Finding> {
-    let (first, last) = (first.into_iter().collect(), last.into_iter().collect());
-    finding::findings(&Recent::of_ends(first, last, steps))
-}
 
 /// The report of a run. Its [`Display`](std::fmt::Display) is the text for a terminal of 80 columns.
 #[derive(Debug, Serialize)]
@@ -64,7 +46,7 @@ impl RunReport {
         };
         Ok(Self {
             curves: curve::curves(&record),
-            findings: finding::findings(&Recent::of(&record)),
+            findings: findings(&record.training_steps().collect()),
             response_step: step,
             responses,
             record,

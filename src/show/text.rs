@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::{Curve, Finding, RunReport, Severity, ShownResponse};
+use super::{Curve, RunReport, ShownResponse};
+use crate::figure::figure;
+use crate::findings::{Finding, Severity};
 use crate::wrap::wrap;
 
 /// The number of lines that are shown of a prompt, and of a response.
@@ -133,36 +135,9 @@ fn wrapped(f: &mut fmt::Formatter<'_>, mark: &str, words: &str) -> fmt::Result {
     f.write_str(&text)
 }
 
-/// Formats a number in at most eight characters.
-fn figure(value: f64) -> String {
-    let size = value.abs();
-    match size {
-        0.0 => "0".to_owned(),
-        _ if size < 0.001 => format!("{value:.1e}"),
-        _ if size < 100.0 => format!("{value:.3}"),
-        _ if size < 1e6 => format!("{value:.0}"),
-        _ => format!("{value:.1e}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_fit_their_column() {
-        for (value, text) in [
-            (0.0, "0"),
-            (0.25, "0.250"),
-            (-12.5, "-12.500"),
-            (12345.0, "12345"),
-            (2.5e-7, "2.5e-7"),
-            (-3.2e9, "-3.2e9"),
-        ] {
-            assert_eq!(figure(value), text);
-            assert!(figure(value).len() <= 8);
-        }
-    }
 
     struct Block<'a>(&'a str, usize);
 

@@ -40,9 +40,11 @@ pub enum TelemetryError {
         /// The error of the SDK.
         source: opentelemetry_otlp::ExporterBuildError,
     },
-    /// A global tracing subscriber already receives the spans.
+    /// A global tracing subscriber already receives the spans and the log messages.
     #[cfg(feature = "otlp")]
-    #[error("spans cannot be exported: a global tracing subscriber is already set")]
+    #[error(
+        "spans and log messages cannot be exported: a global tracing subscriber is already set"
+    )]
     Subscriber(#[from] tracing::subscriber::SetGlobalDefaultError),
     /// The thread that exports metrics cannot be started.
     #[error("cannot start the thread that exports metrics")]

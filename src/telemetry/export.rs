@@ -1,4 +1,4 @@
-//! The export of traces and metrics over OTLP.
+//! The export of traces, metrics and logs over OTLP.
 
 use std::collections::BTreeMap;
 use std::path::{self, Path};
@@ -12,13 +12,16 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SdkTracerProvider
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::telemetry::TARGET;
 use rollpacker_stages::secret;
+use tracing::Subscriber;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 
 use super::client::client;
 use super::env::{ExportTarget, target};
 use super::error::TelemetryError;
+use super::logs::Logs;
 use super::loss::{Loss, Signal};
 use super::loss_counter::{CountingExporter, LossCounter};
 use super::metrics::Metrics;
@@ -30,19 +33,20 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 /// The attribute of the resource with the run folder. It identifies a run, also after it was resumed.
 const RUN_FOLDER: &str = "rollpacker.run.folder";
 
-/// Exports traces and metrics over OTLP as long as it exists, and flushes them on drop.
+/// Exports traces, metrics and logs over OTLP as long as it exists, and flushes them on drop.
 ///
 /// Drop it after the run: spans that end later are lost.
 #[derive(Debug)]
 pub struct Telemetry {
     traces: Option<Traces>,
     metrics: Option<Metrics>,
+    logs: Option<Logs>,
 }
 
 impl Telemetry {
     /// Starts the exports that the `OTEL_*` variables request, as the [module documentation](super) describes. Returns `None` if they request none.
     ///
-    /// Installs the global `tracing` subscriber if traces are exported.
+    /// Installs the global `tracing` subscriber if traces or logs are exported.
     ///
     /// # Errors
     /// If a variable has an unsupported value, a global subscriber is already set, or a thread cannot be started.
@@ -60,15 +64,18 @@ impl Telemetry {
 
     fn start(run_folder: Option<&Path>) -> Result<Option<Self>, TelemetryError> {
         keep_secrets(&variable);
-        let traces = target(Signal::Traces, &variable)?;
-        let metrics = target(Signal::Metrics, &variable)?;
-        if traces.is_none() && metrics.is_none() {
+        let [traces, metrics, logs] =
+            [Signal::Traces, Signal::Metrics, Signal::Logs].map(|signal| target(signal, &variable));
+        let (traces, metrics, logs) = (traces?, metrics?, logs?);
+        if traces.is_none() && metrics.is_none() && logs.is_none() {
             return Ok(None);
         }
         let resource = resource(run_folder, &variable);
         let metrics = metrics.map(|to| Metrics::start(to, resource.clone())).transpose()?;
+        let logs = logs.map(|to| Logs::start(to, resource.clone())).transpose()?;
         let traces = traces.map(|to| Traces::start(to, resource)).transpose()?;
-        Ok(Some(Self { traces, metrics }))
+        subscribe(traces.as_ref(), logs.as_ref())?;
+        Ok(Some(Self { traces, metrics, logs }))
     }
 
     /// Exports the metrics of a step, each as a gauge `rollpacker.<name>` without attributes. A `/` in the name becomes `.`.
@@ -92,12 +99,12 @@ impl Telemetry {
     /// Ends the export. Does nothing if it has already ended.
     fn end(&mut self) -> Result<(), TelemetryError> {
         let watch = WallClock::start();
-        let (traces, metrics) = (self.traces.take(), self.metrics.take());
-        let metrics = metrics.map(Metrics::close); // both signals drain at once
-        let lost_traces = traces.and_then(|traces| traces.end(SHUTDOWN_LIMIT));
-        let left = SHUTDOWN_LIMIT.saturating_sub(Duration::from_nanos(watch.now().0));
-        let lost_metrics = metrics.and_then(|metrics| metrics.end(left));
-        let losses: Vec<_> = lost_traces.into_iter().chain(lost_metrics).collect();
+        let left = || SHUTDOWN_LIMIT.saturating_sub(Duration::from_nanos(watch.now().0));
+        let metrics = self.metrics.take().map(Metrics::close); // all signals drain at once
+        let lost_traces = self.traces.take().and_then(|traces| traces.end(left()));
+        let lost_logs = self.logs.take().and_then(|logs| logs.end(left()));
+        let lost_metrics = metrics.and_then(|metrics| metrics.end(left()));
+        let losses: Vec<_> = [lost_traces, lost_metrics, lost_logs].into_iter().flatten().collect();
         if losses.is_empty() { Ok(()) } else { Err(TelemetryError::Lost(losses)) }
     }
 }
@@ -112,7 +119,7 @@ impl Drop for Telemetry {
 
 /// Registers the values of the configured export headers as secrets, because collectors repeat them in error messages.
 fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
-    for name in ["", "TRACES_", "METRICS_"] {
+    for name in ["", "TRACES_", "METRICS_", "LOGS_"] {
         let headers = variable(&format!("OTEL_EXPORTER_OTLP_{name}HEADERS")).unwrap_or_default();
         for (_, value) in headers.split(',').filter_map(|header| header.split_once('=')) {
             secret::keep(value.trim());
@@ -160,8 +167,21 @@ impl Traces {
             .with_batch_exporter(CountingExporter::new(exporter, losses.clone()))
             .with_resource(resource)
             .build();
-        subscribe(&provider)?;
         Ok(Self { provider, losses })
+    }
+
+    /// Returns a layer that exports only the spans of the telemetry target. Source locations and thread names are left out.
+    fn layer<S: Subscriber + for<'span> LookupSpan<'span>>(&self) -> impl Layer<S> {
+        let ours = FilterFn::new(|metadata| metadata.is_span() && metadata.target() == TARGET)
+            .with_max_level_hint(LevelFilter::INFO);
+        tracing_opentelemetry::layer()
+            .with_tracer(self.provider.tracer("rollpacker"))
+            .with_location(false)
+            .with_threads(false)
+            .with_level(false)
+            .with_target(false)
+            .with_tracked_inactivity(false)
+            .with_filter(ours)
     }
 
     fn end(self, limit: Duration) -> Option<Loss> {
@@ -169,19 +189,14 @@ impl Traces {
     }
 }
 
-/// Installs a subscriber that exports only the spans of the telemetry target. Source locations and thread names are left out.
-fn subscribe(provider: &SdkTracerProvider) -> Result<(), TelemetryError> {
-    let ours = FilterFn::new(|metadata| metadata.is_span() && metadata.target() == TARGET)
-        .with_max_level_hint(LevelFilter::INFO);
-    let layer = tracing_opentelemetry::layer()
-        .with_tracer(provider.tracer("rollpacker"))
-        .with_location(false)
-        .with_threads(false)
-        .with_level(false)
-        .with_target(false)
-        .with_tracked_inactivity(false)
-        .with_filter(ours);
-    let subscriber = tracing_subscriber::registry().with(layer);
+/// Installs a subscriber that exports spans and log messages, and prints the messages in a program with a command line. Does nothing if
+/// neither is exported.
+fn subscribe(traces: Option<&Traces>, logs: Option<&Logs>) -> Result<(), TelemetryError> {
+    if traces.is_none() && logs.is_none() {
+        return Ok(());
+    }
+    let subscriber =
+        tracing_subscriber::registry().with(traces.map(Traces::layer)).with(logs.map(Logs::layer));
     #[cfg(all(feature = "cli", feature = "torch"))]
     let subscriber = subscriber.with(super::warnings::layer());
     tracing::subscriber::set_global_default(subscriber)?;

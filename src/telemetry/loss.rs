@@ -9,6 +9,8 @@ pub enum Signal {
     Traces,
     /// Gauges of each step.
     Metrics,
+    /// Log messages.
+    Logs,
 }
 
 impl Signal {
@@ -16,6 +18,7 @@ impl Signal {
         match self {
             Self::Traces => "TRACES",
             Self::Metrics => "METRICS",
+            Self::Logs => "LOGS",
         }
     }
 }
@@ -25,6 +28,7 @@ impl fmt::Display for Signal {
         f.write_str(match self {
             Self::Traces => "traces",
             Self::Metrics => "metrics",
+            Self::Logs => "logs",
         })
     }
 }
@@ -36,7 +40,7 @@ pub struct Loss {
     pub signal: Signal,
     /// The endpoint, without credentials.
     pub endpoint: String,
-    /// The number of failed exports. An export is one batch of spans, or the metrics of one step.
+    /// The number of failed exports. An export is one batch of spans or of log messages, or the metrics of one step.
     pub exports: u64,
     /// The cause of the first failure.
     pub cause: String,

@@ -1,7 +1,8 @@
-//! Exports traces and metrics over OTLP if the `OTEL_*` variables name a collector.
+//! Exports traces, metrics and logs over OTLP if the `OTEL_*` variables name a collector.
 //!
 //! Each step is one trace: the span `step` with a child span per stage, as `rollpacker_dataflow::telemetry` opens and closes them. The
-//! metrics of each step are exported as gauges. Exports run on their own threads. A slow or absent collector never delays the run; it only
+//! metrics of each step are exported as gauges. The log messages that `RUST_LOG` selects are exported, by default the warnings of this
+//! project. Exports run on their own threads. A slow or absent collector never delays the run; it only
 //! loses data, which [`Telemetry::shutdown`] counts. Without the variables there is no thread and no exporter.
 //!
 //! `docs/telemetry.md` lists all variables, instruments, spans and attributes.
@@ -17,6 +18,10 @@ mod env;
 mod error;
 #[cfg(feature = "otlp")]
 mod export;
+#[cfg(any(feature = "otlp", all(feature = "cli", feature = "torch")))]
+mod log_filter;
+#[cfg(feature = "otlp")]
+mod logs;
 mod loss;
 #[cfg(feature = "otlp")]
 mod loss_counter;
@@ -38,3 +43,17 @@ pub use self::no_export::Telemetry;
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
+
+/// The target of the warnings that the console prints. The printer of log messages leaves them out.
+#[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
+const PRINTED: &str = "rollpacker::console";
+
+/// Emits a warning that the console prints as a log message, for other subscribers.
+#[cfg(all(feature = "torch", any(feature = "cli", feature = "otlp")))]
+pub(crate) fn log_warning(text: &str) {
+    tracing::warn!(target: PRINTED, "{text}");
+}
+
+/// Does nothing in a program without log messages.
+#[cfg(all(feature = "torch", not(any(feature = "cli", feature = "otlp"))))]
+pub(crate) fn log_warning(_: &str) {}

@@ -9,7 +9,7 @@ use super::error::TelemetryError;
 use super::loss::Signal;
 use super::variable;
 
-/// Exports traces and metrics over OTLP. Does not exist in a program without the feature `otlp`.
+/// Exports traces, metrics and logs over OTLP. Does not exist in a program without the feature `otlp`.
 #[derive(Debug)]
 pub struct Telemetry(Infallible);
 
@@ -19,7 +19,7 @@ impl Telemetry {
     /// # Errors
     /// [`TelemetryError::Absent`] if they request one, or [`TelemetryError::Variable`] if a variable has an unsupported value.
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
-        for signal in [Signal::Traces, Signal::Metrics] {
+        for signal in [Signal::Traces, Signal::Metrics, Signal::Logs] {
             if target(signal, &variable)?.is_some() {
                 return Err(TelemetryError::Absent { signal });
             }

@@ -7,41 +7,20 @@ use std::fmt::{self, Write as _};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::variable;
+use super::PRINTED;
+use super::log_filter::{self, LogFilterError};
 use crate::terminal;
-
-/// The variable that selects the messages, in the syntax of [`EnvFilter`]: directives such as `debug` or `rollpacker_servers=debug`,
-/// separated by commas.
-const VARIABLE: &str = "RUST_LOG";
-/// The messages without the variable. Targets are matched by their beginning, so these are those of all crates of this project.
-const WARNINGS: &str = "rollpacker=warn";
-
-/// A variable that selects no messages, because it cannot be parsed.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{VARIABLE}: expected directives such as `info` or `rollpacker_servers=debug`, separated by commas, found `{found}`: {reason}"
-)]
-pub(crate) struct LogFilterError {
-    found: String,
-    reason: String,
-}
 
 /// Checks the variable that selects the messages.
 ///
 /// # Errors
 /// If it cannot be parsed.
 pub(crate) fn check() -> Result<(), LogFilterError> {
-    filter().map(drop)
-}
-
-fn filter() -> Result<EnvFilter, LogFilterError> {
-    let found = variable(VARIABLE).unwrap_or_else(|| WARNINGS.to_owned());
-    let parsed = EnvFilter::builder().parse(&found);
-    parsed.map_err(|error| LogFilterError { found, reason: error.to_string() })
+    log_filter::parse().map(drop)
 }
 
 /// Prints messages from now on. Has no effect if the program has a subscriber already, which then has the [`layer`] itself.
@@ -51,9 +30,9 @@ pub(crate) fn print() {
 
 /// Returns a layer that prints the selected messages; warnings if the variable cannot be parsed.
 pub(super) fn layer<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
-    let selected = filter().unwrap_or_else(|_| EnvFilter::new(WARNINGS));
     // Spans stay turned off: those of steps and stages are for the export of traces.
-    Printer.with_filter(selected.and(filter_fn(|metadata| metadata.is_event())))
+    let unprinted = filter_fn(|metadata| metadata.is_event() && metadata.target() != PRINTED);
+    Printer.with_filter(log_filter::selected().and(unprinted))
 }
 
 struct Printer;
@@ -114,7 +93,10 @@ impl fmt::Display for Line {
 mod tests {
     use std::sync::{Arc, Mutex, PoisonError};
 
+    use tracing_subscriber::filter::EnvFilter;
+
     use super::*;
+    use crate::telemetry::log_filter::WARNINGS;
 
     /// Collects lines instead of printing them.
     struct Collector(Arc<Mutex<Vec<String>>>);

@@ -1,11 +1,11 @@
 //! The metrics of a run by name, and curves of them with few points.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::findings::{Finding, StepWindow, findings};
 use crate::run_reader::{MetricsSink, ReadError, StepMetrics};
-use crate::show::{FINDING_STEPS, Finding, findings};
 
 /// All metrics of a run, in the order of its lines.
 #[derive(Debug, Default)]
@@ -15,13 +15,10 @@ pub(super) struct Columns {
     rounds: Vec<(u64, String)>,
     /// The number of lines.
     pub(super) lines: usize,
-    /// The number of training steps.
-    trained: usize,
     /// The last step.
     pub(super) steps: u64,
-    /// The first and the last training steps, by which a run is judged.
-    first: Vec<StepMetrics>,
-    last: VecDeque<StepMetrics>,
+    /// The training steps by which a run is judged.
+    ends: StepWindow<StepMetrics>,
     /// The first error of a line, and the number of lines that could not be read.
     error: Option<(String, usize)>,
     /// The number of times that the run replaced its file.
@@ -71,7 +68,7 @@ impl Columns {
 
     /// Returns the findings over the last steps, the severest first.
     pub(super) fn findings(&self) -> Vec<Finding> {
-        findings(&self.first, &self.last, self.trained)
+        findings(&self.ends)
     }
 
     /// Describes the lines that could not be read.
@@ -79,17 +76,6 @@ impl Columns {
         let (error, count) = self.error.as_ref()?;
         let more = if *count > 1 { format!(" ({count} such lines)") } else { String::new() };
         Some(format!("left out a line: {error}{more}"))
-    }
-
-    fn keep_ends(&mut self, line: StepMetrics) {
-        self.trained += 1;
-        if self.first.len() < FINDING_STEPS {
-            self.first.push(line.clone());
-        }
-        if self.last.len() == FINDING_STEPS {
-            self.last.pop_front();
-        }
-        self.last.push_back(line);
     }
 }
 
@@ -120,7 +106,7 @@ impl MetricsSink for Columns {
         if line.is_step() {
             self.steps = self.steps.max(step);
             self.rounds.push((step, line.round.clone()));
-            self.keep_ends(line);
+            self.ends.push(line);
         }
     }
 }

@@ -10,9 +10,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::columns::Columns;
+use crate::findings::Finding;
 use crate::run_files::{METRICS, RECIPE, ROLLOUTS_FOLDER, SUMMARY};
 use crate::run_reader::{MetricsFile, ReadError, optional, rollout_steps, settings, summary};
-use crate::show::Finding;
 
 /// The metrics whose last values the table of runs shows.
 const HEADLINE: [&str; 4] =

@@ -54,6 +54,11 @@ section! {
         critic_warmup: u64 [steps] = 0,
         /// `true`, the default, to write every response to `rollouts/` in the run folder, and those of validations to `validation/`.
         write_rollouts: bool = true => resumable,
+        /// Further outputs of the metrics: `tensorboard` writes an event file into the folder `tensorboard` of the run folder while the run
+        /// trains. `console` and `file`, the terminal and `metrics.jsonl`, are always written. A string or a list; default none. (verl:
+        /// `trainer.logger`)
+        #[serde(deserialize_with = "one_or_many")]
+        logger: Vec<String> = Vec::new() => resumable,
         /// `true` to make a run reproducible bit by bit: races between responses are decided by tokens instead of time, and sums do not
         /// depend on order. Slower. Default: `false`.
         deterministic: bool = false,

@@ -97,6 +97,8 @@ fn settings(file: &Table, written: &[Override]) -> Result<Table, RecipeError> {
     Ok(table)
 }
 
+/// The logger that writes TensorBoard's event files.
+const EVENT_FILE: &str = "tensorboard";
 /// The options of the reward that verl's own function is.
 const PYTHON: &str = "reward.options.python";
 
@@ -134,6 +136,7 @@ impl Translator<'_> {
             Some(Use::Refused(_)) if one.is_null() => self.done.ignored.push(one.key.clone()),
             Some(Use::Refused(reason)) => self.refuse(one, reason),
             Some(Use::Engine) => self.engine(one),
+            Some(Use::Loggers) => self.loggers(one),
             Some(Use::RewardFile) => self.reward(one, "file"),
             Some(Use::RewardFunction) => self.reward(one, "function"),
             Some(Use::RewardArguments) => {
@@ -191,6 +194,18 @@ impl Translator<'_> {
                 "`{}` is left out: rollout.engine = {engine} generates, because neither rollout.servers nor rollout.serve is set (docs/servers.md)",
                 one.written
             ));
+        }
+    }
+
+    fn loggers(&mut self, one: &Override) {
+        let alone = std::slice::from_ref(&one.value);
+        let all = one.value.as_array().map_or(alone, Vec::as_slice);
+        let is_event_file = |logger: &Value| logger.as_str() == Some(EVENT_FILE);
+        if all.iter().any(is_event_file) {
+            self.done.overrides.push(format!("{}=[\"{EVENT_FILE}\"]", one.key));
+        }
+        if !all.iter().all(is_event_file) {
+            self.done.ignored.push(one.key.clone());
         }
     }
 

@@ -105,6 +105,7 @@ fn mapped(entry: &Entry) -> Option<String> {
             }
         }
         Use::RewardFunction => format!("`{PYTHON}.function`; default `compute_score`"),
+        Use::Loggers => "`trainer.logger` if it has `tensorboard`; other loggers are left out with a note".to_owned(),
         Use::Engine => "`rollout.engine`, if `rollout.servers` or `rollout.serve` is set; otherwise left out with a note".to_owned(),
         _ => return None,
     })

@@ -273,6 +273,15 @@ fn what_has_no_meaning_here_is_one_note() {
 }
 
 #[test]
+fn of_the_loggers_the_event_file_is_kept() {
+    let kept = translated("", &[VERL, "trainer.logger=[console,tensorboard]"]).expect("accepted");
+    assert_eq!(kept.overrides, ["rollout.n=8", "trainer.logger=[\"tensorboard\"]"]);
+    assert_eq!(kept.ignored, ["trainer.logger"]);
+    let alone = translated("", &[VERL, "trainer.logger=tensorboard"]).expect("accepted");
+    assert_eq!((alone.overrides.len(), alone.ignored.len()), (2, 0));
+}
+
+#[test]
 fn each_key_is_listed_once_and_names_keys_that_exist() {
     for (at, entry) in all().enumerate() {
         assert!(all().take(at).all(|other| other.verl != entry.verl), "{}", entry.verl);

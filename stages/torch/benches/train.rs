@@ -50,22 +50,20 @@ fn lengths() -> Vec<usize> {
     tail.sample_iter(&mut random).take(128).map(|length| (length as usize).clamp(1, 256)).collect()
 }
 
-/// A whole step whose groups arrive one by one.
-#[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
-fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
-    measure(bencher, TrainerConfig { threads, micro_batch_tokens, ..TrainerConfig::default() });
+/// A whole step, by the number of threads and of groups per call: groups that arrive one by one, and those that waited for the trainer.
+#[divan::bench(args = [(1, 1), (1, 16), (2, 1), (2, 16)], sample_count = 5)]
+fn step(bencher: Bencher<'_, '_>, (threads, groups): (usize, usize)) {
+    measure(bencher, TrainerConfig { threads, ..TrainerConfig::default() }, groups);
 }
 
 /// The same step with an update that does not depend on the order of arrival.
-#[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
-fn deterministic_step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
-    let deterministic = true;
-    let config =
-        TrainerConfig { threads, micro_batch_tokens, deterministic, ..TrainerConfig::default() };
-    measure(bencher, config);
+#[divan::bench(args = [(1, 1), (1, 16), (2, 1), (2, 16)], sample_count = 5)]
+fn deterministic_step(bencher: Bencher<'_, '_>, (threads, groups): (usize, usize)) {
+    let config = TrainerConfig { threads, deterministic: true, ..TrainerConfig::default() };
+    measure(bencher, config, groups);
 }
 
-fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig) {
+fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig, groups: usize) {
     let mut trainer = trainer(config);
     let (ids, numbers, lengths) = (vec![7i32; 512], vec![-0.5f32; 512], lengths());
     let sequence = |(at, &length): (usize, &usize)| Sequence {
@@ -82,8 +80,8 @@ fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig) {
     let sequences: Vec<_> = lengths.iter().enumerate().map(sequence).collect();
     let tokens: usize = lengths.iter().map(|length| PROMPT + length).sum();
     bencher.counter(ItemsCount::new(tokens)).bench_local(|| {
-        for group in sequences.chunks(GROUP) {
-            trainer.accumulate(Step(0), group).expect("finite losses");
+        for call in sequences.chunks(groups * GROUP) {
+            trainer.accumulate(Step(0), call).expect("finite losses");
         }
         trainer.update(Step(0)).expect("a finite gradient")
     });

@@ -30,6 +30,9 @@ pub(crate) enum Use {
     Engine,
     /// A setting of DAPO's penalty for long responses, which is the reward `soft_overlong`.
     Overlong(OverlongPart),
+    /// The loggers, of which TensorBoard's event file has to be selected here. The console and a file are always written, and other loggers
+    /// are left out.
+    Loggers,
     /// The key concerns something that does not exist here and does not change what a run computes.
     Ignored,
     /// Leaving the key out would mislead, for this reason.

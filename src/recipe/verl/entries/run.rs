@@ -2,8 +2,8 @@
 
 use super::OverlongPart::{Enable, Factor, Len, MaxLength};
 use super::Use::{
-    Ignored, Key, KeyIf, Only, Overlong, Refused, RewardArguments, RewardFile, RewardFunction,
-    SameAs,
+    Ignored, Key, KeyIf, Loggers, Only, Overlong, Refused, RewardArguments, RewardFile,
+    RewardFunction, SameAs,
 };
 use super::{
     ADAPTIVE, DISCOUNTED, Entry, GAE, GROUP_NORM, KL_REWARD, OFF, OWN_PROGRAM, OWN_TOKENIZER,
@@ -149,7 +149,7 @@ pub(super) static RUN: &[Entry] = &[
     entry("trainer.default_hdfs_dir", Only(&[], "outputs are local files")),
     entry("trainer.project_name", Ignored),
     entry("trainer.experiment_name", Ignored),
-    entry("trainer.logger", Ignored),
+    entry("trainer.logger", Loggers),
     entry("trainer.nnodes", Ignored),
     entry("trainer.n_gpus_per_node", Ignored),
     entry("trainer.balance_batch", Ignored),

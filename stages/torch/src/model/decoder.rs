@@ -9,7 +9,7 @@ use tch::{Device, TchError, Tensor};
 
 use super::checkpoint::{self, Checkpoint, Scratch};
 use super::ends::Ends;
-use super::layer::{Attend, Layer};
+use super::layer::{Attend, Handle, Layer};
 use super::{ModelConfig, ModelError, TorchError, Weights, layout};
 
 /// A decoder-only transformer in float32.
@@ -124,8 +124,21 @@ impl Decoder {
     /// Returns another handle to the same weights, for use on another thread. Writes through one handle are visible through all.
     #[must_use]
     pub fn share(&self) -> Self {
-        let layers: Vec<Layer> = self.layers.iter().map(Layer::share).collect();
-        let ends = self.ends.share();
+        self.over_same_memory(Tensor::shallow_clone)
+    }
+
+    /// Returns a decoder with the same weights and gradients of its own, so that two threads can compute gradients at the same time. Writes
+    /// to the weights through one of them are visible through both.
+    #[must_use]
+    pub(crate) fn with_own_gradients(&self) -> Self {
+        let mut decoder = self.over_same_memory(Tensor::detach);
+        decoder.set_requires_grad(true);
+        decoder
+    }
+
+    fn over_same_memory(&self, handle: Handle) -> Self {
+        let layers: Vec<Layer> = self.layers.iter().map(|layer| layer.share(handle)).collect();
+        let ends = self.ends.share(handle);
         let parameters = named(&ends, &layers);
         let (config, device) = (self.config.clone(), self.device);
         Self { config, device, ends, layers, parameters, trainable: self.trainable }

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
-use super::layer::{Norm, Rotation};
+use super::layer::{Handle, Norm, Rotation};
 
 /// Embedding, final norm and output head of a decoder, and the frequencies of its rotary embedding.
 #[derive(Debug)]
@@ -33,14 +33,14 @@ impl Ends {
         })
     }
 
-    /// Returns another handle to the same memory.
-    pub(crate) fn share(&self) -> Self {
+    /// Returns ends over the same memory, whose tensors are those that `handle` returns.
+    pub(crate) fn share(&self, handle: Handle) -> Self {
         Self {
-            embedding: self.embedding.shallow_clone(),
-            norm: self.norm.share(),
-            head: self.head.as_ref().map(Tensor::shallow_clone),
+            embedding: handle(&self.embedding),
+            norm: self.norm.share(handle),
+            head: self.head.as_ref().map(handle),
             padding: self.padding,
-            frequencies: self.frequencies.shallow_clone(),
+            frequencies: handle(&self.frequencies),
         }
     }
 

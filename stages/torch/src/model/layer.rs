@@ -8,6 +8,9 @@ use super::ModelConfig;
 pub(crate) type Attend<'a> =
     dyn FnMut(usize, &Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError> + 'a;
 
+/// Returns a tensor over the memory of another: the same one, or a leaf with a gradient of its own.
+pub(crate) type Handle = fn(&Tensor) -> Tensor;
+
 /// A transformer block.
 #[derive(Debug)]
 pub(crate) struct Layer {
@@ -102,17 +105,18 @@ impl Layer {
         all
     }
 
-    /// Returns another handle to the same memory.
-    pub(crate) fn share(&self) -> Self {
+    /// Returns a layer over the same memory, whose tensors are those that `handle` returns.
+    pub(crate) fn share(&self, handle: Handle) -> Self {
+        let norm = |norm: &Norm| norm.share(handle);
         Self {
             heads: self.heads,
-            input_norm: self.input_norm.share(),
-            qkv: self.qkv.share(),
-            qk_norm: self.qk_norm.as_ref().map(|(query, key)| (query.share(), key.share())),
-            output: self.output.share(),
-            post_norm: self.post_norm.share(),
-            gate_up: self.gate_up.share(),
-            down: self.down.share(),
+            input_norm: norm(&self.input_norm),
+            qkv: self.qkv.share(handle),
+            qk_norm: self.qk_norm.as_ref().map(|(query, key)| (norm(query), norm(key))),
+            output: self.output.share(handle),
+            post_norm: norm(&self.post_norm),
+            gate_up: self.gate_up.share(handle),
+            down: self.down.share(handle),
         }
     }
 
@@ -172,9 +176,8 @@ impl Linear {
         Ok(Self { weight: rows(&self.weight)?, bias: self.bias.as_ref().map(rows).transpose()? })
     }
 
-    fn share(&self) -> Self {
-        let bias = self.bias.as_ref().map(Tensor::shallow_clone);
-        Self { weight: self.weight.shallow_clone(), bias }
+    fn share(&self, handle: Handle) -> Self {
+        Self { weight: handle(&self.weight), bias: self.bias.as_ref().map(handle) }
     }
 
     fn parameters<'a>(&'a self, name: &str, into: &mut Vec<(String, &'a Tensor)>) {
@@ -212,9 +215,9 @@ impl<const N: usize> Stacked<N> {
         Ok(Self { whole, parts, outputs })
     }
 
-    fn share(&self) -> Self {
-        let parts = self.parts.each_ref().map(Linear::share);
-        Self { whole: self.whole.share(), parts, outputs: self.outputs }
+    fn share(&self, handle: Handle) -> Self {
+        let parts = self.parts.each_ref().map(|part| part.share(handle));
+        Self { whole: self.whole.share(handle), parts, outputs: self.outputs }
     }
 
     fn forward(&self, x: &Tensor, trainable: bool) -> Result<[Tensor; N], TchError> {
@@ -230,8 +233,8 @@ impl Norm {
         Ok(Self { weight: Tensor::f_empty([size], (Kind::Float, device))?, eps })
     }
 
-    pub(crate) fn share(&self) -> Self {
-        Self { weight: self.weight.shallow_clone(), eps: self.eps }
+    pub(crate) fn share(&self, handle: Handle) -> Self {
+        Self { weight: handle(&self.weight), eps: self.eps }
     }
 
     pub(crate) fn weight(&self) -> &Tensor {

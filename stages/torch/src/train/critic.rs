@@ -7,20 +7,20 @@ use rollpacker_model::tensor_file::TensorFile;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::accumulation::Accumulation;
-use super::config::CriticConfig;
+use super::config::{CriticConfig, OptimizerConfig};
 use super::loss::value_loss;
 use super::micro_batch::MicroBatch;
 use super::objective::{column, denominator, factors, tokens};
 use super::optimizer::AdamW;
 use super::step_updates::StepUpdates;
-use super::tally::{Over, StepSums, Terms, Unit};
+use super::tally::{Over, StepSums, Terms};
 use super::{Metrics, Sequence, TrainError};
 use crate::model::{Decoder, TorchError};
 
 /// The file of the value head, in the decoder's Hugging Face folder.
 const HEAD_FILE: &str = "value_head.safetensors";
 
-/// The initial model of a critic: a decoder, and a head with one output over its hidden states.
+/// The model of a critic: a decoder, and a head with one output over its hidden states.
 #[derive(Debug)]
 pub struct ValueModel {
     decoder: Decoder,
@@ -28,6 +28,8 @@ pub struct ValueModel {
     weight: Tensor,
     /// `[1]`
     bias: Tensor,
+    /// Those of the decoder and of the head.
+    parameters: Vec<(String, Tensor)>,
 }
 
 impl ValueModel {
@@ -41,7 +43,7 @@ impl ValueModel {
             Tensor::f_zeros(size, options).map_err(TrainError::backend("making a value head"))
         };
         let (weight, bias) = (zeros(&[1, decoder.config().hidden_size])?, zeros(&[1])?);
-        Ok(Self { decoder, weight, bias })
+        Ok(Self::of(decoder, weight, bias))
     }
 
     /// Loads a folder: that of a decoder, whose initial prediction is 0, or one to which a trainer saved a critic.
@@ -61,48 +63,31 @@ impl ValueModel {
         }
         Ok(model)
     }
-}
 
-/// A value model with its optimizer. The gradient of a step is accumulated and divided once, like that of the policy.
-#[derive(Debug)]
-pub(crate) struct Critic {
-    config: CriticConfig,
-    decoder: Decoder,
-    /// Parameters of the head, `[1, hidden]` and `[1]`.
-    weight: Tensor,
-    bias: Tensor,
-    /// Parameters of the decoder and of the head.
-    parameters: Vec<(String, Tensor)>,
-    optimizer: AdamW,
-    accumulated: Accumulation,
-    /// The updates of the current step.
-    done: StepUpdates,
-}
+    fn of(decoder: Decoder, weight: Tensor, bias: Tensor) -> Self {
+        let head = [("value_head.weight", &weight), ("value_head.bias", &bias)];
+        let head = head.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone()));
+        let of_decoder = decoder.parameters().iter();
+        let of_decoder = of_decoder.map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+        let parameters = of_decoder.chain(head).collect();
+        Self { decoder, weight, bias, parameters }
+    }
 
-impl Critic {
-    /// Creates a critic that starts from `model`.
-    pub(crate) fn new(
-        model: ValueModel,
-        config: CriticConfig,
-        deterministic: bool,
-    ) -> Result<Self, TchError> {
-        let ValueModel { mut decoder, weight, bias } = model;
-        decoder.set_requires_grad(true);
-        let (weight, bias) = (weight.f_set_requires_grad(true)?, bias.f_set_requires_grad(true)?);
-        let shared = decoder
-            .parameters()
-            .iter()
-            .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
-        let parameters: Vec<_> = shared
-            .chain([
-                ("value_head.weight".to_owned(), weight.shallow_clone()),
-                ("value_head.bias".to_owned(), bias.shallow_clone()),
-            ])
-            .collect();
-        let optimizer = AdamW::new(config.optimizer, &parameters)?;
-        let accumulated = Accumulation::new(deterministic);
-        let done = StepUpdates::default();
-        Ok(Self { config, decoder, weight, bias, parameters, optimizer, accumulated, done })
+    /// Returns another handle to the same model, with the same gradients.
+    pub(crate) fn share(&self) -> Self {
+        Self::of(self.decoder.share(), self.weight.shallow_clone(), self.bias.shallow_clone())
+    }
+
+    /// Returns a model with the same weights and [gradients of its own](Decoder::with_own_gradients).
+    pub(crate) fn with_own_gradients(&self) -> Result<Self, TchError> {
+        let leaf = |tensor: &Tensor| tensor.f_detach()?.f_set_requires_grad(true);
+        let (weight, bias) = (leaf(&self.weight)?, leaf(&self.bias)?);
+        Ok(Self::of(self.decoder.with_own_gradients(), weight, bias))
+    }
+
+    /// Returns the parameters of the decoder and of the head, by name.
+    pub(crate) fn parameters(&self) -> &[(String, Tensor)] {
+        &self.parameters
     }
 
     /// Returns the values of the response tokens of a micro-batch, without gradient; `[response tokens]`.
@@ -115,30 +100,20 @@ impl Critic {
         hidden.f_linear(&self.weight, Some(&self.bias))?.f_squeeze_dim(-1)
     }
 
-    /// Adds the gradient of the value loss of a micro-batch.
-    pub(crate) fn accumulate(
-        &mut self,
-        sequences: &[Sequence<'_>],
-        batch: &MicroBatch,
-        scale: f64,
-        unit: Unit,
-    ) -> Result<(), TrainError> {
-        let failed = TrainError::backend("accumulating gradients of the critic");
-        let tally = self.backward(sequences, batch, scale).map_err(failed)?;
-        self.accumulated.add(&self.parameters, unit, &tally)
-    }
-
-    fn backward(
+    /// Adds the gradient of the value loss of a micro-batch to those of the parameters. Returns the other sums. Losses are scaled by
+    /// `scale`, if their aggregation says so.
+    pub(crate) fn backward(
         &self,
+        config: &CriticConfig,
         sequences: &[Sequence<'_>],
         batch: &MicroBatch,
         scale: f64,
     ) -> Result<StepSums, TchError> {
-        let (mode, device) = (self.config.loss_agg_mode, self.decoder.device());
+        let (mode, device) = (config.loss_agg_mode, self.decoder.device());
         let predicted = self.predict(batch)?;
         let before = column(sequences, |s| s.values, device)?;
         let returns = column(sequences, |s| s.returns, device)?;
-        let value = value_loss(&predicted, &before, &returns, self.config.cliprange_value)?;
+        let value = value_loss(&predicted, &before, &returns, config.cliprange_value)?;
         let loss = value.loss.f_mul(&factors(sequences, mode, scale, device)?)?;
         loss.f_sum(loss.kind())?.f_backward()?;
         let mut terms = Terms::default();
@@ -147,21 +122,52 @@ impl Critic {
         terms.add("critic/vpred_mean", Over::Tokens, &predicted)?;
         StepSums::of(denominator(sequences, mode), tokens(sequences), &terms.reduce()?)
     }
+}
+
+/// A value model with its optimizer. The gradient of a step is accumulated and divided once, like that of the policy.
+#[derive(Debug)]
+pub(crate) struct Critic {
+    model: ValueModel,
+    optimizer: AdamW,
+    pub(crate) accumulated: Accumulation,
+    /// The updates of the current step.
+    done: StepUpdates,
+}
+
+impl Critic {
+    /// Creates a critic that starts from `model`.
+    pub(crate) fn new(
+        mut model: ValueModel,
+        optimizer: OptimizerConfig,
+        deterministic: bool,
+    ) -> Result<Self, TchError> {
+        model.decoder.set_requires_grad(true);
+        for tensor in [&model.weight, &model.bias] {
+            let _same_tensor = tensor.f_set_requires_grad(true)?;
+        }
+        let optimizer = AdamW::new(optimizer, model.parameters())?;
+        let accumulated = Accumulation::new(deterministic);
+        Ok(Self { model, optimizer, accumulated, done: StepUpdates::default() })
+    }
+
+    pub(crate) fn model(&self) -> &ValueModel {
+        &self.model
+    }
 
     /// Applies the accumulated gradient. Does nothing if there is none.
     pub(crate) fn update(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating the critic");
         let tally = self.accumulated.tally()?;
         if tally.denominator() <= 0.0 {
-            return self.accumulated.clear(&self.parameters).map_err(failed());
+            return self.accumulated.clear(self.model.parameters()).map_err(failed());
         }
         if !tally.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "value loss" });
         }
-        let gradient =
-            self.accumulated.mean(&self.parameters, tally.denominator()).map_err(failed())?;
-        self.accumulated.clear(&self.parameters).map_err(failed())?;
-        let update = self.optimizer.update_by(&self.parameters, gradient).map_err(failed())?;
+        let parameters = self.model.parameters();
+        let gradient = self.accumulated.mean(parameters, tally.denominator()).map_err(failed())?;
+        self.accumulated.clear(parameters).map_err(failed())?;
+        let update = self.optimizer.update_by(parameters, gradient).map_err(failed())?;
         if !update.is_applied() {
             return Err(TrainError::NotFinite { step, quantity: "gradient of the critic" });
         }
@@ -178,29 +184,20 @@ impl Critic {
         done.metrics("critic")
     }
 
-    /// Returns the parameters, including those of the head.
-    pub(crate) fn parameters(&self) -> &[(String, Tensor)] {
-        &self.parameters
-    }
-
     pub(crate) fn optimizer(&mut self) -> &mut AdamW {
         &mut self.optimizer
     }
 
     /// Returns the accumulation of the step, and its parameters.
     pub(crate) fn accumulated(&mut self) -> (&mut Accumulation, &[(String, Tensor)]) {
-        (&mut self.accumulated, &self.parameters)
-    }
-
-    /// Returns the number of initial steps in which only the critic is trained.
-    pub(crate) fn warmup_steps(&self) -> u64 {
-        self.config.warmup_steps
+        (&mut self.accumulated, self.model.parameters())
     }
 
     /// Writes the decoder as a Hugging Face folder, with the head in a file of its own.
     pub(crate) fn save(&self, folder: &Path) -> Result<(), TorchError> {
-        self.decoder.save(folder)?;
-        let head = [("weight", self.weight.f_detach()?), ("bias", self.bias.f_detach()?)];
+        let ValueModel { decoder, weight, bias, .. } = &self.model;
+        decoder.save(folder)?;
+        let head = [("weight", weight.f_detach()?), ("bias", bias.f_detach()?)];
         Ok(Tensor::write_safetensors(&head, folder.join(HEAD_FILE))?)
     }
 
@@ -209,6 +206,6 @@ impl Critic {
     pub(crate) fn gradient(&self) -> Tensor {
         let tally = self.accumulated.tally().expect("all units are accumulated");
         let denominator = tally.denominator().max(f64::MIN_POSITIVE);
-        self.accumulated.mean(&self.parameters, denominator).expect("gradients fit")
+        self.accumulated.mean(self.model.parameters(), denominator).expect("gradients fit")
     }
 }

@@ -1,32 +1,39 @@
 //! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides once.
 
-mod inference;
 mod mini_batches;
+mod models;
+mod pass;
 mod replica;
 mod state;
 mod threads;
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rollpacker_dataflow::step::{PolicyVersion, Step};
 use rollpacker_dataflow::watchdog::ProgressCounter;
 use rollpacker_stages::rollout::Policy;
-use tch::{Device, TchError, Tensor};
+use tch::Device;
 
 use self::mini_batches::HeldStep;
+use self::models::Models;
+use self::pass::{Pass, Sums};
 use self::threads::TrainerThreads;
 use super::accumulation::Accumulation;
 use super::config::TrainerConfig;
 use super::critic::{Critic, ValueModel};
-use super::head::{Head, TokenScores};
-use super::micro_batch::{MicroBatch, PromptResponse, plan};
+use super::head::Head;
+use super::micro_batch::{PromptResponse, plan};
 use super::mismatch;
-use super::objective::{Columns, Objective, column, denominator, factors, tokens};
+use super::objective::Objective;
 use super::optimizer::AdamW;
 use super::step_updates::StepUpdates;
-use super::tally::{StepSums, Unit};
+use super::tally::Unit;
 use super::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use crate::model::{Decoder, WeightStore};
+
+/// The fewest tokens of a micro-batch that is made smaller so that every thread has one. The kernels of fewer tokens are less efficient.
+const FEWEST_TOKENS: usize = 512;
 
 /// Policy-gradient training of a decoder.
 ///
@@ -105,7 +112,7 @@ impl TorchTrainer {
         let critic = match config.critic {
             Some(critic) => {
                 let model = ValueModel::over(copy_of(&decoder)?)?;
-                Some(Critic::new(model, critic, config.deterministic).map_err(failed())?)
+                Some(Critic::new(model, critic.optimizer, config.deterministic).map_err(failed())?)
             }
             None => None,
         };
@@ -114,7 +121,7 @@ impl TorchTrainer {
         let head =
             Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
         let (version, accumulated) = (PolicyVersion(0), Accumulation::new(config.deterministic));
-        let threads = TrainerThreads::new(config.threads);
+        let threads = TrainerThreads::new(config.threads, config.deterministic);
         Ok(Self {
             config,
             objective,
@@ -140,7 +147,7 @@ impl TorchTrainer {
     /// If the device runs out of memory for its optimizer.
     pub fn with_critic(self, model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
-        let critic = Critic::new(model, config, self.config.deterministic)
+        let critic = Critic::new(model, config.optimizer, self.config.deterministic)
             .map_err(TrainError::backend("setting up"))?;
         Ok(Self { critic: Some(critic), ..self })
     }
@@ -153,9 +160,6 @@ impl TorchTrainer {
 
     /// Makes [`place`](Trainer::place) set the number of threads: `threads` for each device that trains, but at least
     /// [`TrainerConfig::threads`]. Without this, a placement does not change the number of threads.
-    ///
-    /// libtorch sums in another order with another number of threads, so a run whose devices change within a step is not reproducible bit
-    /// by bit.
     #[must_use]
     pub fn with_threads_per_device(self, threads: usize) -> Self {
         Self { threads: self.threads.with_devices_of(threads), ..self }
@@ -173,83 +177,21 @@ impl TorchTrainer {
         Ok(self.store.publish(version, weights))
     }
 
-    /// Adds the gradient of a micro-batch. `held` has the responses of a step with several updates.
-    fn accumulate_micro_batch(
+    /// Calls `work` with each of `batches` on the threads of the trainer. Returns the results in the order of the batches.
+    fn on_threads<T: Send, R: Send>(
         &mut self,
-        sequences: &[Sequence<'_>],
-        step: Step,
-        held: Option<&HeldStep>,
-    ) -> Result<(), TrainError> {
-        let failed = || TrainError::backend("accumulating gradients");
-        let unit = sequences.first().map_or_else(Unit::default, unit);
-        let batch = self.pack(sequences).map_err(failed())?;
-        if self.trains_policy(step) {
-            let tally = self.accumulate_policy(sequences, &batch, held).map_err(failed())?;
-            if !tally.is_finite() {
-                return Err(TrainError::NotFinite { step, quantity: "loss" });
-            }
-            self.accumulated.add(self.decoder.parameters(), unit, &tally)?;
-        }
-        let scale = self.config.loss_scale_factor;
-        match &mut self.critic {
-            Some(critic) => critic.accumulate(sequences, &batch, scale, unit),
-            None => Ok(()),
-        }
+        batches: Vec<T>,
+        work: impl Fn(Pass<'_>, T) -> Result<R, TrainError> + Sync,
+    ) -> Result<Vec<R>, TrainError> {
+        self.prepare_threads();
+        let Self { config, objective, head, threads, .. } = self;
+        let (config, objective, head) = (&*config, &*objective, *head);
+        threads.run(batches, |models, batch| work(Pass { config, objective, head, models }, batch))
     }
 
-    fn accumulate_policy(
-        &self,
-        sequences: &[Sequence<'_>],
-        batch: &MicroBatch,
-        held: Option<&HeldStep>,
-    ) -> Result<StepSums, TchError> {
-        let (config, device) = (&self.config, self.decoder.device());
-        let mode = self.objective.aggregation(config);
-        let factors = factors(sequences, mode, config.loss_scale_factor, device)?;
-        let reference = self.reference_logprobs(sequences, batch)?;
-        let start = held.map(|held| held.start_logprobs(sequences, device)).transpose()?;
-        let columns = Columns::new(sequences, factors, reference, start, device)?;
-        let numerator =
-            |scores: &TokenScores| self.objective.numerator(config, scores, &columns, sequences);
-        let outcome = self.head.backward(&self.decoder, batch, numerator)?;
-        let denominator = match &outcome.kept {
-            Some(kept) => kept.denominator(sequences, mode),
-            None => denominator(sequences, mode),
-        };
-        let mut sums = StepSums::of(denominator, tokens(sequences), &outcome.terms)?;
-        sums.add(&mismatch::sums(config, sequences, &outcome)?);
-        Ok(sums)
-    }
-
-    /// Returns the log-probabilities under the reference: those from inference if they are present, otherwise computed now. `None` if the
-    /// loss has no KL term.
-    fn reference_logprobs(
-        &self,
-        sequences: &[Sequence<'_>],
-        batch: &MicroBatch,
-    ) -> Result<Option<Tensor>, TchError> {
-        match &self.reference {
-            Some(model) if self.config.kl_loss_coef > 0.0 => {
-                let known = sequences.iter().all(|s| s.ref_logprobs.len() == s.response_ids.len());
-                let logprobs = if known {
-                    column(sequences, |s| s.ref_logprobs, self.decoder.device())?
-                } else {
-                    self.head.score(model, batch)?.logprobs
-                };
-                Ok(Some(logprobs))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn pack(&self, sequences: &[Sequence<'_>]) -> Result<MicroBatch, TchError> {
-        let turns: Vec<_> = sequences.iter().map(turn).collect();
-        MicroBatch::pack(&turns, self.decoder.device())
-    }
-
-    /// Returns `true` if the warm-up of the critic is over.
-    fn trains_policy(&self, step: Step) -> bool {
-        self.critic.as_ref().is_none_or(|critic| step.0 >= critic.warmup_steps())
+    fn prepare_threads(&mut self) {
+        let Self { decoder, reference, critic, .. } = self;
+        self.threads.begin(|| Models::of(decoder, reference.as_ref(), critic.as_ref()));
     }
 
     /// Returns the micro-batches of some sequences, with the indices of their sequences.
@@ -257,14 +199,14 @@ impl TorchTrainer {
         &self,
         sequences: &[Sequence<'a>],
     ) -> Vec<(Vec<usize>, Vec<Sequence<'a>>)> {
-        let units = if self.config.deterministic {
-            groups(sequences)
+        let (units, budget) = if self.config.deterministic {
+            (groups(sequences), self.config.micro_batch_tokens)
         } else {
-            vec![(0..sequences.len()).collect()]
+            (vec![(0..sequences.len()).collect()], self.micro_batch_tokens(sequences))
         };
         let batches = |unit: Vec<usize>| {
             let turns: Vec<_> = unit.iter().map(|&at| turn(&sequences[at])).collect();
-            let batches = plan(&turns, self.config.micro_batch_tokens).into_iter();
+            let batches = plan(&turns, budget).into_iter();
             batches.map(move |members| members.into_iter().map(|at| unit[at]).collect::<Vec<_>>())
         };
         let with_sequences = |members: Vec<usize>| {
@@ -274,22 +216,45 @@ impl TorchTrainer {
         units.into_iter().flat_map(batches).map(with_sequences).collect()
     }
 
-    /// Adds the gradient of some sequences, in micro-batches.
+    /// Returns the largest number of tokens of a micro-batch of `sequences`: that of the configuration, or less if the threads would have
+    /// unequal work.
+    fn micro_batch_tokens(&self, sequences: &[Sequence<'_>]) -> usize {
+        let (most, threads) = (self.config.micro_batch_tokens.max(1), self.threads.now());
+        if threads == 1 {
+            return most;
+        }
+        let all: usize = sequences.iter().map(|sequence| turn(sequence).fed_tokens()).sum();
+        let batches = all.div_ceil(most).next_multiple_of(threads);
+        all.div_ceil(batches.max(1)).max(FEWEST_TOKENS).min(most)
+    }
+
+    /// Adds the gradient of some sequences, in micro-batches. `held` has the responses of a step with several updates.
     fn accumulate_all(
         &mut self,
         sequences: &[Sequence<'_>],
         step: Step,
         held: Option<&HeldStep>,
     ) -> Result<(), TrainError> {
-        self.micro_batches(sequences).into_iter().try_for_each(|(_, sequences)| {
-            self.pulse.record();
-            self.accumulate_micro_batch(&sequences, step, held)
-        })
+        let batches = self.micro_batches(sequences);
+        self.prepare_threads();
+        let Self { config, objective, head, threads, pulse, accumulated, critic, .. } = self;
+        let (config, objective, head) = (&*config, &*objective, *head);
+        let critic = critic.as_mut().map(|critic| &mut critic.accumulated);
+        let sums = Mutex::new(Sums { policy: accumulated, critic });
+        threads.run(batches, |models, (_, sequences)| {
+            pulse.record();
+            let pass = Pass { config, objective, head, models };
+            let of_batch = pass.accumulate(step, &sequences, held)?;
+            let first = sequences.first().map_or_else(Unit::default, unit);
+            sums.lock().unwrap_or_else(PoisonError::into_inner).add(models, first, &of_batch)
+        })?;
+        Ok(())
     }
 
     /// Applies the accumulated gradients of the critic and of the policy.
     fn apply(&mut self, step: Step) -> Result<(), TrainError> {
         let failed = || TrainError::backend("updating weights");
+        self.threads.collect_gradients().map_err(failed())?;
         self.critic.as_mut().map_or(Ok(()), |critic| critic.update(step))?;
         let (tally, parameters) = (self.accumulated.tally()?, self.decoder.parameters());
         if tally.denominator() <= 0.0 {
@@ -355,27 +320,27 @@ impl Trainer for TorchTrainer {
         step: Step,
         sequences: &[Sequence<'_>],
     ) -> Result<Vec<Inferred>, TrainError> {
-        self.threads.apply();
         sequences.iter().enumerate().try_for_each(|(at, sequence)| check(at, sequence))?;
         // Responses without tokens are in no micro-batch.
         let mut all = vec![Inferred::default(); sequences.len()];
-        for (members, sequences) in self.micro_batches(sequences) {
-            self.pulse.record();
-            let inferred =
-                self.infer_micro_batch(&sequences).map_err(TrainError::backend("inference"))?;
-            for (at, one) in members.into_iter().zip(inferred) {
-                let mut numbers = one.reward_kl.iter().chain(&one.values);
-                if !numbers.all(|number| number.is_finite()) {
-                    return Err(TrainError::NotFinite { step, quantity: "KL divergence or value" });
-                }
-                all[at] = one;
+        let pulse = self.pulse.clone();
+        let batches = self.micro_batches(sequences);
+        let inferred = self.on_threads(batches, |pass, (members, sequences)| {
+            pulse.record();
+            let inferred = pass.infer(&sequences).map_err(TrainError::backend("inference"))?;
+            Ok(members.into_iter().zip(inferred).collect::<Vec<_>>())
+        })?;
+        for (at, one) in inferred.into_iter().flatten() {
+            let mut numbers = one.reward_kl.iter().chain(&one.values);
+            if !numbers.all(|number| number.is_finite()) {
+                return Err(TrainError::NotFinite { step, quantity: "KL divergence or value" });
             }
+            all[at] = one;
         }
         Ok(all)
     }
 
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
-        self.threads.apply();
         sequences.iter().enumerate().try_for_each(|(at, sequence)| self.check(at, sequence))?;
         match self.config.mini_batches {
             Some(_) => self.hold(step, sequences),

@@ -12,7 +12,6 @@ use rollpacker_stages::train::config::MiniBatches;
 use rollpacker_stages::train::{PartialError, Sequence, TrainError};
 use tch::{Device, TchError, Tensor};
 
-use super::inference::split;
 use super::{TorchTrainer, unit};
 use crate::train::tally::Unit;
 
@@ -22,7 +21,7 @@ pub(super) struct HeldStep(BTreeMap<Unit, HeldSequence>);
 
 /// A [`Sequence`] with its data, and with its log-probabilities under the policy at the start of the step.
 #[derive(Debug)]
-struct HeldSequence {
+pub(super) struct HeldSequence {
     prompt_ids: Vec<i32>,
     response_ids: Vec<i32>,
     logprobs: Vec<f32>,
@@ -72,7 +71,11 @@ impl HeldStep {
 }
 
 impl HeldSequence {
-    fn of(sequence: &Sequence<'_>, start_logprobs: Vec<f32>, ref_logprobs: Vec<f32>) -> Self {
+    pub(super) fn of(
+        sequence: &Sequence<'_>,
+        start_logprobs: Vec<f32>,
+        ref_logprobs: Vec<f32>,
+    ) -> Self {
         Self {
             prompt_ids: sequence.prompt_ids.to_vec(),
             response_ids: sequence.response_ids.to_vec(),
@@ -84,6 +87,10 @@ impl HeldSequence {
             returns: sequence.returns.to_vec(),
             start_logprobs,
         }
+    }
+
+    fn is_finite(&self) -> bool {
+        self.start_logprobs.iter().all(|logprob| logprob.is_finite())
     }
 
     fn as_sequence(&self, unit: Unit) -> Sequence<'_> {
@@ -110,30 +117,19 @@ impl TorchTrainer {
         step: Step,
         sequences: &[Sequence<'_>],
     ) -> Result<(), TrainError> {
-        for (_, sequences) in self.micro_batches(sequences) {
-            self.pulse.record();
-            let held = self
+        let pulse = self.pulse.clone();
+        let held = self.on_threads(self.micro_batches(sequences), |pass, (_, sequences)| {
+            pulse.record();
+            let held = pass
                 .score_at_start(&sequences)
                 .map_err(TrainError::backend("scoring responses"))?;
-            for (sequence, held) in sequences.iter().zip(held) {
-                if !held.start_logprobs.iter().all(|logprob| logprob.is_finite()) {
-                    return Err(TrainError::NotFinite { step, quantity: "log-probability" });
-                }
-                self.held.add(unit(sequence), held)?;
+            if held.iter().all(HeldSequence::is_finite) {
+                return Ok(sequences.iter().map(unit).zip(held).collect::<Vec<_>>());
             }
-        }
-        Ok(())
-    }
-
-    /// Returns the sequences with their log-probabilities under the current policy, and under the reference if the loss has a KL term.
-    fn score_at_start(&self, sequences: &[Sequence<'_>]) -> Result<Vec<HeldSequence>, TchError> {
-        let batch = self.pack(sequences)?;
-        let lengths: Vec<usize> = sequences.iter().map(|s| s.response_ids.len()).collect();
-        let start = split(Some(self.head.score(&self.decoder, &batch)?.logprobs), &lengths)?;
-        let reference = split(self.reference_logprobs(sequences, &batch)?, &lengths)?;
-        let columns = start.into_iter().zip(reference);
-        let held = |(sequence, (start, reference))| HeldSequence::of(sequence, start, reference);
-        Ok(sequences.iter().zip(columns).map(held).collect())
+            Err(TrainError::NotFinite { step, quantity: "log-probability" })
+        })?;
+        let mut held = held.into_iter().flatten();
+        Ok(held.try_for_each(|(unit, sequence)| self.held.add(unit, sequence))?)
     }
 
     /// Trains on the responses of the step: one update per mini-batch, `epochs` times over the step.

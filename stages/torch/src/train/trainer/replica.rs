@@ -17,6 +17,7 @@ impl TorchTrainer {
             let operation = "be one of several replicas with several updates per step";
             return Err(TrainError::Unsupported { operation });
         }
+        self.threads.collect_gradients().map_err(failed())?;
         let critic = self.critic.as_mut().map(|critic| critic.accumulated());
         let critic_pending = critic.as_ref().is_some_and(|(sums, _)| sums.is_pending());
         if !self.accumulated.is_pending() && !critic_pending {

@@ -122,7 +122,7 @@ impl TorchTrainer {
     fn tensors(&mut self) -> Vec<(String, Tensor)> {
         let mut all = of_model(POLICY, self.decoder.parameters(), &self.optimizer);
         if let Some(critic) = &mut self.critic {
-            let parameters: Vec<_> = critic.parameters().iter().map(share).collect();
+            let parameters: Vec<_> = critic.model().parameters().iter().map(share).collect();
             all.extend(of_model(CRITIC, &parameters, critic.optimizer()));
         }
         all

@@ -12,7 +12,7 @@ use rollpacker_dataflow::step::PromptId;
 use rollpacker_model::{Family, ModelConfig, Rope};
 use rollpacker_stages::catalog::Choice;
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 use super::super::config::{
     Aggregation, CriticConfig, Level, OldLogprobs, OptimizerConfig, RolloutIs, Threshold,
@@ -136,15 +136,16 @@ struct Arrival {
     micro_batch_tokens: usize,
     /// The number of rows of logits per chunk of the head.
     rows: i64,
+    threads: usize,
 }
 
 fn arrival() -> impl Strategy<Value = Arrival> {
     proptest::collection::vec(response(), 1..10).prop_flat_map(|responses| {
         let order = Just((0..responses.len()).collect::<Vec<_>>()).prop_shuffle();
-        let pieces = (order, 1..5usize, 1..40usize, 1..20i64);
-        pieces.prop_map(move |(order, call, micro_batch_tokens, rows)| {
+        let pieces = (order, 1..5usize, 1..40usize, 1..20i64, 1..4usize);
+        pieces.prop_map(move |(order, call, micro_batch_tokens, rows, threads)| {
             let responses = responses.clone();
-            Arrival { responses, order, call, micro_batch_tokens, rows }
+            Arrival { responses, order, call, micro_batch_tokens, rows, threads }
         })
     })
 }
@@ -153,6 +154,7 @@ fn accumulate<'a>(trainer: &mut TorchTrainer, calls: impl IntoIterator<Item = Ve
     for sequences in calls {
         trainer.accumulate(Step(0), &sequences).unwrap();
     }
+    trainer.threads.collect_gradients().unwrap();
 }
 
 /// Returns the gradient that an update would apply.
@@ -170,15 +172,17 @@ fn relative_difference(a: &Tensor, b: &Tensor) -> f64 {
     (a - b).norm().double_value(&[]) / norm
 }
 
-/// Compares the arrival with all responses in one call, micro-batch and chunk. Returns the relative difference of the gradients.
+/// Compares the arrival with all responses in one call, micro-batch and chunk, on one thread. Returns the relative difference of the gradients.
 fn difference(
     config: &TrainerConfig,
     arrival: &Arrival,
     prepare: impl Fn(&mut TorchTrainer),
 ) -> f64 {
-    let budget = |micro_batch_tokens| TrainerConfig { micro_batch_tokens, ..config.clone() };
-    let (mut whole, mut pieces) =
-        (trainer(budget(usize::MAX)), trainer(budget(arrival.micro_batch_tokens)));
+    let with = |micro_batch_tokens, threads| {
+        trainer(TrainerConfig { micro_batch_tokens, threads, ..config.clone() })
+    };
+    let mut whole = with(usize::MAX, 1);
+    let mut pieces = with(arrival.micro_batch_tokens, arrival.threads);
     prepare(&mut whole);
     prepare(&mut pieces);
     pieces.head.rows = arrival.rows;
@@ -208,7 +212,7 @@ fn widen(trainer: &mut TorchTrainer) {
         decoder.set_requires_grad(true);
         decoder.parameters().iter().for_each(widen);
     }
-    trainer.critic.iter().flat_map(|critic| critic.parameters()).for_each(widen);
+    trainer.critic.iter().flat_map(|critic| critic.model().parameters()).for_each(widen);
 }
 
 proptest! {
@@ -312,12 +316,13 @@ fn the_gradient_of_a_critic_does_not_depend_on_order_or_pieces() {
     for loss_agg_mode in MODES.into_iter().cycle().take(12) {
         let arrival = arrival().new_tree(&mut runner).unwrap().current();
         let critic = CriticConfig { loss_agg_mode, ..CriticConfig::default() };
-        let with = |micro_batch_tokens| {
-            let config = config(Aggregation::TokenMean);
+        let with = |micro_batch_tokens, threads| {
+            let config = TrainerConfig { threads, ..config(Aggregation::TokenMean) };
             let critic = Some(critic);
             trainer(TrainerConfig { critic, micro_batch_tokens, kl_loss_coef: 0.0, ..config })
         };
-        let (mut whole, mut pieces) = (with(usize::MAX), with(arrival.micro_batch_tokens));
+        let mut whole = with(usize::MAX, 1);
+        let mut pieces = with(arrival.micro_batch_tokens, arrival.threads);
         accumulate(&mut whole, [arrival.responses.iter().map(valued).collect()]);
         let order: Vec<_> =
             arrival.order.iter().map(|&at| valued(&arrival.responses[at])).collect();

@@ -1,26 +1,42 @@
-//! The CPU threads of a trainer, which a placement can change between calls.
+//! The CPU threads of a trainer, each with micro-batches of its own.
+
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use rollpacker_stages::train::TrainError;
+use tch::{Device, TchError};
 
 use super::Metrics;
+use super::models::Models;
 use crate::model::device::set_threads_of_this_thread;
 
 /// The metric with the largest number of threads that the calls of a step used.
 const METRIC: &str = "trainer/threads";
 
-/// The number of threads of a trainer's tensor operations: its own, or those of the devices that train if these are more.
-#[derive(Clone, Copy, Debug)]
+/// The threads of a trainer: its own, or those of the devices that train if these are more.
+///
+/// Micro-batches are independent, so each thread takes the next one and computes it alone. This is faster than tensor operations of several
+/// threads, which wait for each other thousands of times per micro-batch. If there are fewer micro-batches than threads, the operations use
+/// the rest, but not in deterministic mode: libtorch sums in another order with another number of threads.
+#[derive(Debug)]
 pub(super) struct TrainerThreads {
     own: usize,
+    deterministic: bool,
     /// The number of threads of a device. `None` if the number of threads does not depend on the devices.
     of_device: Option<usize>,
     now: usize,
     /// The largest number since the metric was last taken.
     most: usize,
     is_placed: bool,
+    /// The models of each thread that has computed something; those of the calling thread come first.
+    models: Vec<Models>,
 }
 
 impl TrainerThreads {
-    pub(super) fn new(own: usize) -> Self {
-        Self { own, of_device: None, now: own, most: 0, is_placed: false }
+    pub(super) fn new(own: usize, deterministic: bool) -> Self {
+        let models = Vec::new();
+        Self { own, deterministic, of_device: None, now: own, most: 0, is_placed: false, models }
     }
 
     pub(super) fn with_devices_of(self, threads: usize) -> Self {
@@ -34,10 +50,81 @@ impl TrainerThreads {
         self.now = self.own.max(lent);
     }
 
-    /// Makes the tensor operations of the calling thread use this number of threads.
+    /// Returns the number of threads of the next call.
+    pub(super) fn now(&self) -> usize {
+        self.now
+    }
+
+    /// Makes the tensor operations of the calling thread use all threads.
     pub(super) fn apply(&mut self) {
-        set_threads_of_this_thread(self.now);
+        set_threads_of_this_thread(self.of_operations(1));
         self.most = self.most.max(self.now);
+    }
+
+    /// Sets the models of the calling thread. Does nothing in later calls.
+    pub(super) fn begin(&mut self, models: impl FnOnce() -> Models) {
+        if self.models.is_empty() {
+            self.models.push(models());
+        }
+    }
+
+    /// Calls `work` with each of `items` and the models of the thread that takes it. Returns the results in the order of the items.
+    ///
+    /// [`begin`](Self::begin) must have been called. Further threads end with the call.
+    ///
+    /// # Errors
+    /// If `work` fails, or the device runs out of memory for the models of a thread.
+    pub(super) fn run<T: Send, R: Send>(
+        &mut self,
+        items: Vec<T>,
+        work: impl Fn(&Models, T) -> Result<R, TrainError> + Sync,
+    ) -> Result<Vec<R>, TrainError> {
+        self.most = self.most.max(self.now);
+        let used = self.prepare(items.len()).map_err(TrainError::backend("starting threads"))?;
+        let of_operations = self.of_operations(used);
+        let queue = Mutex::new(items.into_iter().enumerate());
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = |models: &Models| -> Result<Vec<(usize, R)>, TrainError> {
+            set_threads_of_this_thread(of_operations);
+            std::iter::from_fn(next).map(|(at, item)| Ok((at, work(models, item)?))).collect()
+        };
+        let (own, others) = self.models.split_at_mut(1);
+        let mut done = thread::scope(|scope| {
+            let work = &work;
+            // Models can be sent to a thread but not shared with it, so the thread takes the mutable reference.
+            let others = others.iter_mut().take(used - 1);
+            let others: Vec<_> = others.map(|models| scope.spawn(move || work(&*models))).collect();
+            let mut done = work(&own[0])?;
+            for other in others {
+                done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+            }
+            Ok::<_, TrainError>(done)
+        })?;
+        done.sort_unstable_by_key(|(at, _)| *at);
+        Ok(done.into_iter().map(|(_, result)| result).collect())
+    }
+
+    /// Moves the gradients of all threads into those of the calling thread.
+    pub(super) fn collect_gradients(&self) -> Result<(), TchError> {
+        let Some((own, others)) = self.models.split_first() else { return Ok(()) };
+        others.iter().try_for_each(|other| own.collect(other))
+    }
+
+    /// Returns the number of threads that compute `items` micro-batches, at least 1, and makes their models exist. Other devices than the
+    /// CPU have one queue of kernels, which one thread fills.
+    fn prepare(&mut self, items: usize) -> Result<usize, TchError> {
+        let on_cpu = self.models[0].policy.device() == Device::Cpu;
+        let used = if on_cpu { self.now.min(items).max(1) } else { 1 };
+        while self.models.len() < used {
+            let more = self.models[0].with_own_gradients()?;
+            self.models.push(more);
+        }
+        Ok(used)
+    }
+
+    /// Returns the number of threads of a tensor operation if `used` threads compute.
+    fn of_operations(&self, used: usize) -> usize {
+        if self.deterministic { 1 } else { (self.now / used).max(1) }
     }
 
     /// Returns the metric of the step that ends. Empty unless a placement has set the devices.
@@ -59,7 +146,7 @@ mod tests {
 
     #[test]
     fn devices_add_their_threads_while_they_train() {
-        let mut threads = TrainerThreads::new(1).with_devices_of(2);
+        let mut threads = TrainerThreads::new(1, false).with_devices_of(2);
         assert_eq!((used(&mut threads), threads.take_metric().len()), (1, 0));
         threads.place(2);
         assert_eq!(used(&mut threads), 4);
@@ -72,9 +159,14 @@ mod tests {
 
     #[test]
     fn without_threads_of_devices_a_placement_changes_nothing() {
-        let mut threads = TrainerThreads::new(3);
+        let mut threads = TrainerThreads::new(3, false);
         threads.place(8);
         assert_eq!(used(&mut threads), 3);
         assert_eq!(threads.take_metric()[METRIC], 3.0);
+    }
+
+    #[test]
+    fn operations_have_one_thread_in_deterministic_mode() {
+        assert_eq!(used(&mut TrainerThreads::new(3, true)), 1);
     }
 }

@@ -234,16 +234,14 @@ fn weights_cannot_be_divided_by_their_mean_where_that_changes_other_terms() {
 /// With the engine's log-probabilities as the old ones, weights are still those of the trainer over the engine.
 #[test]
 fn weights_do_not_depend_on_the_old_log_probabilities() {
-    let of = |old_logprobs| {
-        let reinforce = TrainerConfig {
-            policy_loss: Choice::of("gpg"),
-            rollout_is: is(Level::Token, false),
-            old_logprobs,
-            ..plain(MODES[0])
-        };
-        let pair = pair(&trainer(reinforce.clone()));
-        accumulated(reinforce, &[&pair[0], &pair[1]]).0
+    let with = |old_logprobs| TrainerConfig {
+        policy_loss: Choice::of("gpg"),
+        rollout_is: is(Level::Token, false),
+        old_logprobs,
+        ..plain(MODES[0])
     };
+    let pair = pair(&trainer(with(OldLogprobs::Engine)));
+    let of = |old_logprobs| accumulated(with(old_logprobs), &[&pair[0], &pair[1]]).0;
     let (engine, trainer) = (of(OldLogprobs::Engine), of(OldLogprobs::Trainer));
     assert_eq!(relative_difference(&trainer, &engine), 0.0);
 }

@@ -22,6 +22,8 @@ struct Dealt {
     /// `true` if the rows of a call are reversed.
     reversed: bool,
     micro_batch_tokens: usize,
+    /// The number of threads of each replica.
+    threads: usize,
 }
 
 fn groups() -> impl Strategy<Value = Vec<Vec<Response>>> {
@@ -45,9 +47,9 @@ fn dealt() -> impl Strategy<Value = Dealt> {
         let count = groups.len();
         let order = Just((0..count).collect::<Vec<_>>()).prop_shuffle();
         let owners = proptest::collection::vec(0..4usize, count);
-        let numbers = (1..5usize, 1..4usize, 1..4usize, any::<bool>(), 1..60usize);
+        let numbers = (1..5usize, 1..4usize, 1..4usize, any::<bool>(), 1..60usize, 1..4usize);
         (order, owners, numbers).prop_map(move |(order, owners, numbers)| {
-            let (replicas, call, taken_after, reversed, micro_batch_tokens) = numbers;
+            let (replicas, call, taken_after, reversed, micro_batch_tokens, threads) = numbers;
             let (groups, owners) = (groups.clone(), owners.iter().map(|o| o % replicas).collect());
             Dealt {
                 groups,
@@ -58,6 +60,7 @@ fn dealt() -> impl Strategy<Value = Dealt> {
                 taken_after,
                 reversed,
                 micro_batch_tokens,
+                threads,
             }
         })
     })
@@ -167,7 +170,8 @@ fn difference_of(
     let mut whole = of(&TrainerConfig { micro_batch_tokens: usize::MAX, ..config.clone() });
     prepare(&mut whole);
     whole.accumulate(Step(0), &dealt.whole()).unwrap();
-    let pieces = TrainerConfig { micro_batch_tokens: dealt.micro_batch_tokens, ..config.clone() };
+    let Dealt { micro_batch_tokens, threads, .. } = *dealt;
+    let pieces = TrainerConfig { micro_batch_tokens, threads, ..config.clone() };
     let mut replicas: Vec<_> = (0..dealt.replicas).map(|_| of(&pieces)).collect();
     replicas.iter_mut().for_each(&prepare);
     let partials: Vec<_> = replicas
@@ -204,7 +208,8 @@ type Outcome = (Vec<u64>, Vec<Metrics>);
 fn outcome(trainer: &TorchTrainer, metrics: Vec<Metrics>) -> Outcome {
     let critic = trainer.critic.as_ref().unwrap();
     let own = |(name, tensor): &(String, Tensor)| (name.clone(), tensor.shallow_clone());
-    let critic = Weights::new(critic.parameters().iter().map(own).collect()).unwrap().digest();
+    let critic =
+        Weights::new(critic.model().parameters().iter().map(own).collect()).unwrap().digest();
     (vec![trainer.decoder.snapshot().unwrap().digest(), critic], metrics)
 }
 
@@ -221,7 +226,8 @@ fn alone(steps: &[Dealt], config: &TrainerConfig) -> Outcome {
 
 /// Runs as many trainers as the first step has replicas. Each round of partials is put in before the next is taken.
 fn together(steps: &[Dealt], config: &TrainerConfig) -> Vec<Outcome> {
-    let mut replicas: Vec<_> = (0..steps[0].replicas).map(|_| (of(config), Vec::new())).collect();
+    let config = TrainerConfig { threads: steps[0].threads, ..config.clone() };
+    let mut replicas: Vec<_> = (0..steps[0].replicas).map(|_| (of(&config), Vec::new())).collect();
     for (at, dealt) in (0..).zip(steps) {
         let owners = dealt.owners.iter().map(|owner| owner % steps[0].replicas).collect();
         let dealt = Dealt { owners, ..dealt.clone() };
@@ -296,6 +302,7 @@ fn uneven() -> Dealt {
         taken_after: 1,
         reversed: false,
         micro_batch_tokens: 64,
+        threads: 2,
     }
 }
 

@@ -1,8 +1,10 @@
-//! Findings on why a run does not learn, each with what to change.
+//! The rules that judge a run, each with what to change.
 
 use serde::Serialize;
 
 use super::recent::Recent;
+#[cfg(feature = "cli")]
+use super::recent::{StepFigures, StepWindow};
 
 /// The weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -32,25 +34,41 @@ pub(crate) struct Finding {
 }
 
 /// A rule that judges one metric.
-struct Rule {
+pub(super) struct Rule {
     metric: &'static str,
     /// Returns the figure that is judged.
     figure: fn(&Recent<'_>) -> Option<f64>,
     /// The bound from which the figure is a problem.
     bound: f64,
     severity: Severity,
-    /// The problem; `{}` stands for the figure.
+    /// The number of steps from which on a run warns of the problem while it trains. `None`: the report alone has it.
+    #[cfg_attr(
+        not(feature = "torch"),
+        expect(dead_code, reason = "only a run that trains reads it")
+    )]
+    pub(super) warns_after: Option<usize>,
+    /// The problem; `{}` stands for the figure, and `{%}` for the figure in percent.
     problem: &'static str,
     advice: &'static str,
 }
 
 /// The rules, from the cause that stops learning most often.
-const RULES: [Rule; 18] = [
+pub(super) const RULES: [Rule; 19] = [
     Rule {
         metric: "reward/errors",
         figure: error_share,
+        bound: 0.9,
+        severity: Severity::Severe,
+        warns_after: Some(1),
+        problem: "The reward hardly ever answers: {%} of the scored responses had an error of it.",
+        advice: "Look at the column `reward_error` of the rollouts; see that its server or program runs, and try it with `rollpacker score`.",
+    },
+    Rule {
+        metric: "reward/errors",
+        figure: |run| error_share(run).filter(|share| *share < 0.9),
         bound: 0.01,
         severity: Severity::Severe,
+        warns_after: Some(5),
         problem: "{%} of the scored responses had an error of the reward.",
         advice: "Look at the column `reward_error` of the rollouts; raise the time limit of the reward, or mend it.",
     },
@@ -59,6 +77,7 @@ const RULES: [Rule; 18] = [
         figure: |run| Some(run.sum("reward/dropped_groups")),
         bound: 1.0,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "{} groups were dropped because of an error of the reward.",
         advice: "Look at the column `reward_error` of the rollouts.",
     },
@@ -67,6 +86,7 @@ const RULES: [Rule; 18] = [
         figure: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) >= 0.9),
         bound: 0.5,
         severity: Severity::Warning,
+        warns_after: Some(20),
         problem: "In {%} of the groups all responses have the same score, mostly a high one: the prompts are too easy.",
         advice: "Use harder prompts; `data.curriculum` skips solved ones, and the schedule `dynamic` trains only on groups that differ.",
     },
@@ -75,8 +95,9 @@ const RULES: [Rule; 18] = [
         figure: |run| run.mean("reward/frac_zero_std").filter(|_| score(run) <= 0.1),
         bound: 0.5,
         severity: Severity::Severe,
+        warns_after: Some(20),
         problem: "In {%} of the groups all responses have the same score, mostly a low one: nothing is rewarded.",
-        advice: "Read the responses below: either the reward does not recognize good answers (try it with `rollpacker score`), or the prompts \
+        advice: "Read the responses: either the reward does not recognize good answers (try it with `rollpacker score`), or the prompts \
                  are too hard. Raise `rollout.n`, use easier prompts, or fine-tune first.",
     },
     Rule {
@@ -86,6 +107,7 @@ const RULES: [Rule; 18] = [
         },
         bound: 0.5,
         severity: Severity::Warning,
+        warns_after: Some(20),
         problem: "In {%} of the groups all responses have the same score, so that they have no gradient.",
         advice: "Raise `rollout.n`, or use the schedule `dynamic`, which trains only on groups whose scores differ.",
     },
@@ -94,14 +116,16 @@ const RULES: [Rule; 18] = [
         figure: |run| run.mean("response_length/clip_ratio"),
         bound: 0.2,
         severity: Severity::Warning,
+        warns_after: Some(5),
         problem: "{%} of the trained responses ended at the maximum length.",
-        advice: "Raise `data.max_response_length`; if the responses repeat themselves, look at their text below.",
+        advice: "Raise `data.max_response_length`; if the responses repeat themselves, look at their text.",
     },
     Rule {
         metric: "actor/grad_norm",
         figure: |run| run.max("actor/grad_norm").map(|norm| f64::from(norm == 0.0)),
         bound: 1.0,
         severity: Severity::Severe,
+        warns_after: None,
         problem: "The gradient is 0.",
         advice: "No response has an advantage: see the scores. If they differ, look at `actor.clip_ratio` and `algorithm`.",
     },
@@ -110,6 +134,7 @@ const RULES: [Rule; 18] = [
         figure: |run| run.max("actor/lr").map(|rate| f64::from(rate == 0.0)),
         bound: 1.0,
         severity: Severity::Severe,
+        warns_after: None,
         problem: "The learning rate is 0.",
         advice: "Look at `actor.lr` and `actor.lr_warmup_steps`.",
     },
@@ -118,6 +143,7 @@ const RULES: [Rule; 18] = [
         figure: |run| Some(run.max("actor/grad_norm")? / run.first_mean("actor/grad_norm")?),
         bound: 10.0,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "The largest norm of the gradient is {} times that of the first steps.",
         advice: "Lower `actor.lr`, or `actor.grad_clip`.",
     },
@@ -126,6 +152,7 @@ const RULES: [Rule; 18] = [
         figure: |run| run.mean("actor/pg_clipfrac"),
         bound: 0.2,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "{%} of the tokens are clipped: the updates of a step move the policy too far.",
         advice: "Lower `actor.lr` or `actor.ppo_epochs`, or raise `actor.ppo_mini_batch_size`.",
     },
@@ -134,6 +161,7 @@ const RULES: [Rule; 18] = [
         figure: |run| run.mean("actor/ppo_kl").map(f64::abs),
         bound: 0.1,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "The policy moves by {} nats a token within a step.",
         advice: "Lower `actor.lr` or `actor.ppo_epochs`.",
     },
@@ -142,6 +170,7 @@ const RULES: [Rule; 18] = [
         figure: |run| run.mean("actor/kl_loss"),
         bound: 0.5,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "The policy is {} nats a token away from the reference.",
         advice: "Raise `actor.kl_loss_coef`, or lower `actor.lr`.",
     },
@@ -150,6 +179,7 @@ const RULES: [Rule; 18] = [
         figure: |run| entropy_ratio(run).filter(|ratio| *ratio <= 0.1).map(|ratio| 1.0 - ratio),
         bound: 0.9,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "The entropy has fallen by {%}: the responses of a prompt become alike.",
         advice: "Raise `actor.clip_ratio_high` or `actor.entropy_coeff`, or lower `actor.lr`.",
     },
@@ -158,14 +188,16 @@ const RULES: [Rule; 18] = [
         figure: entropy_ratio,
         bound: 3.0,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "The entropy is {} times that of the first steps: the policy may become noise.",
-        advice: "Lower `actor.lr` and `actor.entropy_coeff`; look at the responses below.",
+        advice: "Lower `actor.lr` and `actor.entropy_coeff`; look at the responses.",
     },
     Rule {
         metric: "rollout_corr/k3_kl",
         figure: |run| run.mean("rollout_corr/k3_kl"),
         bound: 0.01,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "The policy that samples differs from the trainer's by {} nats a token.",
         advice: "Use the same number format in both, check the delivery of weights, or set `algorithm.rollout_correction.rollout_is`.",
     },
@@ -174,6 +206,7 @@ const RULES: [Rule; 18] = [
         figure: |run| run.mean("training/off_policy/token_staleness/mean"),
         bound: 4.0,
         severity: Severity::Warning,
+        warns_after: None,
         problem: "The trained tokens are {} updates old on average.",
         advice: "Lower `algorithm.staleness`, or set `algorithm.rollout_correction.rollout_is`.",
     },
@@ -184,6 +217,7 @@ const RULES: [Rule; 18] = [
         },
         bound: 0.1,
         severity: Severity::Note,
+        warns_after: None,
         problem: "The trained responses are {%} shorter than those of the policy.",
         advice: "With deferred prompts this is temporary; if it stays, correct it (docs/bias.md).",
     },
@@ -194,6 +228,7 @@ const RULES: [Rule; 18] = [
         },
         bound: 0.5,
         severity: Severity::Note,
+        warns_after: None,
         problem: "The schedule drops {%} of the launched prompts.",
         advice: "Most of the rollout is not trained on; `data.curriculum` can skip such prompts before they are sampled.",
     },
@@ -216,7 +251,8 @@ fn error_share(run: &Recent<'_>) -> Option<f64> {
 }
 
 impl Rule {
-    fn judge(&self, run: &Recent<'_>) -> Option<Finding> {
+    /// Returns the finding if the figure reaches the bound.
+    pub(super) fn judge(&self, run: &Recent<'_>) -> Option<Finding> {
         let value = (self.figure)(run).filter(|value| *value >= self.bound)?;
         let Self { severity, metric, advice, .. } = *self;
         let problem = self
@@ -228,13 +264,16 @@ impl Rule {
 }
 
 /// Judges the last steps. The trend of the score comes first, then the problems from the severest.
-pub(super) fn findings(run: &Recent<'_>) -> Vec<Finding> {
-    let mut findings: Vec<_> = RULES.iter().filter_map(|rule| rule.judge(run)).collect();
+#[cfg(feature = "cli")]
+pub(crate) fn findings<S: StepFigures + Clone>(window: &StepWindow<S>) -> Vec<Finding> {
+    let run = window.recent();
+    let mut findings: Vec<_> = RULES.iter().filter_map(|rule| rule.judge(&run)).collect();
     findings.sort_by_key(|finding| finding.severity);
-    trend(run).into_iter().chain(findings).collect()
+    trend(&run).into_iter().chain(findings).collect()
 }
 
 /// Compares the scores of the last with those of the first steps. A change below twice its standard error is none.
+#[cfg(feature = "cli")]
 fn trend(run: &Recent<'_>) -> Option<Finding> {
     let metric = "critic/score/mean";
     let (rise, error) = run.rise(metric)?;
@@ -254,32 +293,24 @@ fn trend(run: &Recent<'_>) -> Option<Finding> {
     Some(Finding { severity, metric, value: rise, problem, advice: "" })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cli"))]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::path::PathBuf;
+    use serde_json::{Value, json};
 
-    use serde_json::json;
-
-    use super::super::record::RunRecord;
     use super::*;
-    use crate::run_reader::StepMetrics;
 
-    fn record(steps: impl IntoIterator<Item = serde_json::Value>) -> RunRecord {
-        let line = |(index, data)| StepMetrics {
-            step: index as u64 + 1,
-            round: "short".to_owned(),
-            unix_s: None,
-            clock_s: None,
-            data: serde_json::from_value(data).unwrap(),
-        };
-        let lines: Vec<_> = steps.into_iter().enumerate().map(line).collect();
-        let steps = lines.len() as u64;
-        RunRecord { folder: PathBuf::new(), ended: None, steps, settings: BTreeMap::new(), lines }
+    /// The metrics of a step.
+    #[derive(Clone)]
+    struct Line(Value);
+
+    impl StepFigures for Line {
+        fn figure(&self, metric: &str) -> Option<f64> {
+            self.0.get(metric)?.as_f64()
+        }
     }
 
-    fn found(record: &RunRecord) -> Vec<(&'static str, Severity)> {
-        let found = findings(&Recent::of(record));
+    fn found(steps: impl IntoIterator<Item = Value>) -> Vec<(&'static str, Severity)> {
+        let found = findings(&steps.into_iter().map(Line).collect());
         found.iter().map(|finding| (finding.metric, finding.severity)).collect()
     }
 
@@ -301,7 +332,7 @@ mod tests {
             json!({"critic/score/mean": 0.2 + f64::from(step) / 100.0 + f64::from(step % 2) / 50.0,
                    "reward/frac_zero_std": 0.3, "actor/grad_norm": 1.0, "actor/lr": 1e-6})
         });
-        assert_eq!(found(&record(steps)), [("critic/score/mean", Severity::Note)]);
+        assert_eq!(found(steps), [("critic/score/mean", Severity::Note)]);
     }
 
     #[test]
@@ -311,9 +342,8 @@ mod tests {
         {
             let steps =
                 (0..4).map(|_| json!({"critic/score/mean": score, "reward/frac_zero_std": 0.75}));
-            let own = found(&record(steps))
-                .into_iter()
-                .find(|(metric, _)| *metric == "reward/frac_zero_std");
+            let own =
+                found(steps).into_iter().find(|(metric, _)| *metric == "reward/frac_zero_std");
             assert_eq!(own, Some(("reward/frac_zero_std", severity)), "{score}");
         }
     }
@@ -344,7 +374,7 @@ mod tests {
             ),
         ] {
             let found: Vec<_> =
-                found(&record([data.clone(), data])).into_iter().map(|(name, _)| name).collect();
+                found([data.clone(), data]).into_iter().map(|(name, _)| name).collect();
             assert_eq!(found, [metric]);
         }
     }
@@ -352,27 +382,24 @@ mod tests {
     #[test]
     fn changes_are_judged_against_the_first_steps() {
         let run = |last: f64| {
-            record(
-                (0..40)
-                    .map(move |step| json!({"actor/entropy": if step < 20 { 1.0 } else { last }})),
-            )
+            (0..40).map(move |step| json!({"actor/entropy": if step < 20 { 1.0 } else { last }}))
         };
-        assert_eq!(found(&run(0.05)), [("actor/entropy", Severity::Warning)]);
-        assert_eq!(found(&run(4.0)), [("actor/entropy", Severity::Warning)]);
-        assert_eq!(found(&run(0.5)), []);
+        assert_eq!(found(run(0.05)), [("actor/entropy", Severity::Warning)]);
+        assert_eq!(found(run(4.0)), [("actor/entropy", Severity::Warning)]);
+        assert_eq!(found(run(0.5)), []);
         let spike =
             (0..40).map(|step| json!({"actor/grad_norm": if step == 39 { 50.0 } else { 1.0 }}));
-        assert_eq!(found(&record(spike)), [("actor/grad_norm", Severity::Warning)]);
+        assert_eq!(found(spike), [("actor/grad_norm", Severity::Warning)]);
     }
 
     #[test]
     fn a_falling_score_is_severe() {
         let steps = (0..40).map(|step| json!({"critic/score/mean": 1.0 - f64::from(step) / 100.0}));
-        assert_eq!(found(&record(steps)), [("critic/score/mean", Severity::Severe)]);
+        assert_eq!(found(steps), [("critic/score/mean", Severity::Severe)]);
     }
 
     #[test]
     fn a_run_without_steps_has_no_findings() {
-        assert_eq!(found(&record([])), []);
+        assert_eq!(found([]), []);
     }
 }

@@ -1,0 +1,30 @@
+//! TensorBoard's event file of a program without the feature `cli`: there is none.
+
+use std::path::Path;
+
+use rollpacker_stages::train::Metrics;
+
+use crate::run_files::events;
+use crate::run_folder::RecordError;
+
+/// An event file that does not exist.
+pub(crate) enum EventLog {}
+
+impl EventLog {
+    /// Refuses to write an event file.
+    ///
+    /// # Errors
+    /// Always.
+    pub(crate) fn create(run: &Path) -> Result<Self, RecordError> {
+        let reason = "the logger `tensorboard` needs the feature `cli`, which this program was built without";
+        Err(RecordError::of(&events(run))(&reason))
+    }
+
+    /// Does nothing, because there is no event file.
+    ///
+    /// # Errors
+    /// Never.
+    pub(crate) fn write(&mut self, _: u64, _: f64, _: &Metrics) -> Result<(), RecordError> {
+        match *self {}
+    }
+}

@@ -1,0 +1,36 @@
+//! The log messages that are printed and exported: warnings of the crates of this project, or what `RUST_LOG` selects.
+
+use tracing_subscriber::filter::EnvFilter;
+
+use super::variable;
+
+/// The variable that selects the messages, in the syntax of [`EnvFilter`]: directives such as `debug` or `rollpacker_servers=debug`,
+/// separated by commas.
+const VARIABLE: &str = "RUST_LOG";
+/// The messages without the variable. Targets are matched by their beginning, so these are those of all crates of this project.
+pub(super) const WARNINGS: &str = "rollpacker=warn";
+
+/// A variable that selects no messages, because it cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{VARIABLE}: expected directives such as `info` or `rollpacker_servers=debug`, separated by commas, found `{found}`: {reason}"
+)]
+pub(crate) struct LogFilterError {
+    found: String,
+    reason: String,
+}
+
+/// Returns the filter of the variable; [`WARNINGS`] if it is not set.
+///
+/// # Errors
+/// If it cannot be parsed.
+pub(super) fn parse() -> Result<EnvFilter, LogFilterError> {
+    let found = variable(VARIABLE).unwrap_or_else(|| WARNINGS.to_owned());
+    let parsed = EnvFilter::builder().parse(&found);
+    parsed.map_err(|error| LogFilterError { found, reason: error.to_string() })
+}
+
+/// Returns the filter of the variable; [`WARNINGS`] if it is not set or cannot be parsed.
+pub(super) fn selected() -> EnvFilter {
+    parse().unwrap_or_else(|_| EnvFilter::new(WARNINGS))
+}
