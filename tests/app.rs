@@ -417,7 +417,7 @@ fn the_help_lists_the_names_that_a_recipe_may_select() {
         "actor.strategy: sgd, torch",
         "stream_trainer, early",
         "rollout.engine: sglang, torch, uniform, vllm",
-        "frontier_group, surplus",
+        "longest_first, surplus",
         "soft_overlong, terse",
     ] {
         assert!(help.contains(names), "{names}: {help}");

@@ -51,6 +51,7 @@ fn schedules() -> Vec<Builtin> {
         Sorted::new(config(on_policy)).expect("valid").into(),
         Partial::new(config(partial)).expect("valid").into(),
         FrontierGroup::new(config(frontier)).expect("valid").into(),
+        Synchronous::longest_first(config(json!({ "slots": 6 }))).expect("valid").into(),
     ]
 }
 

@@ -47,7 +47,7 @@ use rollpacker_operators::schedule::snapshot::{last_prompt, reserve, restore};
 use rollpacker_operators::schedule::{
     Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, OnExhausted, Partial,
     Schedule, Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group,
-    history_sorted, partial, sorted, sync, tail_batching,
+    history_sorted, longest_first, partial, sorted, sync, tail_batching,
 };
 use rollpacker_operators::trainer::{TrainerThread, state_file};
 use rollpacker_operators::{
@@ -108,6 +108,7 @@ fn schedules() -> Vec<(&'static str, Builtin)> {
     let partial =
         partial::Config { prompts, responses, oversubscription: 1.5, max_versions: 3, total_steps };
     let frontier = frontier_group::Config { prompts, responses, slots, order, total_steps };
+    let longest = longest_first::Config { prompts, responses, slots, total_steps };
     vec![
         ("sync", Synchronous::new(sync).expect("valid").into()),
         ("history_sorted", HistorySorted::new(history).expect("valid").into()),
@@ -131,6 +132,7 @@ fn schedules() -> Vec<(&'static str, Builtin)> {
         ("sorted, partial", sorted(sorted::Mode::Partial)),
         ("partial", Partial::new(partial).expect("valid").into()),
         ("frontier_group", FrontierGroup::new(frontier).expect("valid").into()),
+        ("longest_first", Synchronous::longest_first(longest).expect("valid").into()),
     ]
 }
 

@@ -156,6 +156,7 @@ static BUILTIN: LazyLock<Schedules> = LazyLock::new(|| {
         ScheduleEntry::builtin("sorted", Sorted::new),
         ScheduleEntry::builtin("partial", Partial::new),
         ScheduleEntry::builtin("frontier_group", FrontierGroup::new),
+        ScheduleEntry::builtin("longest_first", Synchronous::longest_first),
     ]))
 });
 

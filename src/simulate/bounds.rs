@@ -71,6 +71,9 @@ impl RawJob {
         ] {
             within(key, value, share, "in (0, 1]")?;
         }
+        let bandwidth = stream.kv_transfer_bandwidth;
+        let usable = |bytes: f64| bytes >= 0.0;
+        within("stream.kv_transfer_bandwidth", bandwidth, usable, "a finite number, at least 0")?;
         between("sim.steps", sim.steps, 1, MOST_STEPS)?;
         between("sim.warmup_steps", sim.warmup_steps, 0, MOST_STEPS)?;
         between("sim.seeds", sim.seeds, 1, MOST_SEEDS)?;

@@ -11,6 +11,8 @@ pub(super) struct PlacementCost {
     layout: TrainingLayout,
     /// Tokens that a KV cache must be able to hold: the longest prompt and response.
     longest_sequence: u64,
+    /// Bandwidth at which an instance sends KV caches, in bytes/s; `None` if they are computed again.
+    kv_transfer_bandwidth: Option<f64>,
 }
 
 /// The length of a sequence, in tokens, where only a total number of tokens is known: about the mean of the paper's jobs, prompt included.
@@ -24,7 +26,13 @@ impl PlacementCost {
     /// Creates the cost model of a model that is trained in copies of `layout`, on instances that must each hold `longest_sequence` tokens.
     #[must_use]
     pub(super) fn new(cost: Cost, layout: TrainingLayout, longest_sequence: u64) -> Self {
-        Self { cost, layout, longest_sequence }
+        Self { cost, layout, longest_sequence, kv_transfer_bandwidth: None }
+    }
+
+    /// Sets the bandwidth at which an instance sends KV caches to other instances.
+    #[must_use]
+    pub(super) fn with_kv_transfer(self, kv_transfer_bandwidth: Option<f64>) -> Self {
+        Self { kv_transfer_bandwidth, ..self }
     }
 }
 
@@ -53,18 +61,21 @@ impl StepCost for PlacementCost {
         if from == to {
             return 0.0;
         }
-        let start = if from.tensor_parallel == to.tensor_parallel {
-            0.0
+        let (start, sending) = if from.tensor_parallel == to.tensor_parallel {
+            (0.0, from.instances.saturating_sub(to.instances))
         } else {
-            self.cost.reconfiguration()
+            (self.cost.reconfiguration(), from.instances)
         };
+        if sending == 0 {
+            return start;
+        }
+        let tokens_each = kv_tokens / f64::from(from.instances.max(1));
+        if let Some(bandwidth) = self.kv_transfer_bandwidth {
+            return start + tokens_each * self.cost.model().kv_bytes_per_token() / bandwidth;
+        }
         // The KV cache that has to move is recomputed by prefill, one response after the other, on the remaining instances.
-        let moved = if from.tensor_parallel == to.tensor_parallel {
-            1.0 - f64::from(to.instances) / f64::from(from.instances.max(1))
-        } else {
-            1.0
-        };
-        let responses = moved.max(0.0) * kv_tokens / SEQUENCE / f64::from(to.instances.max(1));
+        let moved = f64::from(sending) * tokens_each;
+        let responses = moved / SEQUENCE / f64::from(to.instances.max(1));
         start + responses * self.cost.prefill(to.tensor_parallel, SEQUENCE)
     }
 }

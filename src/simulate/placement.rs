@@ -54,7 +54,8 @@ fn stream_trainer(
     rollout: Placement,
 ) -> Result<StreamTrainer<PlacementCost>, PlacementError> {
     let planner = Planner::new(planner_rule(job), placed_job(job), rollout.tensor_parallel)?;
-    let cost = PlacementCost::new(job.cost(), job.training_layout, job.longest_sequence());
+    let cost = PlacementCost::new(job.cost(), job.training_layout, job.longest_sequence())
+        .with_kv_transfer(kv_transfer_bandwidth(job));
     StreamTrainer::new(stream_options(job), planner, cost)
 }
 
@@ -83,6 +84,11 @@ const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
 pub(super) fn initial_placement(job: &Job) -> Placement {
     let tensor_parallel = job.raw.rollout.tensor_parallel;
     Placement { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }
+}
+
+/// Returns the bandwidth at which an instance sends KV caches, in bytes/s; `None` if moved responses are computed again.
+pub(super) fn kv_transfer_bandwidth(job: &Job) -> Option<f64> {
+    Some(job.raw.stream.kv_transfer_bandwidth).filter(|&bandwidth| bandwidth > 0.0)
 }
 
 fn placed_job(job: &Job) -> placement::Job {

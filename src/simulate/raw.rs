@@ -85,7 +85,7 @@ section! {
         /// The share of GPU memory for weights and KV cache, from 0.001 to 1. Default: that of the calibration. (verl:
         /// `rollout.gpu_memory_utilization`)
         gpu_memory_utilization: Option<f64> = None,
-        /// Dispatch of responses to instances: `round_robin` or `prompt_chunks`. Default: as the authors of the schedule do.
+        /// Dispatch of responses to instances: `round_robin`, `prompt_chunks` or `least_loaded`. Default: as the authors of the schedule do.
         dispatch: Option<Dispatch> = None,
         /// The time at which instances receive requests that are launched together: `together` once all of them are handed out, `streamed`
         /// each one immediately. Default: `together`.
@@ -231,6 +231,9 @@ section! {
         headroom: f64 = 0.95,
         /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,
+        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s; at least 0. Default:
+        /// 0; KV caches are not sent but computed again.
+        kv_transfer_bandwidth: f64 = 0.0,
     }
 }
 
@@ -272,6 +275,8 @@ choice! {
         RoundRobin,
         /// Consecutive prompts go to the same instance (veRL).
         PromptChunks,
+        /// Each response goes to the instance with the fewest responses (Seer, and the live engines).
+        LeastLoaded,
     }
 }
 

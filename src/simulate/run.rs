@@ -126,6 +126,7 @@ impl Stages {
             dispatch: match job.dispatch {
                 raw::Dispatch::RoundRobin => rollout::Dispatch::RoundRobin,
                 raw::Dispatch::PromptChunks => rollout::Dispatch::PromptChunks,
+                raw::Dispatch::LeastLoaded => rollout::Dispatch::LeastLoaded,
             },
             hand_out: match rollout.hand_out {
                 raw::HandOut::Together => rollout::HandOut::Together,
@@ -134,6 +135,7 @@ impl Stages {
             collect: collect(job),
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
             slowdown: tasks::slowdown(job, self.cost.calibration()),
+            kv_transfer_bandwidth: placement::kv_transfer_bandwidth(job),
             ..SimulatedEngineConfig::new(placement::initial_placement(job))
         };
         let (cost, lengths) = (self.cost.clone(), self.lengths.clone());

@@ -17,11 +17,12 @@ struct ScheduleDefaults {
 impl ScheduleDefaults {
     fn of(schedule: &str) -> Self {
         let (judge, timeout) = match schedule {
-            "sync" | "fused" => (Judge::Dedicated, LimitMode::Fixed),
+            "sync" | "fused" | "longest_first" => (Judge::Dedicated, LimitMode::Fixed),
             _ => (Judge::Colocated, LimitMode::Adaptive),
         };
         let dispatch = match schedule {
             "sync" => Dispatch::PromptChunks,
+            "longest_first" => Dispatch::LeastLoaded,
             _ => Dispatch::RoundRobin,
         };
         let placement = match schedule {

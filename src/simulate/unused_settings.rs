@@ -177,8 +177,17 @@ impl RawJob {
     }
 
     fn unused_by_stream(&self) -> &'static [&'static str] {
-        const ALL: [&str; 8] =
-            ["rounds", "trigger", "from", "to", "every", "keep", "headroom", "consolidate"];
+        const ALL: [&str; 9] = [
+            "rounds",
+            "trigger",
+            "from",
+            "to",
+            "every",
+            "keep",
+            "headroom",
+            "consolidate",
+            "kv_transfer_bandwidth",
+        ];
         if self.placement() != Placement::Stream {
             return &ALL;
         }

@@ -115,6 +115,8 @@ const ALL: &[Variant] = &[
     ),
     // RolloutPipe.
     Variant::new("frontier_group", "frontier_group", &["schedule.order=group_major"]),
+    // Seer's order of hand-out. Responses wait only where a round has more than the slots of the engine, or than `schedule.slots`.
+    Variant::new("longest_first", "longest_first", &[]),
     // AReaL: generation that updates interrupt, up to four steps ahead of the trainer, on GPUs of its own.
     Variant::new(
         "partial asynchronous",

@@ -74,10 +74,22 @@ impl Group {
         let next = *self.waiting.first()?;
         let rank = match order {
             Order::Prompts => 0,
-            Order::Groups => self.waiting.len() + self.live.len(),
-            Order::Samples => next as usize,
+            Order::Groups => {
+                u32::try_from(self.waiting.len() + self.live.len()).unwrap_or(u32::MAX)
+            }
+            Order::Samples => next,
+            Order::LongestFirst => self.rank_by_length(),
         };
-        Some((self.priority, u32::try_from(rank).unwrap_or(u32::MAX)))
+        Some((self.priority, rank))
+    }
+
+    /// Returns 0 if the group was not launched, 1 if no response has ended, and otherwise less for longer responses.
+    fn rank_by_length(&self) -> u32 {
+        match self.ended.values().max() {
+            _ if !self.is_launched => 0,
+            None => 1,
+            Some(longest) => u32::MAX - longest,
+        }
     }
 
     /// Launches the next requests of the group, at most `most` and with consecutive numbers. Returns how many.

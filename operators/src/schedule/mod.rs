@@ -15,6 +15,7 @@ mod group;
 pub mod history_sorted;
 mod inclusion;
 mod long_prompt_queue;
+pub mod longest_first;
 pub mod operator;
 pub mod partial;
 mod plan;

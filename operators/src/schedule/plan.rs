@@ -81,6 +81,16 @@ pub enum Order {
     Groups,
     /// The first request of each prompt, then the second of each.
     Samples,
+    /// The first request of each prompt, then requests of the group with the longest response so far. Groups of which no response has ended
+    /// precede the others.
+    LongestFirst,
+}
+
+impl Order {
+    /// Returns `true` if a launch can change the rank of its group, so that each launch has one request.
+    pub(super) fn takes_one(self) -> bool {
+        matches!(self, Self::Samples | Self::LongestFirst)
+    }
 }
 
 /// A prompt of a [`Plan`].

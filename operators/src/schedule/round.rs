@@ -8,7 +8,7 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::group::{Group, GroupOutcome};
-use super::plan::{LeftoverPrompt, Order, Plan, PlannedPrompt, RoundRules};
+use super::plan::{LeftoverPrompt, Plan, PlannedPrompt, RoundRules};
 use super::{Decision, Reason, RoundKind};
 
 /// A round that was launched and is not closed.
@@ -97,7 +97,7 @@ impl OpenRound {
             && let Some((_, prompt)) = self.waiting.pop_first()
         {
             let free = self.rules.slots - self.running;
-            let most = if self.rules.order == Order::Samples { 1 } else { free };
+            let most = if self.rules.order.takes_one() { 1 } else { free };
             let step = self.step;
             self.running += self.group(prompt).launch(step, prompt, most, out);
             self.rank(prompt);

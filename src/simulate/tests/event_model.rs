@@ -258,6 +258,9 @@ impl<'a> Model<'a> {
             let instance = match self.job.dispatch {
                 Dispatch::RoundRobin => self.next + slot,
                 Dispatch::PromptChunks => self.next + slot / samples * count / prompts,
+                Dispatch::LeastLoaded => {
+                    unreachable!("invariant: no job is drawn with this dispatch")
+                }
             };
             let before = match self.job.raw.rollout.hand_out {
                 HandOut::Together => all.len(),
@@ -269,6 +272,7 @@ impl<'a> Model<'a> {
         let given = match self.job.dispatch {
             Dispatch::RoundRobin => all.len(),
             Dispatch::PromptChunks => prompts,
+            Dispatch::LeastLoaded => unreachable!("invariant: no job is drawn with this dispatch"),
         };
         self.next = (self.next + given) % count;
         instances

@@ -4,6 +4,7 @@ mod capacity;
 mod curriculum;
 mod equal_lengths;
 mod event_model;
+mod longest_first;
 mod resources;
 
 use std::cell::RefCell;

@@ -51,6 +51,7 @@ pub(super) fn schedules() -> Vec<Builtin> {
             .into(),
         frontier(json!({ "slots": 4, "order": "group_major" })),
         frontier(json!({ "slots": 4, "order": "sample_major" })),
+        Synchronous::longest_first(read(json!({ "slots": 4 }))).expect("valid").into(),
     ]
 }
 

@@ -10,6 +10,7 @@ mod interleaving;
 mod laws;
 mod lockstep;
 mod log;
+mod longest_first;
 mod oracle;
 mod partial;
 mod rivals;

@@ -12,8 +12,8 @@ use super::log::{admitted, ended, launches};
 use crate::schedule::testkit::{Entry, World, check_schedule};
 use crate::schedule::{
     Builtin, Decision, Dynamic, Event, FrontierGroup, OnExhausted, Partial, Reason, Schedule,
-    Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group, partial,
-    sorted, sync, tail_batching,
+    Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group, longest_first,
+    partial, sorted, sync, tail_batching,
 };
 
 /// The schedule of a random run, with its configuration.
@@ -21,6 +21,7 @@ use crate::schedule::{
 enum Kind {
     Dynamic(dynamic::Config),
     FrontierGroup(frontier_group::Config),
+    LongestFirst(longest_first::Config),
     Partial(partial::Config),
     Sorted(sorted::Config),
     Sync(sync::Config),
@@ -41,6 +42,7 @@ impl Case {
         match self.kind.clone() {
             Kind::Dynamic(config) => Dynamic::new(config).unwrap().into(),
             Kind::FrontierGroup(config) => FrontierGroup::new(config).unwrap().into(),
+            Kind::LongestFirst(config) => Synchronous::longest_first(config).unwrap().into(),
             Kind::Partial(config) => Partial::new(config).unwrap().into(),
             Kind::Sorted(config) => Sorted::new(config).unwrap().into(),
             Kind::Sync(config) => Synchronous::new(config).unwrap().into(),
@@ -75,6 +77,7 @@ impl Case {
             },
             Kind::Sync(_) => plain,
             Kind::FrontierGroup(config) => Contract { slots: config.slots, ..plain },
+            Kind::LongestFirst(config) => Contract { slots: config.slots, ..plain },
             Kind::Partial(config) => Contract {
                 most: (config.oversubscription * config.prompts as f64).ceil() as usize,
                 pauses: true,
@@ -125,7 +128,7 @@ prop_compose! {
 }
 
 /// The numbers of all kinds, as `cases` uses them.
-const ALL: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
+const ALL: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 prop_compose! {
     fn cases(kinds: &'static [u32])(
@@ -180,6 +183,7 @@ prop_compose! {
                 })
             }
             4 => Kind::Sync(sync::Config { prompts, responses, total_steps }),
+            7 => Kind::LongestFirst(longest_first::Config { prompts, responses, slots, total_steps }),
             _ => Kind::TailBatching(tail_batching::Config {
                 prompts,
                 responses: varied,
@@ -223,6 +227,45 @@ fn frontier_first(config: &frontier_group::Config, log: &[Entry]) {
             assert!(*reason == Reason::Lost || samples.start == fresh(past, *prompt), "{decision}");
         }
     }
+}
+
+/// Checks that the next request is a probe, or of a group that no other group is longer than.
+fn longest_first(config: &longest_first::Config, log: &[Entry]) {
+    for round in each_round(log) {
+        let planned = admitted(round);
+        for (index, entry) in round.iter().enumerate() {
+            let Entry::Decision(decision @ Decision::Launch { prompt, samples, reason }) = entry
+            else {
+                continue;
+            };
+            if *reason == Reason::Lost {
+                continue;
+            }
+            let past = &round[..index];
+            let rank = |it: &PromptId| match (fresh(past, *it), longest_of(past, *it)) {
+                (0, _) => (0, 0),
+                (_, None) => (1, 0),
+                (_, Some(tokens)) => (2, -i64::from(tokens)),
+            };
+            let waiting = planned.iter().filter(|it| fresh(past, **it) < config.responses);
+            let best = waiting.min_by_key(|it| (rank(it), **it));
+            assert_eq!(best, Some(prompt), "{decision}");
+            assert_eq!(samples.len(), 1, "{decision}");
+        }
+    }
+}
+
+/// Returns the tokens of the longest whole response of `prompt` so far.
+fn longest_of(round: &[Entry], prompt: PromptId) -> Option<u32> {
+    let tokens = |entry: &Entry| match entry {
+        Entry::Event(Event::Response { id, tokens, finish_reason })
+            if id.prompt == prompt && finish_reason.is_whole() =>
+        {
+            Some(*tokens)
+        }
+        _ => None,
+    };
+    round.iter().filter_map(tokens).max()
 }
 
 /// Returns the number of requests of `prompt` so far, without replacements of lost ones.
@@ -311,6 +354,7 @@ mod law {
             case.contract().check(&log);
             match &case.kind {
                 Kind::FrontierGroup(config) => frontier_first(config, &log),
+                Kind::LongestFirst(config) => longest_first(config, &log),
                 Kind::Sorted(config) => loads_in_order(config, &case, &log),
                 Kind::Partial(_) | Kind::Dynamic(_) | Kind::Sync(_) | Kind::TailBatching(_) => {}
             }

@@ -30,6 +30,10 @@ pub struct SimulatedEngineConfig {
     /// judge.
     #[serde(default = "slowdown")]
     pub slowdown: f64,
+    /// Bandwidth at which an instance sends the KV caches of its running responses to other instances, in bytes/s; finite and more than 0.
+    /// If `None` (the default), responses that move are computed again.
+    #[serde(default)]
+    pub kv_transfer_bandwidth: Option<f64>,
 }
 
 /// The assignment of responses to instances.
@@ -42,6 +46,8 @@ pub enum Dispatch {
     /// All responses of a prompt go to one instance, and adjacent prompts go together: the prompts that are launched together are divided
     /// into as many parts as there are instances (veRL).
     PromptChunks,
+    /// Each response goes to the instance with the fewest responses, running or not; the first among equals. (Seer)
+    LeastLoaded,
 }
 
 /// The time at which instances receive responses that are requested together. Sending each one takes time of the controller in either case.
@@ -78,6 +84,7 @@ impl SimulatedEngineConfig {
             collect: Collect::default(),
             report_interval: report_interval(),
             slowdown: slowdown(),
+            kv_transfer_bandwidth: None,
         }
     }
 
@@ -89,12 +96,12 @@ impl SimulatedEngineConfig {
                 found: self.max_running.to_string(),
             });
         }
-        if !(self.slowdown > 0.0 && self.slowdown.is_finite()) {
-            return Err(SimulatedEngineError::Option {
-                option: "slowdown",
-                expected: "more than 0",
-                found: self.slowdown.to_string(),
-            });
+        let bandwidth = self.kv_transfer_bandwidth.unwrap_or(1.0);
+        for (option, value) in [("slowdown", self.slowdown), ("kv_transfer_bandwidth", bandwidth)] {
+            if !(value > 0.0 && value.is_finite()) {
+                let (expected, found) = ("more than 0", value.to_string());
+                return Err(SimulatedEngineError::Option { option, expected, found });
+            }
         }
         Ok(())
     }

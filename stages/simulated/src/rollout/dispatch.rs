@@ -39,7 +39,8 @@ impl Controller {
         self.asked.is_empty()
     }
 
-    /// Registers all requested responses. Returns the instance, arrival time and slot of each; the instance is `None` if `instances` is 0.
+    /// Registers all requested responses. Returns the instance, arrival time and slot of each. The instance is `None` if `instances` is 0 or
+    /// it depends on the loads of the instances.
     pub(super) fn assign(
         &mut self,
         now: f64,
@@ -83,6 +84,7 @@ impl Controller {
                 Some(instance)
             }
             Dispatch::PromptChunks => Some((self.next + chunk) % instances),
+            Dispatch::LeastLoaded => None,
         }
     }
 }
@@ -107,6 +109,7 @@ fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item =
             state: State::Waiting,
             instance: 0,
             preemptions: 0,
+            has_cache: false,
             started: None,
         }
     })

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use super::config::SimulatedEngineConfig;
 use super::requests::{Requests, State, Ticket};
 use crate::cluster::{Cost, CostError, Decode};
 
@@ -23,18 +24,36 @@ pub(super) struct Shape {
     pub(super) capacity: u64,
     /// Maximum number of responses that run at once.
     pub(super) max_running: u32,
+    /// Bandwidth at which an instance sends KV caches, in bytes/s; `None` if moved responses are computed again.
+    pub(super) kv_transfer_bandwidth: Option<f64>,
 }
 
 impl Shape {
     pub(super) fn new(
         cost: Cost,
         tensor_parallel: u32,
-        max_running: u32,
-        slowdown: f64,
+        config: &SimulatedEngineConfig,
     ) -> Result<Self, CostError> {
+        let &SimulatedEngineConfig { max_running, slowdown, kv_transfer_bandwidth, .. } = config;
         let capacity = cost.kv_capacity(tensor_parallel)?;
         let decode = cost.decode(tensor_parallel).slowed(slowdown);
-        Ok(Self { cost, tensor_parallel, decode, capacity, max_running })
+        Ok(Self { cost, tensor_parallel, decode, capacity, max_running, kv_transfer_bandwidth })
+    }
+
+    /// Returns the nanoseconds until an instance decodes a response of `context` tokens that it admits: the prefill, unless the KV cache is
+    /// there.
+    fn start(&self, context: u64, has_cache: bool) -> f64 {
+        if has_cache {
+            return 0.0;
+        }
+        NANOS * self.cost.prefill(self.tensor_parallel, context as f64)
+    }
+
+    /// Returns the nanoseconds to send the KV cache of a response of `context` tokens to another instance, or `None` if it is not sent.
+    fn transfer(&self, context: u64) -> Option<f64> {
+        let bandwidth = self.kv_transfer_bandwidth?;
+        let bytes = context as f64 * self.cost.model().kv_bytes_per_token();
+        Some(NANOS * bytes / bandwidth)
     }
 
     /// Returns `true` if a response of `context` tokens is admitted in addition to `running` ones that hold `held` tokens. A hundredth of
@@ -242,7 +261,7 @@ impl Instance {
         self.running -= 1;
     }
 
-    /// Admits responses that have arrived and fit, first come first served. Each is prefilled at once.
+    /// Admits responses that have arrived and fit, first come first served. Each is prefilled at once, unless it brings its KV cache.
     fn admit(&mut self, shape: &Shape, requests: &mut Requests) {
         let boundary = self.at;
         while let Some((arrival, ticket)) = self.first_waiting(requests) {
@@ -252,8 +271,8 @@ impl Instance {
             }
             self.waiting.pop_front();
             self.waits -= 1;
+            self.at += shape.start(context, requests.get(ticket.slot).has_cache);
             self.run(ticket.slot, boundary, context, requests);
-            self.at += NANOS * shape.cost.prefill(shape.tensor_parallel, context as f64);
         }
     }
 
@@ -262,6 +281,7 @@ impl Instance {
         let iteration = self.iteration;
         let live = requests.get_mut(slot);
         live.since = iteration;
+        live.has_cache = false;
         live.started.get_or_insert(boundary);
         let left = u64::from(live.length - live.tokens);
         self.ends.push(Reverse((iteration + left, ticket)));
@@ -351,6 +371,7 @@ impl Instance {
     }
 
     /// Removes all responses. Returns their slots in the order in which they would run, each with the time from which it can run elsewhere.
+    /// KV caches are sent one after the other.
     pub(super) fn evict(
         &mut self,
         now: f64,
@@ -361,8 +382,16 @@ impl Instance {
         self.settle(now, shape, requests, ended);
         let admitted = std::mem::take(&mut self.admitted);
         let running = admitted.into_iter().filter(|ticket| requests.find(*ticket).is_some());
-        let mut slots: Vec<_> = running.map(|ticket| (self.at, ticket.slot)).collect();
-        slots.iter().for_each(|(_, slot)| self.stop(*slot, requests));
+        let running: Vec<_> = running.map(|ticket| ticket.slot).collect();
+        let mut sent = self.at;
+        let mut slots = Vec::with_capacity(running.len());
+        for slot in running {
+            let transfer = shape.transfer(requests.get(slot).context(self.iteration));
+            self.stop(slot, requests);
+            requests.get_mut(slot).has_cache = transfer.is_some();
+            sent += transfer.unwrap_or(0.0);
+            slots.push((sent, slot));
+        }
         slots.extend(self.give_waiting(requests));
         self.ends.clear();
         slots

@@ -2,7 +2,7 @@
 //!
 //! The engine behaves like an engine with continuous batching. It admits responses first come first served while its KV cache has room,
 //! stops for their prefill, decodes them together, preempts the newest when the cache is full, and recomputes responses that were preempted
-//! or moved. It counts tokens instead of sampling them. The length of a response comes from a [`LengthModel`], time from a
+//! or moved, unless their KV caches are sent. It counts tokens instead of sampling them. The length of a response comes from a [`LengthModel`], time from a
 //! [`VirtualClock`], and the duration of each operation from [`Cost`].
 //!
 //! The prompt of a simulated request is a single id: the dataset row, which determines all other traits of the prompt.
@@ -39,7 +39,7 @@ use rollpacker_stages::rollout::{
 /// - Loading weights pauses each instance for the transfer and set-up, after the current iteration. An instance that is not in use loads
 ///   them when it is used again.
 /// - A change of tensor parallelism restarts all instances, and their responses are computed again. With fewer instances, the responses of
-///   released instances go to the least loaded ones; with more, the new instances take over waiting responses.
+///   released instances go to the least loaded ones, computed again or with their KV caches; with more, the new instances take over waiting responses.
 /// - Responses that end within a report interval are reported together at its end. Responses that are
 ///   [collected together](Collect::Together) are reported when the last of all has ended.
 pub struct SimulatedEngine {
@@ -92,7 +92,7 @@ impl SimulatedEngine {
         config.check()?;
         let Placement { instances, tensor_parallel } = config.placement;
         let interval = cost.calibration().dispatch_interval;
-        let shape = Shape::new(cost, tensor_parallel, config.max_running, config.slowdown)?;
+        let shape = Shape::new(cost, tensor_parallel, &config)?;
         Ok(Self {
             alarm: clock.alarm(|| {}),
             clock,
@@ -133,11 +133,15 @@ impl SimulatedEngine {
         }
         let now = self.now();
         let assigned = self.controller.assign(now, self.in_use, &*self.lengths, &mut self.requests);
+        let mut unassigned = Vec::new();
         for (instance, arrival, slot) in assigned {
             match instance {
                 Some(instance) => self.enqueue(instance, arrival, slot),
-                None => self.homeless.push((arrival, slot)),
+                None => unassigned.push((arrival, slot)),
             }
+        }
+        if !unassigned.is_empty() {
+            self.distribute(unassigned);
         }
     }
 
@@ -299,8 +303,7 @@ impl SimulatedEngine {
     fn reshape(&mut self, placement: Placement) -> Result<(), SimulatedEngineError> {
         let Placement { instances, tensor_parallel } = placement;
         let cost = self.shape.cost.clone();
-        let SimulatedEngineConfig { max_running, slowdown, .. } = self.config;
-        let shape = Shape::new(cost, tensor_parallel, max_running, slowdown)?;
+        let shape = Shape::new(cost, tensor_parallel, &self.config)?;
         let evicted = self.evict(0);
         self.shape = shape;
         self.instances.clear();

@@ -34,6 +34,8 @@ pub(super) struct Live {
     pub(super) state: State,
     pub(super) instance: u32,
     pub(super) preemptions: u32,
+    /// `true` if the KV cache was sent to the instance at which the response waits, so that it need not be computed again.
+    pub(super) has_cache: bool,
     /// Time of the first admission, in nanoseconds.
     pub(super) started: Option<f64>,
 }

@@ -319,6 +319,23 @@ fn without_instances_responses_wait_and_another_tensor_parallelism_restarts() {
 }
 
 #[test]
+fn moved_responses_continue_as_soon_as_their_caches_are_sent() {
+    let seconds = |kv_transfer_bandwidth| {
+        let config = SimulatedEngineConfig { kv_transfer_bandwidth, ..config(2, 0) };
+        let rule = Rule { length: |_, _| 8000, prompt_length: 250 };
+        let mut bench = Bench::new(config, rule);
+        bench.generate(1, 8);
+        bench.run_until(30.0);
+        bench.engine.place(Placement { instances: 1, tensor_parallel: 1 });
+        bench.run();
+        assert!(bench.ended.values().all(|completion| completion.response_length == 8000));
+        bench.clock.now().as_secs_f64()
+    };
+    let [recomputed, slow, fast] = [None, Some(1e9), Some(50e9)].map(seconds);
+    assert!(fast < recomputed && recomputed < slow, "{fast} {recomputed} {slow}");
+}
+
+#[test]
 fn a_model_that_does_not_fit_ends_the_engine() {
     let mut bench = Bench::new(config(2, 0), Rule { length: scattered, prompt_length: 250 });
     bench.engine.place(Placement { instances: 1, tensor_parallel: 9 });
@@ -333,7 +350,7 @@ fn a_model_that_does_not_fit_ends_the_engine() {
 }
 
 #[test]
-fn chunks_keep_prompts_together_and_round_robin_spreads_them() {
+fn dispatch_selects_the_instance() {
     let instances = |dispatch| {
         let rule = Rule { length: scattered, prompt_length: 250 };
         let mut bench = Bench::new(SimulatedEngineConfig { dispatch, ..config(2, 0) }, rule);
@@ -343,6 +360,22 @@ fn chunks_keep_prompts_together_and_round_robin_spreads_them() {
     };
     assert_eq!(instances(Dispatch::PromptChunks), [0, 0, 0, 0, 1, 1, 1, 1]);
     assert_eq!(instances(Dispatch::RoundRobin), [0, 1, 0, 1, 0, 1, 0, 1]);
+    assert_eq!(instances(Dispatch::LeastLoaded), [0, 1, 0, 1, 0, 1, 0, 1]);
+}
+
+#[test]
+fn a_response_goes_to_the_instance_that_has_fewer() {
+    let least = |row: u64, _| [1000, 10, 500][row as usize];
+    let rule = Rule { length: least, prompt_length: 250 };
+    let config = SimulatedEngineConfig { dispatch: Dispatch::LeastLoaded, ..config(2, 0) };
+    let mut bench = Bench::new(config, rule);
+    bench.generate(0, 1);
+    bench.generate(1, 1);
+    bench.run_until(6.0);
+    assert_eq!(bench.ended[&id(1, 0)].instance, 1);
+    bench.generate(2, 1);
+    bench.run();
+    assert_eq!(bench.ended[&id(2, 0)].instance, 1, "instance 0 still runs a response");
 }
 
 #[test]
