@@ -245,7 +245,7 @@ impl Instance {
         // The queued shares count as taken; otherwise the engine would keep their floors.
         self.shares += shares;
         self.counters.preempted(lost);
-        self.generator.free()?;
+        self.generator.free();
         self.lodgers.clear();
         self.reports.send([Report::HandedOver(sequences)]);
         Ok(())

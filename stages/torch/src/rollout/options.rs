@@ -22,8 +22,9 @@ pub struct TorchEngineConfig {
     pub threads_per_instance: usize,
     /// Maximum number of responses that an instance runs at once; at least 1. (verl: `rollout.max_num_seqs`)
     pub max_running: usize,
-    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together. Responses
-    /// beyond it are preempted and computed again.
+    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together, rounded up to a
+    /// multiple of 16. A response holds blocks of 16 tokens; blocks that responses to the same prompt share count once. Responses beyond it
+    /// are preempted and computed again.
     pub kv_cache_tokens: usize,
     /// The sampling options.
     pub sampling: Sampling,

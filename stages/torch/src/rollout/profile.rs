@@ -213,10 +213,9 @@ impl Bench {
         self.point = point;
         let generator = &mut self.instance.generator;
         let _earlier = generator.give_up();
-        generator.free()?;
-        generator.reserve(point.batch_size as usize, point.tokens as usize + GROWTH)?;
+        generator.free();
         if point.phase == Phase::Decode {
-            // One prompt is computed once and copied to the other slots.
+            // One prompt is computed once, and the others share it.
             (0..point.batch_size).for_each(|sample| self.push(sample, false));
             self.instance.generator.take_up(Nanos(0), usize::MAX)?;
         }
