@@ -9,6 +9,7 @@ mod ends;
 mod error;
 pub(crate) mod host;
 mod layer;
+pub(crate) mod matrix;
 pub(crate) mod network;
 pub(crate) mod packed;
 pub(crate) mod stored;
