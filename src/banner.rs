@@ -6,6 +6,7 @@ use rollpacker_model::{Family, ModelConfig};
 use serde_json::{Map, Value, json};
 
 use crate::lifetime::EndReason;
+use crate::memory::{self, ByteSize};
 use crate::progress::Console;
 use crate::recipe::{PlacementKind, Recipe};
 use crate::reporter::expected_steps;
@@ -29,7 +30,8 @@ impl StartBanner {
             ("trainer", trainer(recipe, &session.device())),
         ];
         let placement = recipe.describe_placement().map(|text| ("placement", text));
-        Self(facts.into_iter().chain(placement).collect())
+        let cache = kv_cache(recipe).map(|text| ("KV cache", text));
+        Self(facts.into_iter().chain(cache).chain(placement).collect())
     }
 
     /// Prints the facts, one per line; as one JSON line with the facts as fields, if the console prints JSON.
@@ -115,6 +117,16 @@ fn engine(recipe: &Recipe) -> String {
     let rollout = &recipe.raw.rollout;
     let (instances, slots) = (recipe.engine_instances(), rollout.max_num_seqs);
     format!("{}, {instances} instances, at most {slots} responses each at once", rollout.engine)
+}
+
+/// Returns the budget of the torch engine's KV cache; other engines have budgets of their own.
+fn kv_cache(recipe: &Recipe) -> Option<String> {
+    let rollout = &recipe.raw.rollout;
+    let config = ModelConfig::from_folder(&recipe.raw.model.path).ok();
+    let config = config.filter(|_| rollout.engine == "torch")?;
+    let tokens = rollout.kv_cache_tokens as u64;
+    let bytes = ByteSize(memory::cache_of_token(&config).saturating_mul(tokens));
+    Some(format!("at most {tokens} tokens an instance, {bytes}"))
 }
 
 fn trainer(recipe: &Recipe, device: &str) -> String {

@@ -20,6 +20,8 @@ use std::fmt;
 pub use available::{Available, Limit, available};
 #[cfg(all(feature = "torch", feature = "cli"))]
 pub(crate) use fine_tuning::{Batches, fine_tuning, least_bytes_of_tokens};
+#[cfg(all(feature = "torch", feature = "cli"))]
+pub(crate) use model::cache_of_token;
 pub(crate) use model::judges;
 #[cfg(all(feature = "servers", feature = "torch"))]
 pub(crate) use model::serving;
@@ -110,7 +112,7 @@ fn list(parts: &[MemoryPart]) -> String {
 }
 
 /// A number of bytes, printed in the largest unit in which it is at least 1.
-struct ByteSize(u64);
+pub(crate) struct ByteSize(pub(crate) u64);
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

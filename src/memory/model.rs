@@ -18,7 +18,7 @@ pub(super) fn weights(model: &ModelConfig) -> u64 {
 
 /// Returns the bytes of keys and values per token in a KV cache.
 #[cfg(feature = "torch")]
-pub(super) fn cache_of_token(model: &ModelConfig) -> u64 {
+pub(crate) fn cache_of_token(model: &ModelConfig) -> u64 {
     [2 * FLOAT, size(model.layers), size(model.kv_heads), size(model.head_dim)]
         .into_iter()
         .fold(1, u64::saturating_mul)

@@ -33,8 +33,8 @@ const OF_CRITIC: u64 = 4;
 /// Engines for validation in addition to the training engine: one that samples and one that decodes greedily.
 const OF_VALIDATION: u64 = 2;
 
-/// Initial capacity in tokens of a slot of a KV cache, unless sequences are shorter.
-const SLOT_TOKENS: u64 = 64;
+/// Tokens of a block of the KV cache: a running response holds at least one.
+const BLOCK_TOKENS: u64 = 16;
 
 /// Bytes of a response in the schedule, the engine and the stream, without its tokens: a lower bound; 4,600 were measured.
 const OF_RESPONSE: u64 = 2048;
@@ -104,17 +104,16 @@ impl Training<'_> {
 
     fn caches(&self) -> MemoryPart {
         let rollout = &self.recipe.raw.rollout;
-        let (running, longest) = self.running();
+        let running = self.running();
         let settings = [
             setting("rollout.max_num_seqs", rollout.max_num_seqs),
             setting("rollout.n", rollout.n),
             setting("data.train_batch_size", self.recipe.raw.data.train_batch_size),
         ];
-        let tokens = SLOT_TOKENS.min(longest);
         MemoryPart::new(
             "keys and values of running responses",
             settings,
-            [running, tokens, cache_of_token(self.model)],
+            [running, BLOCK_TOKENS, cache_of_token(self.model)],
         )
     }
 
@@ -127,7 +126,7 @@ impl Training<'_> {
         MemoryPart::new(
             "logits of running responses",
             settings,
-            [self.running().0, size(self.model.vocab_size), FLOAT],
+            [self.running(), size(self.model.vocab_size), FLOAT],
         )
     }
 
@@ -146,9 +145,8 @@ impl Training<'_> {
         MemoryPart::new("the prompts of a step", settings, [self.launched().0, OF_PROMPT])
     }
 
-    /// Returns the number of responses that the engines run at once in the first step, limited by slots and KV-cache tokens, and the tokens
-    /// of the longest.
-    fn running(&self) -> (u64, u64) {
+    /// Returns the number of responses that the engines run at once in the first step, limited by slots and KV-cache tokens.
+    fn running(&self) -> u64 {
         let rollout = &self.recipe.raw.rollout;
         let data = &self.recipe.raw.data;
         let longest = (data.max_prompt_length as u64 + u64::from(data.max_response_length)).max(1);
@@ -157,8 +155,7 @@ impl Training<'_> {
         let (prompts, responses) = self.launched();
         let instances = u64::from(self.recipe.engine_instances());
         let slots = of_instance.saturating_mul(instances * self.workers());
-        let running = slots.min(prompts.saturating_mul(responses)).min(self.let_run());
-        (running, longest)
+        slots.min(prompts.saturating_mul(responses)).min(self.let_run())
     }
 
     /// Returns the schedule's own limit on responses in flight, if it has one.

@@ -181,7 +181,8 @@ section! {
         threads_per_instance: usize [threads] = 1 => resumable,
         /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: usize [responses] = 256 => resumable,
-        /// Capacity of an instance's KV cache in tokens. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
+        /// Capacity of an instance's KV cache in tokens, which the engine `torch` rounds up to a multiple of 16. Its memory follows the tokens
+        /// held. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
         kv_cache_tokens: usize [tokens] = 262_144 => resumable,
         /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
         seed: Option<u64> = None,

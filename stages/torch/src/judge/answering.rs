@@ -135,7 +135,7 @@ impl Answering {
     /// Returns all questions to the queue and frees the memory of the KV cache.
     fn give_back(&mut self) {
         self.put_back();
-        self.guarded(|own| own.generator.free().map(|()| 0));
+        self.generator.free();
     }
 
     fn put_back(&mut self) {

@@ -10,6 +10,7 @@ use tch::{Device, TchError, Tensor};
 use super::checkpoint::{self, Checkpoint, Scratch};
 use super::ends::Ends;
 use super::layer::{Attend, Handle, Layer};
+use super::matrix::SharedPacking;
 use super::{ModelConfig, ModelError, TorchError, Weights, layout};
 
 /// A decoder-only transformer in float32.
@@ -116,6 +117,7 @@ impl Decoder {
     /// Sets whether gradients are computed. Without gradients, a forward pass runs fewer and larger matrix products.
     pub fn set_requires_grad(&mut self, requires_grad: bool) {
         self.trainable = requires_grad;
+        self.unpack();
         for (_, parameter) in &self.parameters {
             let _same_tensor = parameter.set_requires_grad(requires_grad);
         }
@@ -142,6 +144,38 @@ impl Decoder {
         let parameters = named(&ends, &layers);
         let (config, device) = (self.config.clone(), self.device);
         Self { config, device, ends, layers, parameters, trainable: self.trainable }
+    }
+
+    /// Packs the weights for inference on a single CPU thread, or takes them from `packing` if a decoder with equal weights has packed them.
+    /// Elsewhere nothing changes. Parameters must not be written to, except by [`copy_from`](Self::copy_from), which undoes the packing.
+    ///
+    /// # Errors
+    /// Returns an error if a weight cannot be read.
+    pub(crate) fn pack(&mut self, packing: &SharedPacking) -> Result<(), TchError> {
+        let layers = self.layers.iter().flat_map(Layer::matrices);
+        let weights: Vec<&Tensor> = layers.chain([self.ends.head()]).collect();
+        let packed = packing.of(&weights)?;
+        let (matrices, head) = packed.as_chunks::<{ Layer::MATRICES }>();
+        for (layer, packed) in self.layers.iter_mut().zip(matrices) {
+            layer.set_packed(Some(packed));
+        }
+        self.ends.set_packed(head.first().cloned());
+        Ok(())
+    }
+
+    fn unpack(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.set_packed(None));
+        self.ends.set_packed(None);
+    }
+
+    /// Returns `true` if the parameters have the same values as those of `other`.
+    pub(crate) fn equals(&self, other: &Self) -> Result<bool, TchError> {
+        let same_names = self.parameters.len() == other.parameters.len();
+        let mut pairs = self.parameters.iter().zip(&other.parameters);
+        Ok(same_names
+            && pairs.try_fold(true, |equal, ((_, own), (_, other))| {
+                Ok::<_, TchError>(equal && own.size() == other.size() && own.f_equal(other)?)
+            })?)
     }
 
     /// Runs the layers over `n` tokens of any number of sequences: ids `[n]` and positions `[n]`, both int64.
@@ -196,6 +230,7 @@ impl Decoder {
     /// Returns an error if `weights` belong to another model; the parameters are unchanged in that case.
     pub fn copy_from(&mut self, weights: &Weights) -> Result<(), TorchError> {
         self.check(weights)?;
+        self.unpack();
         for (at, (_, tensor)) in weights.tensors().iter().enumerate() {
             self.assign(at, tensor, "published weights")?;
         }

@@ -1,9 +1,12 @@
 //! The parts of a decoder before its first layer and after its last.
 
+use std::sync::Arc;
+
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
 use super::layer::{Handle, Norm, Rotation};
+use super::matrix::PackedMatrix;
 
 /// Embedding, final norm and output head of a decoder, and the frequencies of its rotary embedding.
 #[derive(Debug)]
@@ -13,6 +16,8 @@ pub(crate) struct Ends {
     norm: Norm,
     /// `[vocab, hidden]`; absent if tied to the embedding.
     head: Option<Tensor>,
+    /// The weight of the head, packed for inference.
+    packed_head: Option<Arc<PackedMatrix>>,
     /// The id whose lookups contribute no gradient to the embedding, or -1; PyTorch's `padding_idx`.
     padding: i64,
     /// `[head_dim]`, radians per position, negative in the first half.
@@ -28,6 +33,7 @@ impl Ends {
             embedding: matrix()?,
             norm: Norm::allocate(config.hidden_size, config.rms_norm_eps, device)?,
             head: if config.tie_word_embeddings { None } else { Some(matrix()?) },
+            packed_head: None,
             padding: config.pad_token_id.map_or(-1, i64::from),
             frequencies: signed_frequencies(config)?.f_to_device(device)?,
         })
@@ -39,6 +45,7 @@ impl Ends {
             embedding: handle(&self.embedding),
             norm: self.norm.share(handle),
             head: self.head.as_ref().map(handle),
+            packed_head: self.packed_head.clone(),
             padding: self.padding,
             frequencies: handle(&self.frequencies),
         }
@@ -74,7 +81,20 @@ impl Ends {
 
     /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
     pub(crate) fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
-        hidden.f_linear::<&Tensor>(self.head.as_ref().unwrap_or(&self.embedding), None)
+        match &self.packed_head {
+            Some(packed) => packed.product(None, hidden),
+            None => hidden.f_linear::<&Tensor>(self.head(), None),
+        }
+    }
+
+    /// Returns the weight of the head, `[vocab, hidden]`.
+    pub(crate) fn head(&self) -> &Tensor {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Sets the packed form of the [`head`](Self::head), or removes it.
+    pub(crate) fn set_packed(&mut self, packed: Option<Arc<PackedMatrix>>) {
+        self.packed_head = packed;
     }
 }
 

@@ -1,8 +1,11 @@
 //! One transformer block: attention and feed-forward, each on the residual stream.
 
+use std::sync::Arc;
+
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
+use super::matrix::PackedMatrix;
 
 /// The function that computes the attention of a layer; see [`Decoder::forward`](super::Decoder::forward).
 pub(crate) type Attend<'a> =
@@ -46,6 +49,8 @@ struct Linear {
     weight: Tensor,
     /// `[outputs]`
     bias: Option<Tensor>,
+    /// The weight, packed for inference.
+    packed: Option<Arc<PackedMatrix>>,
 }
 
 /// Linear maps of one input whose weights are stacked row-wise in memory.
@@ -67,6 +72,9 @@ pub(crate) struct Norm {
 }
 
 impl Layer {
+    /// Number of [`matrices`](Self::matrices).
+    pub(crate) const MATRICES: usize = 4;
+
     /// Allocates a layer with uninitialized weights.
     pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
         let heads = Heads { query: config.heads, key: config.kv_heads, dim: config.head_dim };
@@ -120,6 +128,19 @@ impl Layer {
         }
     }
 
+    /// Returns the weights that inference multiplies by.
+    pub(crate) fn matrices(&self) -> [&Tensor; Self::MATRICES] {
+        [&self.qkv.whole, &self.output, &self.gate_up.whole, &self.down].map(|map| &map.weight)
+    }
+
+    /// Sets the packed form of the [`matrices`](Self::matrices), or removes it.
+    pub(crate) fn set_packed(&mut self, packed: Option<&[Arc<PackedMatrix>]>) {
+        let maps = [&mut self.qkv.whole, &mut self.output, &mut self.gate_up.whole, &mut self.down];
+        for (at, map) in maps.into_iter().enumerate() {
+            map.packed = packed.map(|packed| Arc::clone(&packed[at]));
+        }
+    }
+
     /// Maps `[n, hidden]` to `[n, hidden]`. `trainable` must be `true` if gradients of the parameters are needed.
     pub(crate) fn forward(
         &self,
@@ -167,17 +188,20 @@ impl Linear {
         Ok(Self {
             weight: empty(&[outputs, inputs])?,
             bias: if bias { Some(empty(&[outputs])?) } else { None },
+            packed: None,
         })
     }
 
     /// Returns the rows `start..start + length` of the outputs as a leaf in the same memory.
     fn rows(&self, start: i64, length: i64) -> Result<Self, TchError> {
         let rows = |tensor: &Tensor| tensor.f_narrow(0, start, length)?.f_detach();
-        Ok(Self { weight: rows(&self.weight)?, bias: self.bias.as_ref().map(rows).transpose()? })
+        let (weight, bias) = (rows(&self.weight)?, self.bias.as_ref().map(rows).transpose()?);
+        Ok(Self { weight, bias, packed: None })
     }
 
     fn share(&self, handle: Handle) -> Self {
-        Self { weight: handle(&self.weight), bias: self.bias.as_ref().map(handle) }
+        let (weight, bias) = (handle(&self.weight), self.bias.as_ref().map(handle));
+        Self { weight, bias, packed: self.packed.clone() }
     }
 
     fn parameters<'a>(&'a self, name: &str, into: &mut Vec<(String, &'a Tensor)>) {
@@ -186,14 +210,18 @@ impl Linear {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
-        x.f_linear(&self.weight, self.bias.as_ref())
+        match &self.packed {
+            Some(packed) => packed.product(self.bias.as_ref(), x),
+            None => x.f_linear(&self.weight, self.bias.as_ref()),
+        }
     }
 
     /// Returns `residual + self(x)`, with a single kernel if there is no bias.
     fn add_to(&self, residual: &Tensor, x: &Tensor) -> Result<Tensor, TchError> {
-        match &self.bias {
-            Some(_) => residual.f_add(&self.forward(x)?),
-            None => residual.f_addmm(x, &self.weight.f_transpose(0, 1)?),
+        match (&self.bias, &self.packed) {
+            (Some(_), _) => residual.f_add(&self.forward(x)?),
+            (None, Some(packed)) => packed.product(Some(residual), x),
+            (None, None) => residual.f_addmm(x, &self.weight.f_transpose(0, 1)?),
         }
     }
 }

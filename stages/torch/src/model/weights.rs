@@ -7,6 +7,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
 use tch::{Device, Kind, Tensor};
 
+use super::matrix::SharedPacking;
 use super::{Decoder, TorchError};
 
 /// The parameters of a model by their Hugging Face names, without gradients.
@@ -14,6 +15,8 @@ use super::{Decoder, TorchError};
 pub struct Weights {
     tensors: Vec<(String, Tensor)>,
     digest: u64,
+    /// The packed form, for the instances that generate with these weights.
+    packing: SharedPacking,
 }
 
 impl Weights {
@@ -28,7 +31,7 @@ impl Weights {
             tensor.size().iter().for_each(|&size| digest.word(size as u64));
             digest.bytes(&bytes(tensor)?);
         }
-        Ok(Self { tensors, digest: digest.finish() })
+        Ok(Self { tensors, digest: digest.finish(), packing: SharedPacking::default() })
     }
 
     /// Returns the tensors, in the order of the network.
@@ -42,6 +45,11 @@ impl Weights {
         self.digest
     }
 
+    /// Returns the packed form of the weights, which decoders that load them share.
+    pub(crate) fn packing(&self) -> &SharedPacking {
+        &self.packing
+    }
+
     /// Returns another handle to the same tensors.
     pub(crate) fn share(&self) -> Self {
         let tensors = self
@@ -49,7 +57,7 @@ impl Weights {
             .iter()
             .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
             .collect();
-        Self { tensors, digest: self.digest }
+        Self { tensors, digest: self.digest, packing: self.packing.clone() }
     }
 }
 

@@ -5,12 +5,15 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 use tch::{TchError, Tensor};
 
 use super::FinishReason;
-use super::kv_cache::{Extent, KvCache};
-use super::passes::{EXTENT, Passes, Rows, Slots};
+use super::blocks::{BLOCK, blocks_of};
+use super::grouping::Grouping;
+use super::kv_cache::{CacheRow, KvCache};
+use super::passes::{Passes, Rows};
 use super::sampler::{Sampled, Sampler};
-use super::scheduler::{Copy, Prefix, Scheduler};
+use super::scheduler::{Layout, Prefix, Scheduler};
 use super::sequence::{Draw, Sequence};
 use crate::model::network::Network;
+use crate::model::packed::Packing;
 use crate::model::streamed::Demand;
 
 /// Maximum number of tokens of one prefill pass, unless a single prefix is longer; bounds the memory of a pass.
@@ -36,19 +39,22 @@ pub(crate) struct Generator<N> {
 pub(crate) struct Capacity {
     /// Maximum number of sequences that run at once.
     pub(crate) max_running: usize,
-    /// Maximum number of tokens that the running sequences hold in the KV cache together.
+    /// Maximum number of tokens that the running sequences hold in the KV cache together, rounded up to blocks.
     pub(crate) kv_cache_tokens: usize,
     /// Maximum number of tokens of a sequence.
     pub(crate) token_limit: usize,
 }
 
 impl Capacity {
-    /// Returns the memory that a network needs in addition to its weights: the largest cache together with the copy that it grew from,
-    /// prompts that are prefilled together, and sequences that are sampled together.
+    /// Returns the memory that a network needs in addition to its weights: the cache, prompts that are prefilled together, and sequences that
+    /// are sampled together. The tokens of the cache count twice, for the rest of the last chunk of blocks and for the copies of a layer that
+    /// attention makes.
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
         let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
-        let cached = 2 * max_running.saturating_mul(token_limit);
+        let most =
+            blocks_of(token_limit).saturating_mul(max_running).min(blocks_of(kv_cache_tokens));
+        let cached = most.saturating_mul(2 * BLOCK);
         Demand { cached: cached as u64, pass: pass as u64, rows: max_running as u64 }
     }
 }
@@ -81,13 +87,13 @@ pub(crate) enum GeneratorError {
 impl<N: Network> Generator<N> {
     /// Creates a generator without sequences, whose network has the weights of version 0.
     pub(crate) fn new(network: N, capacity: Capacity) -> Result<Self, TchError> {
-        let Capacity { max_running, kv_cache_tokens, token_limit } = capacity;
-        let limit = Extent { slots: max_running as i64, capacity: token_limit as i64 };
+        let Capacity { max_running, kv_cache_tokens, .. } = capacity;
         let (model, device) = (network.config(), network.device());
+        let cache = KvCache::new(model, kv_cache_tokens, device);
         Ok(Self {
-            cache: KvCache::new(model, limit, device)?,
             sampler: Sampler::new(model.vocab_size, &model.eos_token_ids, device)?,
-            scheduler: Scheduler::new(max_running, kv_cache_tokens),
+            scheduler: Scheduler::new(max_running, kv_cache_tokens, cache.pool().clone()),
+            cache,
             version: PolicyVersion(0),
             passes: None,
             network,
@@ -101,9 +107,7 @@ impl<N: Network> Generator<N> {
         capacity: Capacity,
         passes: Passes,
     ) -> Result<Self, TchError> {
-        let token_limit = capacity.token_limit.next_multiple_of(EXTENT);
-        let generator = Self::new(network, Capacity { token_limit, ..capacity })?;
-        Ok(Self { passes: Some(passes), ..generator })
+        Ok(Self { passes: Some(passes), ..Self::new(network, capacity)? })
     }
 
     pub(crate) fn network(&self) -> &N {
@@ -158,14 +162,10 @@ impl<N: Network> Generator<N> {
     /// Preempts sequences that exceed the KV budget, admits waiting sequences that fit and have at most `most` tokens together, and
     /// prefills what the cache lacks.
     pub(crate) fn take_up(&mut self, now: Nanos, most: usize) -> Result<TakenUp, GeneratorError> {
-        let mut copies = Vec::new();
-        let preempted = self.scheduler.preempt(&mut copies);
-        self.scheduler.admit(now, most, &mut copies);
-        let longest = self.running().map(Sequence::tokens).max().unwrap_or(0);
-        let slots = self.running().len();
-        self.reserve(slots, longest)?;
-        self.carry_out(&copies)?;
-        let (prefixes, copies) = self.scheduler.prefixes(self.version);
+        let preempted = self.scheduler.preempt();
+        self.scheduler.admit(now, most);
+        let Layout { prefixes, copies } = self.scheduler.lay_out(self.version);
+        self.cache.fit()?;
         let prefilled = match self.passes {
             Some(passes) => prefixes
                 .iter()
@@ -175,7 +175,7 @@ impl<N: Network> Generator<N> {
                 packs(&prefixes).into_iter().map(|pack| self.prefill(pack)).sum::<Result<_, _>>()?
             }
         };
-        self.carry_out(&copies)?;
+        copies.into_iter().try_for_each(|copy| self.cache.copy(copy))?;
         self.scheduler.cached(self.version);
         Ok(TakenUp { preempted, prefilled })
     }
@@ -183,10 +183,9 @@ impl<N: Network> Generator<N> {
     /// Samples the next token of every running sequence.
     pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
         if let Some(passes) = self.passes {
-            let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
             let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
-            let draws = self.draws();
-            return self.decode_in(passes, &lengths, &tokens, &draws);
+            let (places, draws) = (self.scheduler.last_tokens(), self.draws());
+            return self.decode_in(passes, &Rows { tokens: &tokens, places: &places }, &draws);
         }
         let logits = self.logits()?;
         self.sample(&logits)
@@ -194,14 +193,15 @@ impl<N: Network> Generator<N> {
 
     /// Returns the logits of the next token of every running sequence, `[n, vocab]`, in the order of [`running`](Self::running).
     pub(crate) fn logits(&mut self) -> Result<Tensor, GeneratorError> {
-        let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
-        let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
         let ids: Vec<i64> = self.running().map(Sequence::last_token).map(i64::from).collect();
-        let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
-        let plan = self.cache.plan(&lengths)?;
+        let places = self.scheduler.last_tokens();
+        let (ids, positions) = (self.tensor(&ids)?, self.positions(&places)?);
         let Self { network, cache, .. } = self;
-        let hidden = network
-            .forward(&ids, &positions, &mut |layer, q, k, v| cache.decode(layer, &plan, q, k, v))?;
+        let mut pass = cache.pass(&places, Grouping::Similar)?;
+        let hidden = network.forward(&ids, &positions, &mut |layer, q, k, v| {
+            pass.write(layer, k, v)?;
+            pass.attend(layer, q)
+        })?;
         Ok(network.logits(&hidden)?)
     }
 
@@ -220,15 +220,12 @@ impl<N: Network> Generator<N> {
     fn decode_in(
         &mut self,
         passes: Passes,
-        lengths: &[usize],
-        tokens: &[i32],
+        rows: &Rows<'_>,
         draws: &[Draw],
     ) -> Result<Sampled, GeneratorError> {
-        let positions: Vec<usize> = lengths.iter().map(|length| length - 1).collect();
-        let rows = Rows { tokens, positions: &positions, slots: Slots::From(0) };
         let Self { network, cache, sampler, .. } = self;
         let mut sampled = Sampled::default();
-        passes.run(network, cache, &rows, |network, hidden, part| {
+        passes.run(network, cache, rows, |network, hidden, part| {
             let rows = part.len();
             let mut draws = draws[part].to_vec();
             draws.resize(passes.padded(rows), draws[rows - 1]);
@@ -243,24 +240,22 @@ impl<N: Network> Generator<N> {
         let eos = &self.network.config().eos_token_ids;
         let mut ended = Vec::new();
         let tokens = sampled.tokens.into_iter().zip(sampled.logprobs);
-        for (slot, (sequence, (token, logprob))) in
+        for (row, (sequence, (token, logprob))) in
             self.scheduler.running_mut().zip(tokens).enumerate()
         {
             if !logprob.is_finite() {
                 return Err(GeneratorError::NotFinite(sequence.id));
             }
             let end = sequence.push(token as i32, logprob, self.version, eos);
-            ended.extend(end.map(|reason| (slot, reason)));
+            ended.extend(end.map(|reason| (row, reason)));
         }
-        self.scheduler.grown();
         self.retire(&ended)
     }
 
     /// Removes a sequence, running or waiting.
     pub(crate) fn remove(&mut self, id: SampleId) -> Result<Option<Sequence>, GeneratorError> {
-        let mut copies = Vec::new();
-        let removed = self.scheduler.remove(id, &mut copies);
-        self.carry_out(&copies)?;
+        let removed = self.scheduler.remove(id);
+        self.cache.fit()?;
         Ok(removed)
     }
 
@@ -270,63 +265,55 @@ impl<N: Network> Generator<N> {
     }
 
     /// Frees the memory of the cache. No sequence may be running.
-    pub(crate) fn free(&mut self) -> Result<(), GeneratorError> {
-        Ok(self.cache.clear()?)
-    }
-
-    /// Makes room in the cache for `slots` sequences of up to `capacity` tokens.
-    pub(crate) fn reserve(&mut self, slots: usize, capacity: usize) -> Result<(), GeneratorError> {
-        let capacity = match self.passes {
-            Some(_) => capacity.next_multiple_of(EXTENT),
-            None => capacity,
-        };
-        Ok(self.cache.reserve(slots, capacity)?)
-    }
-
-    fn carry_out(&mut self, copies: &[Copy]) -> Result<(), TchError> {
-        copies.iter().try_for_each(|copy| self.cache.copy(*copy))
+    pub(crate) fn free(&mut self) {
+        self.cache.clear();
     }
 
     /// Computes prefixes in one forward pass. Returns the number of tokens that were run through the network.
     fn prefill(&mut self, prefixes: &[Prefix]) -> Result<usize, TchError> {
         let ids: Vec<i64> =
             prefixes.iter().flat_map(|prefix| &prefix.tokens).copied().map(i64::from).collect();
-        let positions: Vec<i64> =
-            prefixes.iter().flat_map(|prefix| 0..prefix.tokens.len() as i64).collect();
+        let lengths: Vec<i64> = prefixes.iter().map(|prefix| prefix.tokens.len() as i64).collect();
+        let packing = Packing::new(&lengths, ids.len() as i64)?;
+        let places: Vec<CacheRow> =
+            prefixes.iter().flat_map(|prefix| self.scheduler.places(prefix)).collect();
         let tokens = ids.len();
-        let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
+        let (ids, positions) = (self.tensor(&ids)?, self.positions(&places)?);
         let Self { network, cache, .. } = self;
+        let mut pass = cache.pass(&places, Grouping::Similar)?;
         let _hidden = network.forward(&ids, &positions, &mut |layer, q, k, v| {
-            cache.prefill(layer, prefixes, q, k, v)
+            pass.write(layer, k, v)?;
+            packing.attend(q, k, v)
         })?;
         Ok(tokens)
     }
 
-    /// Prefills one prefix as [`prefill`](Self::prefill) does, in passes. The other slots copy the result.
+    /// Prefills one prefix as [`prefill`](Self::prefill) does, in passes.
     fn prefill_in(&mut self, passes: Passes, prefix: &Prefix) -> Result<usize, TchError> {
-        let Prefix { tokens, slots } = prefix;
-        let positions: Vec<usize> = (0..tokens.len()).collect();
-        let rows = Rows { tokens, positions: &positions, slots: Slots::In(slots[0]) };
-        let Self { network, cache, .. } = self;
-        passes.run(network, cache, &rows, |_, _hidden, _| Ok(()))?;
-        for to in &slots[1..] {
-            self.cache.copy(Copy { from: slots[0], to: *to, positions: tokens.len() })?;
-        }
-        Ok(tokens.len())
+        let places: Vec<CacheRow> = self.scheduler.places(prefix).collect();
+        let rows = Rows { tokens: &prefix.tokens, places: &places };
+        passes.run(&mut self.network, &mut self.cache, &rows, |_, _hidden, _| Ok(()))?;
+        Ok(places.len())
     }
 
-    /// Removes the sequences of the given slots, which must be in ascending order.
+    /// Removes the sequences of the given rows, which must be in ascending order.
     fn retire(&mut self, ended: &[(usize, FinishReason)]) -> Result<Vec<Ended>, GeneratorError> {
-        let mut copies = Vec::new();
-        let mut sequences = Vec::new();
-        // In descending order, because removing a slot moves only later ones.
-        for (slot, reason) in ended.iter().rev() {
-            let sequence = self.scheduler.retire(*slot, &mut copies);
-            sequences.push(Ended { sequence, reason: *reason });
+        // In descending order, because removing a row moves only later ones.
+        let sequences = ended
+            .iter()
+            .rev()
+            .map(|(row, reason)| Ended { sequence: self.scheduler.retire(*row), reason: *reason });
+        let mut sequences: Vec<Ended> = sequences.collect();
+        if !sequences.is_empty() {
+            self.cache.fit()?;
         }
-        self.carry_out(&copies)?;
         sequences.sort_by_key(|ended| ended.sequence.id);
         Ok(sequences)
+    }
+
+    fn positions(&self, places: &[CacheRow]) -> Result<Tensor, TchError> {
+        let positions: Vec<i64> = places.iter().map(|place| place.position() as i64).collect();
+        self.tensor(&positions)
     }
 
     fn tensor(&self, numbers: &[i64]) -> Result<Tensor, TchError> {
@@ -356,15 +343,16 @@ mod tests {
 
     use rollpacker_dataflow::step::PromptId;
     use rollpacker_model::ModelConfig;
-    use tch::Device;
+    use tch::{Device, Kind};
 
     use super::super::sampling::{RandomStream, Sampling};
     use super::*;
     use crate::model::Decoder;
+    use crate::model::network::Attend;
 
     #[test]
     fn packs_hold_every_prefix_once_and_no_more_than_fits() {
-        let prefix = |length: usize| Prefix { tokens: vec![1; length], slots: vec![0] };
+        let prefix = |length: usize| Prefix { tokens: vec![1; length], row: 0 };
         let lengths = |lengths: &[usize]| {
             let prefixes: Vec<Prefix> = lengths.iter().map(|length| prefix(*length)).collect();
             packs(&prefixes).iter().map(|pack| pack.len()).collect::<Vec<_>>()
@@ -426,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_frees_its_slot() {
+    fn what_is_removed_frees_its_row() {
         let _no_grad = tch::no_grad_guard();
         let mut generator = generator();
         let endless = Sampling { min_new_tokens: 50, ..Sampling::unrestricted(50) };
@@ -449,5 +437,72 @@ mod tests {
         assert_eq!(generator.take_up(Nanos(0), 4).unwrap(), TakenUp::default());
         assert_eq!(generator.take_up(Nanos(0), 11).unwrap().prefilled, 4 + 5);
         assert_eq!(generator.in_line(), 7);
+    }
+
+    /// A network of 25 million parameters that computes nothing.
+    struct Idle(ModelConfig);
+
+    impl Network for Idle {
+        fn config(&self) -> &ModelConfig {
+            &self.0
+        }
+
+        fn device(&self) -> Device {
+            Device::Cpu
+        }
+
+        fn forward(
+            &mut self,
+            ids: &Tensor,
+            _positions: &Tensor,
+            _attend: &mut Attend<'_>,
+        ) -> Result<Tensor, TchError> {
+            Tensor::f_zeros([ids.size1()?, 1], (Kind::Float, Device::Cpu))
+        }
+
+        fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError> {
+            Tensor::f_zeros([hidden.size2()?.0, 4], (Kind::Float, Device::Cpu))
+        }
+    }
+
+    fn idle() -> Idle {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/qwen2_tied");
+        let small = ModelConfig::from_folder(folder.as_ref()).unwrap();
+        Idle(ModelConfig {
+            layers: 8,
+            heads: 8,
+            kv_heads: 4,
+            head_dim: 64,
+            vocab_size: 4,
+            eos_token_ids: vec![3],
+            ..small
+        })
+    }
+
+    #[test]
+    fn the_cache_of_a_long_tail_follows_its_tokens() {
+        let capacity = Capacity { max_running: 64, kv_cache_tokens: 1 << 18, token_limit: 2048 };
+        let mut generator = Generator::new(idle(), capacity).unwrap();
+        for prompt in 0..64 {
+            let length = if prompt == 17 { 1900 } else { 32 };
+            let id = SampleId { prompt: PromptId(prompt), ..SampleId::default() };
+            let (sampling, stream) = (Sampling::unrestricted(2000), RandomStream::new(1, id));
+            let prompt_ids: Arc<[i32]> = vec![prompt as i32; 32].into();
+            let sequence = Sequence::new(id, prompt_ids, sampling, stream);
+            generator.push(sequence.forced_to(Some(length)));
+        }
+        let of_token = 8 * 2 * 4 * 64 * size_of::<f32>();
+        let (mut peak, mut held) = (0, 0);
+        while !generator.is_idle() {
+            generator.take_up(Nanos(0), usize::MAX).unwrap();
+            peak = peak.max(generator.cache.bytes());
+            held = held.max(generator.running().map(Sequence::tokens).sum());
+            let sampled = generator.decode().unwrap();
+            generator.take_in(sampled).unwrap();
+        }
+        let chunk = 4 << 20;
+        assert_eq!(held, 64 * 63);
+        assert!(peak <= held * of_token + 2 * chunk, "{} MiB", peak >> 20);
+        assert!(generator.cache.bytes() <= chunk, "the memory is given back");
     }
 }

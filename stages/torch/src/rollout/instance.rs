@@ -16,7 +16,7 @@ use super::options::Detokenize;
 use super::race::{Progress, Standing};
 use super::sequence::Sequence;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
-use crate::model::{Decoder, Weights};
+use crate::model::{Decoder, TorchError, Weights};
 
 /// A command from the engine to an instance. Commands are executed in order, between decode iterations.
 pub(super) enum InstanceCommand {
@@ -131,6 +131,8 @@ pub(super) struct Instance {
     pub(super) lodgers: Vec<Lodger>,
     /// `true` if tokens determine the order of events: progress is published, and a response keeps its policy.
     pub(super) deterministic: bool,
+    /// `true` if weights are packed when they are loaded.
+    pub(super) packs: bool,
     pub(super) progress: Arc<Progress>,
     /// Number of shares of work taken.
     pub(super) shares: u64,
@@ -220,13 +222,23 @@ impl Instance {
 
     fn load(&mut self, policy: Policy, weights: &Weights) -> Result<(), RolloutError> {
         let Policy { version, location, .. } = policy;
-        self.generator.network_mut().copy_from(weights).map_err(|error| RolloutError::Load {
+        let loaded = self.apply(weights);
+        loaded.map_err(|error| RolloutError::Load {
             version,
             location,
             reason: error.to_string(),
         })?;
         self.generator.loaded(version);
         self.counters.loaded(version, self.clock.now());
+        Ok(())
+    }
+
+    fn apply(&mut self, weights: &Weights) -> Result<(), TorchError> {
+        let decoder = self.generator.network_mut();
+        decoder.copy_from(weights)?;
+        if self.packs {
+            decoder.pack(weights.packing())?;
+        }
         Ok(())
     }
 
@@ -245,7 +257,7 @@ impl Instance {
         // The queued shares count as taken; otherwise the engine would keep their floors.
         self.shares += shares;
         self.counters.preempted(lost);
-        self.generator.free()?;
+        self.generator.free();
         self.lodgers.clear();
         self.reports.send([Report::HandedOver(sequences)]);
         Ok(())

@@ -6,9 +6,10 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::kv_cache::{Extent, KvCache};
-use super::passes::{EXTENT, Passes, Rows, Slots};
-use super::scheduler::Copy;
+use super::blocks::BlockTable;
+use super::grouping::EXTENT;
+use super::kv_cache::{CacheRow, KvCache};
+use super::passes::{Passes, Rows};
 use crate::model::network::Network;
 
 /// Ways to split rows into passes, the fastest first. The first allows any number of rows; the second has a single size, for machines whose
@@ -62,25 +63,27 @@ pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
 struct Trial<'a, N> {
     network: &'a mut N,
     cache: KvCache,
+    /// The blocks of each sequence of the trial. None are shared.
+    tables: Vec<BlockTable>,
     passes: Passes,
     tokens: Vec<i32>,
     /// `[TOKENS, vocab]`
     logits: Tensor,
 }
 
-/// Number of slots of a trial.
-const SLOTS: usize = 4;
+/// Number of sequences of a trial.
+const SEQUENCES: usize = 4;
 
 impl<'a, N: Network> Trial<'a, N> {
     fn new(network: &'a mut N, passes: Passes) -> Result<Self, TchError> {
-        let capacity = TOKENS.next_multiple_of(EXTENT);
-        let extent = Extent { slots: SLOTS as i64, capacity: capacity as i64 };
-        let mut cache = KvCache::new(network.config(), extent, network.device())?;
-        cache.reserve(SLOTS, capacity)?;
+        let mut cache = KvCache::new(network.config(), SEQUENCES * TOKENS, network.device());
+        let mut tables: Vec<_> = (0..SEQUENCES).map(|_| cache.pool().table()).collect();
+        tables.iter_mut().for_each(|table| table.grow(TOKENS));
+        cache.fit()?;
         let vocab = network.config().vocab_size;
         let tokens = (0..TOKENS as i64).map(|at| ((at * 7919 + 13) % vocab) as i32).collect();
         let logits = Tensor::f_empty([0], (Kind::Float, network.device()))?;
-        Ok(Self { network, cache, passes, tokens, logits })
+        Ok(Self { network, cache, tables, passes, tokens, logits })
     }
 
     fn run(mut self) -> Result<(), Variance> {
@@ -90,8 +93,10 @@ impl<'a, N: Network> Trial<'a, N> {
             let found = self.prefix(1, size)?;
             self.compare(&found, 0..TOKENS, &format!("in passes of {size} and of {most} rows"))?;
         }
-        // All slots get copies of the prefix. Each row then writes its own position again.
-        (1..SLOTS).try_for_each(|to| self.cache.copy(Copy { from: 0, to, positions: TOKENS }))?;
+        // All sequences have the same tokens. Each row then writes its own position again.
+        for sequence in 1..SEQUENCES {
+            let _same_logits = self.prefix(sequence, most)?;
+        }
         for position in TOKENS - ALONE..TOKENS {
             let found = self.rows(&[position])?;
             self.compare(&found, [position], "alone and with others of its sequence")?;
@@ -101,21 +106,21 @@ impl<'a, N: Network> Trial<'a, N> {
         self.compare(&found, positions, "with other sequences")
     }
 
-    /// Computes the logits of the sequence in passes of `size`, into one slot.
-    fn prefix(&mut self, slot: usize, size: usize) -> Result<Tensor, TchError> {
-        let positions: Vec<usize> = (0..TOKENS).collect();
+    /// Computes the logits of all tokens of a sequence in passes of `size`.
+    fn prefix(&mut self, sequence: usize, size: usize) -> Result<Tensor, TchError> {
+        let places: Vec<CacheRow> = self.tables[sequence].rows(0..TOKENS).collect();
         let tokens = self.tokens.clone();
         let passes = Passes { most: size, ..self.passes };
-        self.compute(
-            passes,
-            &Rows { tokens: &tokens, positions: &positions, slots: Slots::In(slot) },
-        )
+        self.compute(passes, &Rows { tokens: &tokens, places: &places })
     }
 
-    /// Computes the logits of the tokens at `positions`, each in its own slot.
+    /// Computes the logits of the tokens at `positions`, each of its own sequence.
     fn rows(&mut self, positions: &[usize]) -> Result<Tensor, TchError> {
         let tokens: Vec<i32> = positions.iter().map(|position| self.tokens[*position]).collect();
-        self.compute(self.passes, &Rows { tokens: &tokens, positions, slots: Slots::From(0) })
+        let places = self.tables.iter().zip(positions);
+        let places: Vec<CacheRow> =
+            places.flat_map(|(table, position)| table.rows([*position])).collect();
+        self.compute(self.passes, &Rows { tokens: &tokens, places: &places })
     }
 
     fn compute(&mut self, passes: Passes, rows: &Rows<'_>) -> Result<Tensor, TchError> {

@@ -1,365 +1,402 @@
 //! Keys and values of the running responses, and attention over them.
+//!
+//! The memory consists of chunks of [blocks](super::blocks) and is in one of two places. [Host memory](host) is attended by a kernel of this
+//! crate that reads the blocks where they are. [Device memory](device) consists of tensors: the blocks of the rows that attend together are
+//! gathered, and libtorch attends. It serves CUDA devices, and CPUs without the instructions that the kernel needs.
 
-use std::ops::Range;
+mod device;
+mod host;
+mod kernel;
+
+use std::fmt::Debug;
+use std::sync::Arc;
 
 use rollpacker_model::ModelConfig;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
-use super::batch::runs;
-use super::passes::Slots;
-use super::scheduler::{Copy, Prefix};
+use self::device::DeviceMemory;
+use self::host::HostMemory;
+use self::kernel::Kernel;
+use super::blocks::{BLOCK, BlockCopy, BlockPool, BlockTable, blocks_of};
+use super::grouping::Grouping;
 
-/// Number of positions of a slot that are allocated first.
-const FIRST_CAPACITY: i64 = 64;
+/// Bytes of a chunk in the memory of the host: a bound on what the cache holds beyond the blocks in use, unless a block is larger.
+const HOST_CHUNK: usize = 4 << 20;
 
-/// Keys and values of the sequences in the slots, `[layers, 2, slots, kv_heads, capacity, head_dim]` in one allocation.
-///
-/// Slots in use are `0..n`, so that attention reads views of the memory. Slots and capacity grow on demand by doubling, up to the limits.
-/// Every slot has the capacity of the longest sequence so far.
+/// Bytes of a chunk in the memory of a device. Few chunks keep the number of kernel launches small.
+const DEVICE_CHUNK: usize = 64 << 20;
+
+/// Number of chunks without blocks in use that are kept, so that a sequence that comes and goes does not allocate each time.
+const SPARE_CHUNKS: usize = 1;
+
+/// The blocks of a cache and their memory, which follows the blocks in use.
 #[derive(Debug)]
 pub(super) struct KvCache {
-    memory: Tensor,
-    layers: Vec<KeysValues>,
+    pool: BlockPool,
+    memory: Box<dyn BlockMemory>,
     shape: CacheShape,
-    limit: Extent,
-    /// `[capacity]`, int64: 0, 1, ...
-    places: Tensor,
-    device: Device,
-}
-
-/// A number of slots, and the positions of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) slots: i64,
-    pub(super) capacity: i64,
 }
 
 /// The dimensions of the cache, from which the size of its memory follows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CacheShape {
-    layers: i64,
-    heads: i64,
-    kv_heads: i64,
-    head_dim: i64,
-    extent: Extent,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    /// Number of blocks of a chunk.
+    chunk_blocks: usize,
 }
 
-/// The keys and values of a layer, `[slots, kv_heads, capacity, head_dim]` each; views of the cache's memory.
-#[derive(Debug)]
-struct KeysValues {
-    keys: Tensor,
-    values: Tensor,
+/// The memory of the blocks, on one kind of device.
+trait BlockMemory: Debug + Send {
+    /// Allocates a chunk. All its numbers are finite, because masked positions are multiplied by 0.
+    fn allocate(&mut self, chunk: usize) -> Result<(), TchError>;
+
+    /// Frees a chunk, if it is allocated.
+    fn free(&mut self, chunk: usize);
+
+    /// Returns `true` if a chunk is allocated.
+    fn holds(&self, chunk: usize) -> bool;
+
+    /// Copies a block, in all layers.
+    fn copy(&mut self, copy: BlockCopy) -> Result<(), TchError>;
+
+    /// Prepares a pass over `rows`.
+    fn pass<'a>(
+        &'a mut self,
+        rows: &'a [CacheRow],
+        grouping: Grouping,
+    ) -> Result<Box<dyn CachePass + 'a>, TchError>;
 }
 
-/// The plan of a pass with one token per row: where each row writes, and what it attends to. It is the same for every layer.
-#[derive(Debug)]
-pub(super) struct DecodePlan {
-    /// `[n * kv_heads]`, int64: row indices into the flattened memory.
-    targets: Tensor,
-    /// Number of rows; padding rows beyond it are not read.
-    rows: i64,
-    runs: Vec<AttentionRun>,
+/// Access to the cache during a forward pass, of which each row is a token. Methods are called layer by layer.
+pub(super) trait CachePass {
+    /// Writes k and v `[n, kv_heads, head_dim]` to the places of the rows. Rows beyond those of the pass are ignored.
+    fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError>;
+
+    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to its own, `[n, heads * head_dim]`.
+    /// Rows beyond those of the pass are zero.
+    fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError>;
 }
 
-/// Adjacent rows of similar length, which attend together.
-#[derive(Debug)]
-struct AttentionRun {
-    rows: Range<i64>,
-    /// One slot for each row, or one slot for all rows.
-    slots: Range<i64>,
-    /// Number of positions that the rows attend to, including masked ones.
-    longest: i64,
-    /// `[rows, 1, 1, longest]`: 0 where a row has a token, otherwise minus infinity. `None` if all rows are equally long.
-    mask: Option<Tensor>,
+/// The place of a token: the blocks of its sequence, and its position.
+#[derive(Clone, Debug)]
+pub(super) struct CacheRow {
+    table: Arc<[usize]>,
+    position: usize,
+}
+
+impl BlockTable {
+    /// Returns the places of tokens of this sequence. The table must hold the positions.
+    pub(super) fn rows<P: IntoIterator<Item = usize>>(
+        &self,
+        positions: P,
+    ) -> impl Iterator<Item = CacheRow> + use<P> {
+        let table: Arc<[usize]> = self.numbers().collect();
+        positions.into_iter().map(move |position| CacheRow { table: Arc::clone(&table), position })
+    }
+}
+
+impl CacheRow {
+    /// Returns the position of the token in its sequence.
+    pub(super) fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Returns the number of positions that the row attends to.
+    fn length(&self) -> usize {
+        self.position + 1
+    }
+
+    /// Returns the block of the row's position.
+    fn block(&self) -> usize {
+        self.table[self.position / BLOCK]
+    }
 }
 
 impl KvCache {
-    /// Creates a cache that grows up to `limit`.
-    pub(super) fn new(
-        config: &ModelConfig,
-        limit: Extent,
-        device: Device,
-    ) -> Result<Self, TchError> {
-        let shape = CacheShape {
-            layers: config.layers,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            extent: limit.first(),
+    /// Creates a cache without memory, which will hold about `tokens` tokens at most.
+    ///
+    /// Chunks have at most as many blocks as `tokens` need. A chunk is added only when all others are full, so the memory stays below the
+    /// tokens held and one chunk.
+    pub(super) fn new(config: &ModelConfig, tokens: usize, device: Device) -> Self {
+        let (kernel, chunk) = match device {
+            Device::Cpu => (Kernel::detect(), HOST_CHUNK),
+            _ => (None, DEVICE_CHUNK),
         };
-        Self::empty(shape, limit, device)
+        let shape = CacheShape::new(config, tokens, chunk);
+        let most = blocks_of(tokens).saturating_mul(shape.block_floats() * size_of::<f32>());
+        tracing::info!(tokens, bytes = most, "budget of a KV cache");
+        match kernel {
+            Some(kernel) => Self::over(shape, HostMemory::new(shape, kernel)),
+            None => Self::over(shape, DeviceMemory::new(shape, device)),
+        }
     }
 
-    /// Frees the memory. Nothing is cached afterwards.
-    pub(super) fn clear(&mut self) -> Result<(), TchError> {
-        let shape = CacheShape { extent: self.limit.first(), ..self.shape };
-        *self = Self::empty(shape, self.limit, self.device)?;
+    fn over(shape: CacheShape, memory: impl BlockMemory + 'static) -> Self {
+        Self { pool: BlockPool::new(shape.chunk_blocks), memory: Box::new(memory), shape }
+    }
+
+    /// Returns the pool that the blocks of the cache are taken from.
+    pub(super) fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// Allocates memory for the blocks in use, and frees chunks without any but [`SPARE_CHUNKS`].
+    pub(super) fn fit(&mut self) -> Result<(), TchError> {
+        let mut spare = SPARE_CHUNKS;
+        let before = self.bytes();
+        for (chunk, used) in self.pool.used_by_chunk().into_iter().enumerate() {
+            match (used > 0, self.memory.holds(chunk)) {
+                (true, false) => self.memory.allocate(chunk)?,
+                (false, true) if spare > 0 => spare -= 1,
+                (false, true) => self.memory.free(chunk),
+                _ => {}
+            }
+        }
+        let bytes = self.bytes();
+        if bytes != before {
+            tracing::debug!(before, bytes, "the size of the KV cache changes");
+        }
         Ok(())
     }
 
-    fn empty(shape: CacheShape, limit: Extent, device: Device) -> Result<Self, TchError> {
-        let memory = shape.allocate(device)?;
-        let layers = shape.layers(&memory)?;
-        Ok(Self { memory, layers, shape, limit, places: places(shape.extent, device)?, device })
+    /// Frees all memory. No block may be in use.
+    pub(super) fn clear(&mut self) {
+        (0..self.pool.used_by_chunk().len()).for_each(|chunk| self.memory.free(chunk));
     }
 
-    /// Makes room for `slots` sequences of up to `capacity` tokens.
-    pub(super) fn reserve(&mut self, slots: usize, capacity: usize) -> Result<(), TchError> {
-        let Extent { slots: had_slots, capacity: had_capacity } = self.shape.extent;
-        let extent = Extent {
-            slots: grown(had_slots, slots as i64, self.limit.slots),
-            capacity: grown(had_capacity, capacity as i64, self.limit.capacity),
-        };
-        if extent == self.shape.extent {
-            return Ok(());
-        }
-        self.shape.extent = extent;
-        let memory = self.shape.allocate(self.device)?;
-        memory.f_narrow(2, 0, had_slots)?.f_narrow(4, 0, had_capacity)?.f_copy_(&self.memory)?;
-        self.layers = self.shape.layers(&memory)?;
-        self.memory = memory;
-        self.places = places(extent, self.device)?;
-        Ok(())
+    /// Returns the bytes of the allocated memory.
+    pub(super) fn bytes(&self) -> usize {
+        let chunks = (0..self.pool.used_by_chunk().len()).filter(|chunk| self.memory.holds(*chunk));
+        chunks.count() * self.shape.chunk_floats() * size_of::<f32>()
     }
 
-    /// Copies the first positions of a slot to another, in all layers.
-    pub(super) fn copy(&mut self, Copy { from, to, positions }: Copy) -> Result<(), TchError> {
-        if positions == 0 {
-            return Ok(());
-        }
-        let slot =
-            |slot: usize| self.memory.f_select(2, slot as i64)?.f_narrow(3, 0, positions as i64);
-        slot(to)?.f_copy_(&slot(from)?)
+    /// Copies a block to another, in all layers.
+    pub(super) fn copy(&mut self, copy: BlockCopy) -> Result<(), TchError> {
+        self.memory.copy(copy)
     }
 
-    /// Computes the attention of whole prefixes that are concatenated, and writes their keys and values to the slots.
-    ///
-    /// Maps q `[n, heads, head_dim]`, k and v `[n, kv_heads, head_dim]` to `[n, heads * head_dim]`.
-    pub(super) fn prefill(
-        &mut self,
-        layer: usize,
-        prefixes: &[Prefix],
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-    ) -> Result<Tensor, TchError> {
-        let mut start = 0;
-        let mut attended = Vec::with_capacity(prefixes.len());
-        for prefix in prefixes {
-            let length = prefix.tokens.len() as i64;
-            let part = |x: &Tensor| x.f_narrow(0, start, length)?.f_transpose(0, 1)?.f_unsqueeze(0);
-            let (k, v) = (part(k)?, part(v)?);
-            self.layers[layer].fill(&prefix.slots, length, &k, &v)?;
-            let heads = attention(&part(q)?, &k, &v, Causal::Yes)?;
-            attended.push(heads.f_squeeze_dim(0)?.f_transpose(0, 1)?);
-            start += length;
-        }
-        Tensor::f_cat(&attended, 0)?.f_reshape([-1, self.shape.heads * self.shape.head_dim])
-    }
-
-    /// Plans an iteration in which the row of slot `i` writes the last of its `lengths[i]` tokens and attends to all of them.
-    pub(super) fn plan(&self, lengths: &[usize]) -> Result<DecodePlan, TchError> {
-        let run = |rows: Range<usize>| {
-            let own = &lengths[rows.clone()];
-            let longest = own.iter().copied().max().unwrap_or(0);
-            let even = own.iter().all(|length| *length == longest);
-            self.run(rows, lengths, Slots::From(0), longest, even)
-        };
-        let runs = runs(lengths).into_iter().map(run).collect::<Result<_, _>>()?;
-        let (rows, targets) = (lengths.len() as i64, self.targets(lengths, Slots::From(0))?);
-        Ok(DecodePlan { targets, rows, runs })
-    }
-
-    /// Plans rows that write the last of their `lengths` tokens and attend to all of them. `runs` lists ranges of rows with the number of
-    /// positions that they read; positions beyond a row's length are masked.
-    pub(super) fn plan_in(
-        &self,
-        lengths: &[usize],
-        slots: Slots,
-        runs: impl Iterator<Item = (Range<usize>, usize)>,
-    ) -> Result<DecodePlan, TchError> {
-        let run = |(rows, longest)| self.run(rows, lengths, slots, longest, false);
-        let runs = runs.map(run).collect::<Result<_, _>>()?;
-        let (rows, targets) = (lengths.len() as i64, self.targets(lengths, slots)?);
-        Ok(DecodePlan { targets, rows, runs })
-    }
-
-    /// Returns `[n * kv_heads]`, int64: the indices in the flattened memory of the last of the `lengths` tokens of each row.
-    fn targets(&self, lengths: &[usize], slots: Slots) -> Result<Tensor, TchError> {
-        let CacheShape { kv_heads, extent, .. } = self.shape;
-        let target = |(row, length): (usize, usize)| {
-            let slot = slots.of(&(row..row + 1)).start;
-            (0..kv_heads)
-                .map(move |head| (slot * kv_heads + head) * extent.capacity + length as i64 - 1)
-        };
-        let targets: Vec<i64> = lengths.iter().copied().enumerate().flat_map(target).collect();
-        Tensor::f_from_slice(&targets)?.f_to_device(self.device)
-    }
-
-    /// Computes the attention of one token of each row over the row's tokens; shapes as in [`prefill`](Self::prefill). Rows beyond those of
-    /// the plan are zero.
-    ///
-    /// The query heads of a group are treated as the queries of their key head, so that keys and values are read once per group and not
-    /// repeated.
-    pub(super) fn decode(
-        &mut self,
-        layer: usize,
-        plan: &DecodePlan,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-    ) -> Result<Tensor, TchError> {
-        let CacheShape { heads, kv_heads, head_dim, .. } = self.shape;
-        let cached = &self.layers[layer];
-        let own = |x: &Tensor| x.f_narrow(0, 0, plan.rows);
-        cached.write(&plan.targets, &own(k)?, &own(v)?)?;
-        let q = q.f_reshape([-1, kv_heads, heads / kv_heads, head_dim])?;
-        let mut attended =
-            plan.runs.iter().map(|run| cached.attend(&q, run)).collect::<Result<Vec<_>, _>>()?;
-        let beyond = q.size4()?.0 - plan.rows;
-        if beyond > 0 {
-            let size = [beyond, kv_heads, heads / kv_heads, head_dim];
-            attended.push(Tensor::f_zeros(size, (Kind::Float, self.device))?);
-        }
-        let all = if attended.len() == 1 {
-            attended.swap_remove(0)
-        } else {
-            Tensor::f_cat(&attended, 0)?
-        };
-        all.f_reshape([-1, heads * head_dim])
-    }
-
-    fn run(
-        &self,
-        rows: Range<usize>,
-        lengths: &[usize],
-        slots: Slots,
-        longest: usize,
-        even: bool,
-    ) -> Result<AttentionRun, TchError> {
-        let lengths: Vec<i64> = lengths[rows.clone()].iter().map(|length| *length as i64).collect();
-        let mask = if even { None } else { Some(self.mask(&lengths, longest as i64)?) };
-        let slots = slots.of(&rows);
-        Ok(AttentionRun {
-            rows: rows.start as i64..rows.end as i64,
-            slots,
-            longest: longest as i64,
-            mask,
-        })
-    }
-
-    fn mask(&self, lengths: &[i64], longest: i64) -> Result<Tensor, TchError> {
-        let lengths =
-            Tensor::f_from_slice(lengths)?.f_to_device(self.device)?.f_view([-1, 1, 1, 1])?;
-        let absent = self.places.f_narrow(0, 0, longest)?.f_ge_tensor(&lengths)?;
-        let zeros = Tensor::f_zeros(absent.size(), (Kind::Float, self.device))?;
-        zeros.f_masked_fill(&absent, f64::NEG_INFINITY)
-    }
-}
-
-impl Extent {
-    /// Returns the extent that is allocated before the need is known.
-    fn first(self) -> Self {
-        Self { slots: self.slots.min(1), capacity: self.capacity.min(FIRST_CAPACITY) }
+    /// Prepares a pass over tokens whose blocks are in use and have memory. `grouping` is used where rows are padded to attend together.
+    pub(super) fn pass<'a>(
+        &'a mut self,
+        rows: &'a [CacheRow],
+        grouping: Grouping,
+    ) -> Result<Box<dyn CachePass + 'a>, TchError> {
+        self.memory.pass(rows, grouping)
     }
 }
 
 impl CacheShape {
-    /// Allocates zeros. Masked positions are multiplied by 0, so they must hold finite numbers.
-    fn allocate(self, device: Device) -> Result<Tensor, TchError> {
-        let Extent { slots, capacity } = self.extent;
-        let size = [self.layers, 2, slots, self.kv_heads, capacity, self.head_dim];
-        Tensor::f_zeros(size, (Kind::Float, device))
-    }
-
-    fn layers(self, memory: &Tensor) -> Result<Vec<KeysValues>, TchError> {
-        let layer = |layer| {
-            let both = memory.f_select(0, layer)?;
-            Ok(KeysValues { keys: both.f_select(0, 0)?, values: both.f_select(0, 1)? })
+    fn new(config: &ModelConfig, tokens: usize, chunk_bytes: usize) -> Self {
+        let count = |number: i64| usize::try_from(number).unwrap_or(0);
+        let shape = Self {
+            layers: count(config.layers),
+            heads: count(config.heads),
+            kv_heads: count(config.kv_heads),
+            head_dim: count(config.head_dim),
+            chunk_blocks: 1,
         };
-        (0..self.layers).map(layer).collect()
-    }
-}
-
-impl KeysValues {
-    /// Writes k and v `[1, kv_heads, length, head_dim]` to the start of each of `slots`.
-    fn fill(&self, slots: &[usize], length: i64, k: &Tensor, v: &Tensor) -> Result<(), TchError> {
-        for slot in slots {
-            for (cached, new) in [(&self.keys, k), (&self.values, v)] {
-                cached.f_narrow(0, *slot as i64, 1)?.f_narrow(2, 0, length)?.f_copy_(new)?;
-            }
-        }
-        Ok(())
+        let fitting = chunk_bytes / size_of::<f32>() / shape.block_floats().max(1);
+        Self { chunk_blocks: fitting.min(blocks_of(tokens)).max(1), ..shape }
     }
 
-    /// Writes k and v `[n, kv_heads, head_dim]` to the rows `targets` of the flattened memory.
-    fn write(&self, targets: &Tensor, k: &Tensor, v: &Tensor) -> Result<(), TchError> {
-        let head_dim = k.size3()?.2;
-        for (cached, new) in [(&self.keys, k), (&self.values, v)] {
-            let _same_memory = cached.f_view([-1, head_dim])?.f_index_copy_(
-                0,
-                targets,
-                &new.f_reshape([-1, head_dim])?,
-            )?;
-        }
-        Ok(())
+    /// Returns the number of floats of the keys, or of the values, of a block for one head of one layer.
+    fn unit_floats(self) -> usize {
+        BLOCK * self.head_dim
     }
 
-    /// Maps q `[n, kv_heads, group, head_dim]` to the attention of the run's rows, in the same shape.
-    fn attend(&self, q: &Tensor, run: &AttentionRun) -> Result<Tensor, TchError> {
-        let part = |x: &Tensor, rows: &Range<i64>| x.f_narrow(0, rows.start, rows.end - rows.start);
-        let cached = |x: &Tensor| {
-            let rows = run.rows.end - run.rows.start;
-            part(x, &run.slots)?.f_narrow(2, 0, run.longest)?.f_expand([rows, -1, -1, -1], false)
-        };
-        attention(
-            &part(q, &run.rows)?,
-            &cached(&self.keys)?,
-            &cached(&self.values)?,
-            Causal::No(run.mask.as_ref()),
-        )
+    /// Returns the number of floats of a layer of a block.
+    fn layer_floats(self) -> usize {
+        2 * self.kv_heads * self.unit_floats()
     }
-}
 
-/// The keys that a query attends to.
-#[derive(Clone, Copy)]
-enum Causal<'a> {
-    /// The positions up to that of the row.
-    Yes,
-    /// The positions that the mask permits; all positions without a mask.
-    No(Option<&'a Tensor>),
-}
-
-fn attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: Causal<'_>) -> Result<Tensor, TchError> {
-    let (mask, is_causal) = match causal {
-        Causal::Yes => (None, true),
-        Causal::No(mask) => (mask, false),
-    };
-    let grouped = q.size4()?.1 != k.size4()?.1;
-    Tensor::f_scaled_dot_product_attention(q, k, v, mask, 0.0, is_causal, None, grouped)
-}
-
-fn places(extent: Extent, device: Device) -> Result<Tensor, TchError> {
-    Tensor::f_arange(extent.capacity, (Kind::Int64, device))
-}
-
-/// Returns `had`, doubled until it holds `needed` or reaches the limit.
-fn grown(had: i64, needed: i64, limit: i64) -> i64 {
-    let mut size = had;
-    while size < needed {
-        size = (size * 2).min(limit).max(size + 1);
+    fn block_floats(self) -> usize {
+        self.layers * self.layer_floats()
     }
-    size
+
+    fn chunk_floats(self) -> usize {
+        self.chunk_blocks * self.block_floats()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use rollpacker_model::{Family, Rope};
+    use tch::Kind;
+
     use super::*;
 
+    const LAYERS: i64 = 2;
+    const HEADS: i64 = 4;
+    const KV_HEADS: i64 = 2;
+
+    fn config(head_dim: i64) -> ModelConfig {
+        ModelConfig {
+            family: Family::Llama,
+            vocab_size: 8,
+            hidden_size: 8,
+            intermediate_size: 8,
+            layers: LAYERS,
+            heads: HEADS,
+            kv_heads: KV_HEADS,
+            head_dim,
+            rms_norm_eps: 1e-6,
+            rope: Rope::Default { theta: 10_000.0 },
+            tie_word_embeddings: true,
+            attention_bias: false,
+            max_position_embeddings: 1024,
+            initializer_range: 0.02,
+            eos_token_ids: vec![1],
+            bos_token_id: None,
+            pad_token_id: None,
+        }
+    }
+
+    /// Returns caches in all kinds of memory that this machine has, with two blocks to a chunk.
+    fn caches(head_dim: i64) -> Vec<KvCache> {
+        let shape = CacheShape { chunk_blocks: 2, ..CacheShape::new(&config(head_dim), 1000, 1) };
+        let device = KvCache::over(shape, DeviceMemory::new(shape, Device::Cpu));
+        let host =
+            Kernel::detect().map(|kernel| KvCache::over(shape, HostMemory::new(shape, kernel)));
+        std::iter::once(device).chain(host).collect()
+    }
+
+    /// Returns numbers `[rows, heads, head_dim]` that `seed` determines.
+    fn numbers(rows: usize, heads: i64, head_dim: i64, seed: usize) -> Tensor {
+        let size = [rows as i64, heads, head_dim];
+        let angles = Tensor::arange(size.iter().product::<i64>(), (Kind::Float, Device::Cpu));
+        (angles * (0.37 + seed as f64)).sin().view(size)
+    }
+
+    /// A sequence in a cache, with the keys and values that were written for it, `[positions, kv_heads, head_dim]`, of each layer.
+    struct Written {
+        table: BlockTable,
+        layers: Vec<(Tensor, Tensor)>,
+        length: usize,
+    }
+
+    /// Writes `length` positions of a sequence in one pass.
+    fn write(cache: &mut KvCache, length: usize, head_dim: i64, seed: usize) -> Written {
+        let mut table = cache.pool().table();
+        table.grow(length);
+        cache.fit().unwrap();
+        let rows: Vec<CacheRow> = table.rows(0..length).collect();
+        let mut pass = cache.pass(&rows, Grouping::Similar).unwrap();
+        let layers = (0..LAYERS as usize).map(|layer| {
+            let of = |part| numbers(length, KV_HEADS, head_dim, 4 * seed + 2 * layer + part);
+            let (k, v) = (of(0), of(1));
+            pass.write(layer, &k, &v).unwrap();
+            (k, v)
+        });
+        let layers = layers.collect();
+        Written { table, layers, length }
+    }
+
+    /// Returns the attention of `q [heads, head_dim]` by libtorch, `[heads * head_dim]`.
+    fn expected(q: &Tensor, (k, v): &(Tensor, Tensor)) -> Tensor {
+        let by_head = |x: &Tensor| x.transpose(0, 1).unsqueeze(0);
+        let (q, k, v) = (q.unsqueeze(0).unsqueeze(2), by_head(k), by_head(v));
+        Tensor::scaled_dot_product_attention::<&Tensor>(&q, &k, &v, None, 0.0, false, None, true)
+            .reshape([-1])
+    }
+
+    /// Checks the attention of a last token of each sequence, and that a padding row is zero.
+    fn check(cache: &mut KvCache, all: &[&Written], head_dim: i64, grouping: Grouping) {
+        let last = |one: &&Written| one.table.rows([one.length - 1]);
+        let rows: Vec<CacheRow> = all.iter().flat_map(last).collect();
+        let q = numbers(rows.len() + 1, HEADS, head_dim, 99);
+        let mut pass = cache.pass(&rows, grouping).unwrap();
+        for layer in 0..LAYERS as usize {
+            let found = pass.attend(layer, &q).unwrap();
+            assert_eq!(found.size(), [all.len() as i64 + 1, HEADS * head_dim]);
+            for (row, one) in (0..).zip(all) {
+                let expected = expected(&q.get(row), &one.layers[layer]);
+                let near = found.get(row).allclose(&expected, 1e-5, 1e-5, false);
+                assert!(near, "row {row} of layer {layer}, {grouping:?}");
+            }
+            assert_eq!(found.get(all.len() as i64).abs().max().double_value(&[]), 0.0);
+        }
+    }
+
     #[test]
-    fn sizes_double_up_to_the_limit() {
-        assert_eq!(grown(64, 64, 100), 64);
-        assert_eq!(grown(64, 65, 300), 128);
-        assert_eq!(grown(64, 290, 300), 300);
+    fn attention_over_blocks_is_that_of_libtorch() {
+        for head_dim in [24, 64, 128, 7] {
+            for mut cache in caches(head_dim) {
+                let lengths = [1, 15, 16, 17, 40, 33, 130];
+                let all: Vec<Written> = (0..)
+                    .zip(lengths)
+                    .map(|(seed, length)| write(&mut cache, length, head_dim, seed))
+                    .collect();
+                let all: Vec<&Written> = all.iter().collect();
+                for slack in [0, 64] {
+                    check(&mut cache, &all, head_dim, Grouping::Extents { slack });
+                }
+                check(&mut cache, &all, head_dim, Grouping::Similar);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_of_a_prompt_attends_to_the_positions_before_it() {
+        for mut cache in caches(64) {
+            let written = write(&mut cache, 70, 64, 1);
+            let rows: Vec<CacheRow> = written.table.rows([3, 20, 69]).collect();
+            let q = numbers(3, HEADS, 64, 7);
+            let mut pass = cache.pass(&rows, Grouping::Extents { slack: 0 }).unwrap();
+            let found = pass.attend(1, &q).unwrap();
+            for (row, length) in [4, 21, 70].into_iter().enumerate() {
+                let (k, v) = &written.layers[1];
+                let visible = (k.narrow(0, 0, length), v.narrow(0, 0, length));
+                let expected = expected(&q.get(row as i64), &visible);
+                assert!(found.get(row as i64).allclose(&expected, 1e-5, 1e-5, false), "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn sequences_that_share_a_prefix_do_not_disturb_each_other() {
+        for mut cache in caches(24) {
+            let first = write(&mut cache, 40, 24, 1);
+            let (table, copy) = first.table.share(37);
+            cache.fit().unwrap();
+            copy.into_iter().for_each(|copy| cache.copy(copy).unwrap());
+            let rows: Vec<CacheRow> = table.rows([37]).collect();
+            let mut layers = Vec::new();
+            let mut pass = cache.pass(&rows, Grouping::Similar).unwrap();
+            for (layer, (k, v)) in first.layers.iter().enumerate() {
+                let own = numbers(1, KV_HEADS, 24, 50 + layer);
+                pass.write(layer, &own, &own).unwrap();
+                let after = |x: &Tensor| Tensor::cat(&[&x.narrow(0, 0, 37), &own], 0);
+                layers.push((after(k), after(v)));
+            }
+            drop(pass);
+            let second = Written { table, layers, length: 38 };
+            check(&mut cache, &[&first, &second], 24, Grouping::Similar);
+        }
+    }
+
+    #[test]
+    fn the_memory_follows_the_blocks_in_use() {
+        for mut cache in caches(24) {
+            let chunk = cache.shape.chunk_floats() * size_of::<f32>();
+            let chunks = |cache: &mut KvCache| {
+                cache.fit().unwrap();
+                cache.bytes() / chunk
+            };
+            assert_eq!(chunks(&mut cache), 0);
+            let mut tables: Vec<BlockTable> = (0..4).map(|_| cache.pool.table()).collect();
+            tables.iter_mut().for_each(|table| table.grow(3 * BLOCK));
+            assert_eq!(chunks(&mut cache), 6);
+            tables.truncate(1);
+            assert_eq!(chunks(&mut cache), 2 + SPARE_CHUNKS);
+            tables[0].grow(7 * BLOCK);
+            assert_eq!(chunks(&mut cache), 4);
+            tables.clear();
+            assert_eq!(chunks(&mut cache), SPARE_CHUNKS);
+            cache.clear();
+            assert_eq!(cache.bytes(), 0);
+        }
     }
 }

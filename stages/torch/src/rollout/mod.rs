@@ -1,11 +1,12 @@
 //! The rollout engine on libtorch.
 
 mod backlog;
-mod batch;
+mod blocks;
 mod counters;
 mod dispatch;
 mod engine;
 pub(crate) mod generator;
+mod grouping;
 pub mod guests;
 mod instance;
 pub mod invariance;

@@ -24,6 +24,7 @@ use super::sequence::Sequence;
 use super::{RolloutError, Waker};
 use crate::model::Decoder;
 use crate::model::device::set_threads_of_this_thread;
+use crate::model::matrix::SharedPacking;
 
 /// The engine's handle to an instance.
 pub(super) struct Owner {
@@ -161,11 +162,30 @@ impl InstanceContext {
             busy: Busy::new(&self.busy),
             lodgers: Vec::new(),
             deterministic: self.passes.is_some(),
+            packs: self.config.packs(),
             progress: Arc::default(),
             shares: 0,
             backlog: Backlog::default(),
         })
     }
+}
+
+/// Packs the weights of the decoders, once if they are equal.
+pub(super) fn pack(
+    config: &TorchEngineConfig,
+    decoders: &mut [Decoder],
+) -> Result<(), TorchEngineError> {
+    let Some((first, others)) = decoders.split_first_mut().filter(|_| config.packs()) else {
+        return Ok(());
+    };
+    let shared = SharedPacking::default();
+    first.pack(&shared)?;
+    for other in others {
+        let own = SharedPacking::default();
+        let packing = if other.equals(first)? { &shared } else { &own };
+        other.pack(packing)?;
+    }
+    Ok(())
 }
 
 /// Returns the passes for instances of `config`, tested with `decoder` on a thread like theirs; `None` without deterministic generation.

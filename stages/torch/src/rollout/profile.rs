@@ -71,6 +71,7 @@ impl TorchMeasure {
         config.check()?;
         let mut decoders =
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
+        owner::pack(&config, &mut decoders)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
         // Responses never end, so nothing is reported.
@@ -213,10 +214,9 @@ impl Bench {
         self.point = point;
         let generator = &mut self.instance.generator;
         let _earlier = generator.give_up();
-        generator.free()?;
-        generator.reserve(point.batch_size as usize, point.tokens as usize + GROWTH)?;
+        generator.free();
         if point.phase == Phase::Decode {
-            // One prompt is computed once and copied to the other slots.
+            // One prompt is computed once, and the others share it.
             (0..point.batch_size).for_each(|sample| self.push(sample, false));
             self.instance.generator.take_up(Nanos(0), usize::MAX)?;
         }

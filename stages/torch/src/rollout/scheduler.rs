@@ -5,57 +5,73 @@ use std::collections::{BTreeMap, VecDeque};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 
-use super::batch::{Move, RunningBatch};
+use super::blocks::{BlockCopy, BlockPool, BlockTable, blocks_of};
+use super::kv_cache::CacheRow;
 use super::sequence::Sequence;
 
-/// Number of decode iterations for which the KV budget must have room before a response is admitted, so that it is not preempted right
+/// Number of free blocks per running response that the KV budget must have before a response is admitted, so that it is not preempted right
 /// away.
-const ROOM_ITERATIONS: usize = 16;
+const ROOM_BLOCKS: usize = 1;
 
-/// A copy of the first `positions` of one slot of the cache to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Copy {
-    pub(super) from: usize,
-    pub(super) to: usize,
-    pub(super) positions: usize,
-}
-
-/// Tokens to run through the model once; their keys and values are written to each of `slots`.
+/// Tokens to run through the model; their keys and values go to the blocks of a running response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     pub(super) tokens: Vec<i32>,
-    pub(super) slots: Vec<usize>,
+    /// The running response, by its place in the batch.
+    pub(super) row: usize,
+}
+
+/// The work to do before the next iteration can run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// The prefixes to compute.
+    pub(super) prefixes: Vec<Prefix>,
+    /// The copies to make afterwards.
+    pub(super) copies: Vec<BlockCopy>,
 }
 
 /// The responses of an instance: the waiting ones, in order, and the running batch.
 ///
-/// Responses are admitted first come, first served. A running response holds one token of KV cache for each of its tokens. When the next
-/// iteration would exceed the budget, the most recently admitted response is preempted: it waits at the front of the queue and is computed
-/// again later. It keeps its tokens and its random stream, so preemption affects when its tokens are sampled, but not which tokens.
+/// Responses are admitted first come, first served. A running response holds the blocks of its tokens; blocks that responses share count
+/// once. When the next iteration would exceed the budget, the most recently admitted response is preempted: it waits at the front of the
+/// queue and is computed again later. It keeps its tokens and its random stream, so preemption affects when its tokens are sampled, but not
+/// which tokens.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     max_running: usize,
-    kv_tokens: usize,
+    kv_blocks: usize,
+    pool: BlockPool,
     waiting: VecDeque<Sequence>,
-    running: RunningBatch<RunningResponse>,
+    /// The longest first, so that adjacent rows are of similar length. All grow by one token per iteration, so they stay in order.
+    running: Vec<RunningResponse>,
     admissions: u64,
 }
 
-/// A response of the running batch, with the number of its admission.
+/// A response of the running batch, with its blocks and the number of its admission.
 #[derive(Debug)]
 struct RunningResponse {
     admission: u64,
     sequence: Sequence,
+    table: BlockTable,
+}
+
+/// The origin of the cache entries of a prefix.
+enum PrefixSource {
+    /// The response computes it.
+    Computed,
+    /// A response in this row has it or computes it.
+    Shared(usize),
 }
 
 impl Scheduler {
-    /// Creates a scheduler that runs up to `max_running` responses with up to `kv_tokens` tokens together.
-    pub(super) fn new(max_running: usize, kv_tokens: usize) -> Self {
+    /// Creates a scheduler that runs up to `max_running` responses with up to `kv_tokens` tokens together, rounded up to blocks of `pool`.
+    pub(super) fn new(max_running: usize, kv_tokens: usize, pool: BlockPool) -> Self {
         Self {
             max_running,
-            kv_tokens,
+            kv_blocks: blocks_of(kv_tokens),
+            pool,
             waiting: VecDeque::new(),
-            running: RunningBatch::default(),
+            running: Vec::new(),
             admissions: 0,
         }
     }
@@ -67,25 +83,31 @@ impl Scheduler {
 
     /// Returns `true` if no response runs or waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.running.len() == 0 && self.waiting.is_empty()
+        self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Returns the running responses in the order of their slots.
+    /// Returns the running responses in the order of their rows.
     pub(super) fn running(&self) -> impl ExactSizeIterator<Item = &Sequence> {
         self.running.iter().map(|row| &row.sequence)
     }
 
-    /// Returns the running responses in the order of their slots. Their lengths must not be changed.
+    /// Returns the running responses in the order of their rows. Each must grow by the same number of tokens.
     pub(super) fn running_mut(&mut self) -> impl ExactSizeIterator<Item = &mut Sequence> {
         self.running.iter_mut().map(|row| &mut row.sequence)
     }
 
-    /// Records that every running response has grown by one token.
-    pub(super) fn grown(&mut self) {
-        self.running.grown();
+    /// Returns the place of the last token of every running response.
+    pub(super) fn last_tokens(&self) -> Vec<CacheRow> {
+        let last = |row: &RunningResponse| row.table.rows([row.sequence.tokens() - 1]);
+        self.running.iter().flat_map(last).collect()
     }
 
-    /// Records that the prefixes of [`prefixes`](Self::prefixes) are in the cache, computed by the weights of `version`.
+    /// Returns the places of the tokens of a prefix.
+    pub(super) fn places<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = CacheRow> {
+        self.running[prefix.row].table.rows(0..prefix.tokens.len())
+    }
+
+    /// Records that the prefixes of [`lay_out`](Self::lay_out) are in the cache, computed by the weights of `version`.
     pub(super) fn cached(&mut self, version: PolicyVersion) {
         for sequence in self.running_mut().filter(|sequence| sequence.cached == 0) {
             sequence.cached = sequence.tokens() - 1;
@@ -93,14 +115,11 @@ impl Scheduler {
         }
     }
 
-    /// Preempts responses until the next iteration fits the budget; at least one keeps running. Returns the number of preempted responses
-    /// and appends the moves of the cache to `copies`.
-    pub(super) fn preempt(&mut self, copies: &mut Vec<Copy>) -> usize {
+    /// Preempts responses until the next iteration fits the budget; at least one keeps running. Returns the number of preempted responses.
+    pub(super) fn preempt(&mut self) -> usize {
         let before = self.running.len();
-        let mut held = self.held();
-        while held > self.kv_tokens && self.running.len() > 1 {
-            let mut sequence = self.retire(self.newest(), copies);
-            held -= sequence.tokens();
+        while self.held() > self.kv_blocks && self.running.len() > 1 {
+            let mut sequence = self.retire(self.newest());
             sequence.preempt();
             self.waiting.push_front(sequence);
         }
@@ -122,113 +141,130 @@ impl Scheduler {
         self.waiting.iter().map(Sequence::tokens).sum()
     }
 
-    /// Returns `true` if there is a slot and budget for a response of `tokens` tokens in addition to all running and waiting ones.
+    /// Returns `true` if there is a row and budget for a response of `tokens` tokens in addition to all running and waiting ones.
     pub(super) fn has_room_for(&self, tokens: usize) -> bool {
-        self.fits(self.running.len() + self.waiting.len(), self.held() + self.in_line(), tokens)
+        let waiting: usize = self.waiting.iter().map(Sequence::tokens).map(blocks_of).sum();
+        self.fits(self.running.len() + self.waiting.len(), self.held() + waiting, tokens)
     }
 
-    /// Admits waiting responses of up to `most` tokens together while there are slots and budget.
-    pub(super) fn admit(&mut self, now: Nanos, mut most: usize, copies: &mut Vec<Copy>) {
+    /// Admits waiting responses of up to `most` tokens together while there are rows and budget.
+    ///
+    /// Blocks that a response will share count as its own here; they are free again in the next iteration.
+    pub(super) fn admit(&mut self, now: Nanos, mut most: usize) {
         let mut held = self.held();
         while let Some(tokens) = self.waiting.front().map(Sequence::tokens) {
             if tokens > most || !self.fits(self.running.len(), held, tokens) {
                 return;
             }
-            held += tokens;
+            held += blocks_of(tokens);
             most -= tokens;
-            self.take_up(now, copies);
+            self.take_up(now);
         }
     }
 
-    /// Returns `true` if a response of `tokens` tokens fits in addition to `others` responses that hold `held` tokens.
+    /// Returns `true` if a response of `tokens` tokens fits in addition to `others` responses that hold `held` blocks.
     fn fits(&self, others: usize, held: usize, tokens: usize) -> bool {
-        let room = held + tokens + ROOM_ITERATIONS * (others + 1) <= self.kv_tokens;
+        let room = held + blocks_of(tokens) + ROOM_BLOCKS * (others + 1) <= self.kv_blocks;
         others < self.max_running && (room || others == 0)
     }
 
-    /// Removes the running response in `slot`.
-    pub(super) fn retire(&mut self, slot: usize, copies: &mut Vec<Copy>) -> Sequence {
-        let (row, moves) = self.running.remove(slot);
-        self.follow(&moves, copies);
-        row.sequence
+    /// Removes the running response in `row`.
+    pub(super) fn retire(&mut self, row: usize) -> Sequence {
+        self.running.remove(row).sequence
     }
 
     /// Removes a response, running or waiting.
-    pub(super) fn remove(&mut self, id: SampleId, copies: &mut Vec<Copy>) -> Option<Sequence> {
+    pub(super) fn remove(&mut self, id: SampleId) -> Option<Sequence> {
         if let Some(place) = self.waiting.iter().position(|sequence| sequence.id == id) {
             return self.waiting.remove(place);
         }
-        let slot = self.running().position(|sequence| sequence.id == id)?;
-        Some(self.retire(slot, copies))
+        let row = self.running().position(|sequence| sequence.id == id)?;
+        Some(self.retire(row))
     }
 
     /// Removes all responses, the running ones first. Also returns how many of them lose cached tokens.
     pub(super) fn clear(&mut self) -> (Vec<Sequence>, usize) {
-        let running = std::mem::take(&mut self.running).into_iter().map(|row| row.sequence);
+        let running = self.running.drain(..).map(|row| row.sequence);
         let mut all: Vec<Sequence> = running.chain(self.waiting.drain(..)).collect();
         let cached = all.iter_mut().filter(|sequence| sequence.cached > 0);
         let lost = cached.map(Sequence::preempt).count();
         (all, lost)
     }
 
-    /// Returns the prefixes to compute and the copies to make before the next iteration can run.
+    /// Takes blocks for the next iteration, and returns the work to do before it.
     ///
-    /// Responses to the same prompt share its computation. A response without tokens copies the prompt from a running response if weights
-    /// of `version` computed that cache; entries of other versions are not reused. Otherwise the first new response to the prompt computes
-    /// it for all others. A resumed or preempted response has tokens of its own and computes its whole prefix.
-    pub(super) fn prefixes(&self, version: PolicyVersion) -> (Vec<Prefix>, Vec<Copy>) {
-        let donors: BTreeMap<&[i32], usize> = self
+    /// Responses to the same prompt share its computation and the blocks that it fills. A response without tokens shares the prompt of a
+    /// running response if weights of `version` computed that cache; entries of other versions are not reused. Otherwise the first new
+    /// response to the prompt computes it for all others. A resumed or preempted response has tokens of its own and computes its whole
+    /// prefix.
+    pub(super) fn lay_out(&mut self, version: PolicyVersion) -> Layout {
+        let mut layout = Layout::default();
+        for (row, source) in self.sources(version) {
+            match source {
+                PrefixSource::Computed => {
+                    let tokens: Vec<i32> = self.running[row].sequence.prefix().collect();
+                    self.running[row].table.grow(tokens.len());
+                    layout.prefixes.push(Prefix { tokens, row });
+                }
+                PrefixSource::Shared(donor) => {
+                    let positions = self.running[row].sequence.tokens() - 1;
+                    let (table, copy) = self.running[donor].table.share(positions);
+                    self.running[row].table = table;
+                    layout.copies.extend(copy);
+                }
+            }
+        }
+        for RunningResponse { sequence, table, .. } in &mut self.running {
+            table.grow(sequence.tokens());
+        }
+        layout
+    }
+
+    /// Returns the rows whose prefix is not in the cache, with its source. A row that computes comes before those that share its prefix.
+    fn sources(&self, version: PolicyVersion) -> Vec<(usize, PrefixSource)> {
+        let mut donors: BTreeMap<&[i32], usize> = self
             .running()
             .enumerate()
             .filter(|(_, sequence)| sequence.cached > 0 && sequence.cached_by == version)
-            .map(|(slot, sequence)| (&*sequence.prompt_ids, slot))
+            .map(|(row, sequence)| (&*sequence.prompt_ids, row))
             .collect();
-        let mut copies = Vec::new();
-        let mut shared = BTreeMap::<&[i32], usize>::new();
-        let mut prefixes = Vec::<Prefix>::new();
         let missing =
             |(_, sequence): &(usize, &Sequence)| sequence.cached == 0 && sequence.tokens() > 1;
-        for (slot, sequence) in self.running().enumerate().filter(missing) {
+        let mut sources = Vec::new();
+        for (row, sequence) in self.running().enumerate().filter(missing) {
             let prompt = &*sequence.prompt_ids;
-            if let Some(from) = donors.get(prompt).filter(|_| sequence.is_fresh()) {
-                copies.push(Copy { from: *from, to: slot, positions: prompt.len() - 1 });
-            } else if let Some(prefix) = shared.get(prompt).filter(|_| sequence.is_fresh()) {
-                prefixes[*prefix].slots.push(slot);
-            } else {
-                if sequence.is_fresh() {
-                    shared.insert(prompt, prefixes.len());
-                }
-                prefixes.push(Prefix { tokens: sequence.prefix().collect(), slots: vec![slot] });
+            let donor = donors.get(prompt).filter(|_| sequence.is_fresh());
+            sources.push((
+                row,
+                donor.map_or(PrefixSource::Computed, |row| PrefixSource::Shared(*row)),
+            ));
+            if sequence.is_fresh() {
+                donors.entry(prompt).or_insert(row);
             }
         }
-        (prefixes, copies)
+        sources
     }
 
+    /// Returns the number of blocks that the running responses need for the next iteration. The new blocks of a response that was just
+    /// admitted are not shared yet, and count as its own.
     fn held(&self) -> usize {
-        self.running().map(Sequence::tokens).sum()
+        let missing = self.running.iter().map(|row| row.table.missing(row.sequence.tokens()));
+        self.pool.used() + missing.sum::<usize>()
     }
 
     fn newest(&self) -> usize {
-        let admissions = self.running.iter().enumerate().map(|(slot, row)| (row.admission, slot));
+        let admissions = self.running.iter().enumerate().map(|(row, one)| (one.admission, row));
         admissions.max().expect("invariant: a response is running").1
     }
 
-    fn take_up(&mut self, now: Nanos, copies: &mut Vec<Copy>) {
+    fn take_up(&mut self, now: Nanos) {
         let mut sequence = self.waiting.pop_front().expect("invariant: a response is waiting");
         sequence.start(now);
-        let length = sequence.tokens();
-        let moves =
-            self.running.insert(RunningResponse { admission: self.admissions, sequence }, length);
+        let tokens = sequence.tokens();
+        let row = self.running.partition_point(|other| other.sequence.tokens() >= tokens);
+        let (admission, table) = (self.admissions, self.pool.table());
+        self.running.insert(row, RunningResponse { admission, sequence, table });
         self.admissions += 1;
-        self.follow(&moves, copies);
-    }
-
-    fn follow(&self, moves: &[Move], copies: &mut Vec<Copy>) {
-        copies.extend(moves.iter().map(|Move { from, to }| Copy {
-            from: *from,
-            to: *to,
-            positions: self.running[*to].sequence.cached,
-        }));
     }
 }
 
@@ -252,102 +288,126 @@ mod tests {
         Sequence::new(id(prompt), Arc::from(prompt_ids), endless, stream)
     }
 
+    fn scheduler(max_running: usize, kv_tokens: usize) -> Scheduler {
+        Scheduler::new(max_running, kv_tokens, BlockPool::new(4))
+    }
+
     /// Computes the missing prefixes and one token for each response, as an instance does.
     fn iterate(scheduler: &mut Scheduler) -> Vec<u64> {
-        let mut copies = Vec::new();
-        scheduler.preempt(&mut copies);
-        scheduler.admit(Nanos(0), usize::MAX, &mut copies);
+        scheduler.preempt();
+        scheduler.admit(Nanos(0), usize::MAX);
+        scheduler.lay_out(PolicyVersion(0));
         scheduler.cached(PolicyVersion(0));
         for sequence in scheduler.running_mut() {
             sequence.push(5, -1.0, PolicyVersion(0), &[]);
         }
-        scheduler.grown();
         scheduler.running().map(|sequence| sequence.id.prompt.0).collect()
     }
 
     #[test]
     fn the_newest_is_given_up_and_comes_back_first() {
-        let mut scheduler = Scheduler::new(8, 59);
+        // Four blocks.
+        let mut scheduler = scheduler(8, 59);
         (0..3).for_each(|prompt| scheduler.push(sequence(prompt, &[1, 2, 3, 4])));
-        assert_eq!(
-            iterate(&mut scheduler),
-            [0, 1],
-            "a third would leave room for fewer than 16 iterations"
-        );
+        assert_eq!(iterate(&mut scheduler), [0, 1], "a third would leave less than a block each");
         let longest = (0..40)
             .map(|_| iterate(&mut scheduler))
             .take_while(|running| running.len() == 2)
             .count();
-        assert_eq!(longest, 25, "two of 29 tokens fit the budget");
+        assert_eq!(longest, 28, "two of 32 tokens fit the budget");
         assert_eq!(scheduler.waiting.front().map(|s| (s.id.prompt.0, s.preemptions)), Some((1, 1)));
-        scheduler.remove(id(0), &mut Vec::new());
-        assert_eq!(iterate(&mut scheduler), [1], "30 tokens of it, and no room for the next");
+        scheduler.remove(id(0));
+        assert_eq!(iterate(&mut scheduler), [1], "33 tokens of it, and no room for the next");
         assert_eq!(scheduler.running().next().map(|s| s.preemptions), Some(1));
     }
 
     #[test]
     fn one_response_runs_even_over_budget() {
-        let mut scheduler = Scheduler::new(8, 3);
-        scheduler.push(sequence(0, &[1; 9]));
+        let mut scheduler = scheduler(8, 3);
+        scheduler.push(sequence(0, &[1; 39]));
         assert_eq!(iterate(&mut scheduler), [0]);
         assert_eq!(iterate(&mut scheduler), [0]);
+    }
+
+    #[test]
+    fn rows_are_ordered_by_length() {
+        let mut scheduler = scheduler(8, 1000);
+        let lengths = [3, 9, 1, 9];
+        (0..)
+            .zip(lengths)
+            .for_each(|(prompt, length)| scheduler.push(sequence(prompt, &vec![1; length])));
+        assert_eq!(iterate(&mut scheduler), [1, 3, 0, 2]);
+        (0..5).for_each(|_| drop(iterate(&mut scheduler)));
+        scheduler.push(sequence(4, &[1; 8]));
+        assert_eq!(iterate(&mut scheduler), [1, 3, 0, 4, 2]);
+    }
+
+    /// Returns the numbers of the blocks of every row.
+    fn tables(scheduler: &Scheduler) -> Vec<Vec<usize>> {
+        scheduler.running.iter().map(|row| row.table.numbers().collect()).collect()
     }
 
     #[test]
     fn samples_of_a_prompt_share_its_prefix() {
-        let mut scheduler = Scheduler::new(8, 1000);
-        (0..2).for_each(|prompt| scheduler.push(sequence(prompt, &[1, 2, 3])));
-        scheduler.push(sequence(2, &[1, 2, 9]));
+        let mut scheduler = scheduler(8, 1000);
+        let prompt = |last: i32| (1..20).chain([last]).collect::<Vec<i32>>();
+        (0..2).for_each(|sample| scheduler.push(sequence(sample, &prompt(7))));
+        scheduler.push(sequence(2, &prompt(9)));
         scheduler.push(sequence(3, &[7]));
-        scheduler.admit(Nanos(0), usize::MAX, &mut Vec::new());
-        let expected = vec![
-            Prefix { tokens: vec![1, 2], slots: vec![0, 1] },
-            Prefix { tokens: vec![1, 2], slots: vec![2] },
-        ];
-        assert_eq!(scheduler.prefixes(PolicyVersion(0)), (expected, vec![]));
+        scheduler.admit(Nanos(0), usize::MAX);
+        let computed = |row: usize| Prefix { tokens: (1..20).collect(), row };
+        let copies = vec![BlockCopy { from: 1, to: 2 }];
+        let expected = Layout { prefixes: vec![computed(0), computed(2)], copies };
+        assert_eq!(scheduler.lay_out(PolicyVersion(0)), expected);
+        assert_eq!(tables(&scheduler), [vec![0, 1], vec![0, 2], vec![3, 4], vec![5]]);
+        assert_eq!(scheduler.held(), 6, "the block that is shared counts once");
     }
 
     #[test]
-    fn a_late_sample_copies_from_a_running_one_of_the_same_policy() {
-        let mut scheduler = Scheduler::new(8, 1000);
-        scheduler.push(sequence(0, &[1, 2, 3]));
-        iterate(&mut scheduler);
-        scheduler.push(sequence(1, &[1, 2, 3]));
-        scheduler.admit(Nanos(0), usize::MAX, &mut Vec::new());
-        let copy = Copy { from: 0, to: 1, positions: 2 };
-        assert_eq!(scheduler.prefixes(PolicyVersion(0)), (vec![], vec![copy]));
-        let alone = Prefix { tokens: vec![1, 2], slots: vec![1] };
-        assert_eq!(scheduler.prefixes(PolicyVersion(1)), (vec![alone], vec![]));
+    fn a_late_sample_shares_with_a_running_one_of_the_same_policy() {
+        let prompt: Vec<i32> = (0..18).collect();
+        let admitted = || {
+            let mut scheduler = scheduler(8, 1000);
+            scheduler.push(sequence(0, &prompt));
+            iterate(&mut scheduler);
+            scheduler.push(sequence(1, &prompt));
+            scheduler.admit(Nanos(0), usize::MAX);
+            scheduler
+        };
+        let copies = vec![BlockCopy { from: 1, to: 2 }];
+        let shared = Layout { prefixes: vec![], copies };
+        assert_eq!(admitted().lay_out(PolicyVersion(0)), shared);
+        let alone = Prefix { tokens: prompt[..17].to_vec(), row: 1 };
+        let computed = Layout { prefixes: vec![alone], copies: vec![] };
+        assert_eq!(admitted().lay_out(PolicyVersion(1)), computed);
     }
 
     proptest! {
         #[test]
-        fn budget_and_slots_hold_and_nothing_is_lost(
+        fn budget_and_rows_hold_and_nothing_is_lost(
             prompts in prop::collection::vec(1..20usize, 1..30),
             max_running in 1..6usize,
             kv_tokens in 60..200usize,
             lengths in prop::collection::vec(1..40usize, 30),
         ) {
-            let mut scheduler = Scheduler::new(max_running, kv_tokens);
+            let mut scheduler = scheduler(max_running, kv_tokens);
             for (prompt, length) in prompts.iter().enumerate() {
                 scheduler.push(sequence(prompt as u64, &vec![1; *length]));
             }
             let mut done = Vec::new();
             while !scheduler.is_idle() {
-                let mut copies = Vec::new();
-                scheduler.preempt(&mut copies);
-                scheduler.admit(Nanos(0), usize::MAX, &mut copies);
-                prop_assert!(scheduler.running.len() <= max_running);
-                prop_assert!(scheduler.held() <= kv_tokens);
                 iterate(&mut scheduler);
-                for slot in (0..scheduler.running.len()).rev() {
-                    let sequence = &scheduler.running[slot].sequence;
+                prop_assert!(scheduler.running.len() <= max_running);
+                prop_assert!(scheduler.pool.used() <= blocks_of(kv_tokens));
+                for row in (0..scheduler.running.len()).rev() {
+                    let sequence = &scheduler.running[row].sequence;
                     let prompt = sequence.id.prompt.0 as usize;
                     if sequence.tokens() >= prompts[prompt] + lengths[prompt] {
-                        done.push(scheduler.retire(slot, &mut copies).id.prompt.0);
+                        done.push(scheduler.retire(row).id.prompt.0);
                     }
                 }
             }
+            prop_assert_eq!(scheduler.pool.used(), 0);
             done.sort_unstable();
             prop_assert_eq!(done, (0..prompts.len() as u64).collect::<Vec<_>>());
         }

@@ -32,6 +32,7 @@ use self::counters::Counters;
 pub use self::options::{TorchServingConfig, TorchServingError};
 use self::worker::{Command, Reply, Worker};
 use crate::model::device::set_threads_of_this_thread;
+use crate::model::matrix::SharedPacking;
 use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
 use crate::rollout::owner::panic_message;
@@ -48,6 +49,8 @@ pub struct TorchServing {
 struct Shared {
     config: ModelConfig,
     device: Device,
+    /// `true` if weights are packed when they are loaded. The products of packed weights use one thread.
+    packs: bool,
     instances: Vec<Instance>,
     paused: AtomicBool,
     label: Mutex<Arc<str>>,
@@ -71,7 +74,11 @@ impl TorchServing {
         device: Device,
         config: &TorchServingConfig,
     ) -> Result<Self, TorchServingError> {
-        let decoder = Decoder::load(folder, device)?;
+        let mut decoder = Decoder::load(folder, device)?;
+        let packs = config.threads_per_instance == 1;
+        if packs {
+            decoder.pack(&SharedPacking::default()).map_err(TorchError::from)?;
+        }
         let model = decoder.config().clone();
         let limits = config.limits(&model)?;
         let mut started = Self {
@@ -79,6 +86,7 @@ impl TorchServing {
             shared: Arc::new(Shared {
                 config: model,
                 device,
+                packs,
                 instances: Vec::new(),
                 paused: AtomicBool::new(false),
                 label: Mutex::new(Arc::clone(&config.label)),
@@ -163,8 +171,15 @@ impl Shared {
     /// Reads weights on a thread for blocking work, and hands them to the instances.
     async fn load(&self, folder: PathBuf) -> Result<(), ServingError> {
         let _alone = self.loading.lock().await;
-        let (config, device, path) = (self.config.clone(), self.device, folder.clone());
-        let read = move || Decoder::load_as(config, &path, device);
+        let (config, device, packs) = (self.config.clone(), self.device, self.packs);
+        let path = folder.clone();
+        let read = move || {
+            let mut decoder = Decoder::load_as(config, &path, device)?;
+            if packs {
+                decoder.pack(&SharedPacking::default())?;
+            }
+            Ok::<_, TorchError>(decoder)
+        };
         let failed = |reason: String| ServingError::Load { folder, reason };
         let read = match tokio::task::spawn_blocking(read).await {
             Ok(read) => read.map_err(|error| failed(error.to_string()))?,

@@ -24,8 +24,7 @@ impl MemoryBudget {
 /// The maximum number of tokens that a model must have room for. They use memory in addition to the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Positions that the KV cache has memory for, of all sequences together, padding included. A cache that grows by copying also holds
-    /// its old memory meanwhile, which counts too.
+    /// Positions that the KV cache has memory for, of all sequences together, with room for the copies that attention makes.
     pub cached: u64,
     /// Tokens of one forward pass: those of the prompts that are prefilled together.
     pub pass: u64,

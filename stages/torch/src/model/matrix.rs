@@ -1,0 +1,136 @@
+//! Weights packed for matrix products on a CPU.
+//!
+//! libtorch reorders the weights at every call, which costs more than the product itself for the few rows of a decode iteration. Here they are
+//! reordered once per policy, for all instances of an engine.
+
+mod kernel;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tch::{Device, TchError, Tensor};
+
+use self::kernel::{Kernel, Panels};
+use super::host;
+
+/// The weights of a linear map on a CPU.
+#[derive(Debug)]
+pub(crate) struct PackedMatrix {
+    panels: Panels,
+    kernel: Kernel,
+}
+
+/// The packed weights of a policy, for the decoders that use it. The first that needs them packs them. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedPacking(Arc<Mutex<Option<Vec<Arc<PackedMatrix>>>>>);
+
+impl PackedMatrix {
+    /// Packs `weight [outputs, inputs]`. Returns `None` if it is not on the CPU, or the processor lacks the instructions for the kernel.
+    fn new(weight: &Tensor) -> Result<Option<Self>, TchError> {
+        let inputs = weight.size2()?.1 as usize;
+        let usable = weight.device() == Device::Cpu && inputs > 0;
+        let Some(kernel) = Kernel::detect().filter(|_| usable) else { return Ok(None) };
+        Ok(Some(Self { panels: Panels::new(&host::floats(weight)?, inputs), kernel }))
+    }
+
+    /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`, and zero by default.
+    pub(crate) fn product(&self, start: Option<&Tensor>, x: &Tensor) -> Result<Tensor, TchError> {
+        let size = [x.size2()?.0, self.panels.outputs as i64];
+        let x = host::floats(x)?;
+        host::written(&size, start, |sums| self.kernel.add_product(&x, &self.panels, sums))
+    }
+}
+
+impl SharedPacking {
+    /// Returns the packed form of each of `weights`, which must be those of the policy. It is empty if they cannot be packed.
+    pub(crate) fn of(&self, weights: &[&Tensor]) -> Result<Vec<Arc<PackedMatrix>>, TchError> {
+        let mut packed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(packed) = &*packed {
+            return Ok(packed.clone());
+        }
+        let all = weights.iter().map(|weight| PackedMatrix::new(weight));
+        let all: Option<Vec<_>> = all.collect::<Result<_, _>>()?;
+        let all = all.unwrap_or_default().into_iter().map(Arc::new).collect::<Vec<_>>();
+        *packed = Some(all.clone());
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_model::ModelConfig;
+
+    use super::super::Decoder;
+    use super::*;
+
+    /// Pseudorandom numbers around 0.
+    fn matrix(rows: i64, columns: i64, seed: i64) -> Tensor {
+        let angles =
+            Tensor::arange(rows * columns, (tch::Kind::Float, Device::Cpu)) * (seed as f64 + 0.7);
+        angles.sin().view([rows, columns])
+    }
+
+    fn packed(weight: &Tensor) -> Option<PackedMatrix> {
+        PackedMatrix::new(weight).unwrap()
+    }
+
+    #[test]
+    fn products_are_those_of_libtorch() {
+        for (outputs, inputs) in [(1, 1), (32, 8), (33, 7), (100, 300), (64, 1536)] {
+            let (weight, bias) = (matrix(outputs, inputs, 1), matrix(1, outputs, 2));
+            let Some(packed) = packed(&weight) else { return };
+            for rows in [1, 3, 4, 12, 17, 97, 200] {
+                let (x, residual) = (matrix(rows, inputs, 3), matrix(rows, outputs, 4));
+                let expected = x.matmul(&weight.tr());
+                let close = |found: Tensor, expected: &Tensor| {
+                    assert!(
+                        found.allclose(expected, 1e-4, 1e-4, false),
+                        "{outputs} {inputs} {rows}"
+                    );
+                };
+                close(packed.product(None, &x).unwrap(), &expected);
+                close(packed.product(Some(&bias), &x).unwrap(), &(&expected + &bias));
+                close(packed.product(Some(&residual), &x).unwrap(), &(&expected + &residual));
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_in_every_batch() {
+        let Some(packed) = packed(&matrix(70, 90, 1)) else { return };
+        let x = matrix(130, 90, 2);
+        let all = packed.product(None, &x).unwrap();
+        for (start, rows) in [(0, 1), (5, 4), (90, 12), (3, 101), (129, 1)] {
+            let part = packed.product(None, &x.narrow(0, start, rows)).unwrap();
+            assert_eq!(part, all.narrow(0, start, rows), "{start} {rows}");
+        }
+    }
+
+    #[test]
+    fn a_packed_decoder_computes_the_same_and_follows_new_weights() {
+        let _no_grad = tch::no_grad_guard();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
+        let config = ModelConfig::from_folder(folder.as_ref()).unwrap();
+        let of_seed = |seed| Decoder::init(config.clone(), seed, Device::Cpu).unwrap();
+        let logits = |decoder: &Decoder| {
+            let ids = Tensor::from_slice(&[3i64, 1, 4, 1, 5]);
+            decoder.logits(&decoder.forward_packed(&ids, &[5]).unwrap()).unwrap()
+        };
+        let (mut decoder, other) = (of_seed(1), of_seed(2));
+        decoder.pack(&SharedPacking::default()).unwrap();
+        assert!(logits(&decoder).allclose(&logits(&of_seed(1)), 1e-4, 1e-5, false));
+        let weights = other.snapshot().unwrap();
+        decoder.copy_from(&weights).unwrap();
+        assert_eq!(logits(&decoder), logits(&other), "the packed form is dropped");
+        decoder.pack(weights.packing()).unwrap();
+        assert!(logits(&decoder).allclose(&logits(&other), 1e-4, 1e-5, false));
+    }
+
+    #[test]
+    fn weights_are_packed_once() {
+        let (weight, shared) = (matrix(4, 4, 1), SharedPacking::default());
+        let (first, second) =
+            (shared.of(&[&weight]).unwrap(), shared.clone().of(&[&weight]).unwrap());
+        assert_eq!(first.len(), second.len());
+        assert!(first.iter().zip(&second).all(|(one, other)| Arc::ptr_eq(one, other)));
+    }
+}

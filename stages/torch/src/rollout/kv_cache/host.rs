@@ -1,0 +1,132 @@
+//! The cache in the memory of the host.
+
+use tch::{TchError, Tensor};
+
+use super::super::blocks::{BLOCK, BlockCopy, blocks_of};
+use super::super::grouping::Grouping;
+use super::kernel::{HeadShape, Kernel};
+use super::{BlockMemory, CachePass, CacheRow, CacheShape};
+use crate::model::host;
+
+/// Chunks of blocks `[layers, kv_heads, 2, BLOCK * head_dim]`; the two parts are keys and values in the layout of the [`Kernel`].
+#[derive(Debug)]
+pub(super) struct HostMemory {
+    shape: CacheShape,
+    chunks: Vec<Option<Box<[f32]>>>,
+    kernel: Kernel,
+}
+
+struct HostPass<'a> {
+    memory: &'a mut HostMemory,
+    rows: &'a [CacheRow],
+}
+
+impl HostMemory {
+    pub(super) fn new(shape: CacheShape, kernel: Kernel) -> Self {
+        Self { shape, chunks: Vec::new(), kernel }
+    }
+
+    fn block(&self, number: usize) -> &[f32] {
+        let (chunk, start) = self.place(number);
+        let chunk = self.chunks[chunk].as_ref().expect("invariant: blocks in use have memory");
+        &chunk[start..start + self.shape.block_floats()]
+    }
+
+    fn block_mut(&mut self, number: usize) -> &mut [f32] {
+        let (chunk, start) = self.place(number);
+        let end = start + self.shape.block_floats();
+        let chunk = self.chunks[chunk].as_mut().expect("invariant: blocks in use have memory");
+        &mut chunk[start..end]
+    }
+
+    fn layer(&self, number: usize, layer: usize) -> &[f32] {
+        let floats = self.shape.layer_floats();
+        &self.block(number)[layer * floats..][..floats]
+    }
+
+    /// Returns the chunk of a block, and its start in the chunk.
+    fn place(&self, number: usize) -> (usize, usize) {
+        let CacheShape { chunk_blocks, .. } = self.shape;
+        (number / chunk_blocks, number % chunk_blocks * self.shape.block_floats())
+    }
+
+    /// Writes k and v `[kv_heads, head_dim]` of one token.
+    fn write(&mut self, layer: usize, row: &CacheRow, k: &[f32], v: &[f32]) {
+        let CacheShape { head_dim, .. } = self.shape;
+        let (unit, floats) = (self.shape.unit_floats(), self.shape.layer_floats());
+        let at = row.position % BLOCK;
+        let own = &mut self.block_mut(row.block())[layer * floats..][..floats];
+        let heads = k.chunks_exact(head_dim).zip(v.chunks_exact(head_dim));
+        for (cached, (k, v)) in own.chunks_exact_mut(2 * unit).zip(heads) {
+            let (keys, values) = cached.split_at_mut(unit);
+            for (key, k) in keys[at..].iter_mut().step_by(BLOCK).zip(k) {
+                *key = *k;
+            }
+            values[at * head_dim..][..head_dim].copy_from_slice(v);
+        }
+    }
+}
+
+impl BlockMemory for HostMemory {
+    fn allocate(&mut self, chunk: usize) -> Result<(), TchError> {
+        self.chunks.resize_with(self.chunks.len().max(chunk + 1), || None);
+        self.chunks[chunk] = Some(vec![0.0; self.shape.chunk_floats()].into());
+        Ok(())
+    }
+
+    fn free(&mut self, chunk: usize) {
+        if let Some(chunk) = self.chunks.get_mut(chunk) {
+            *chunk = None;
+        }
+    }
+
+    fn holds(&self, chunk: usize) -> bool {
+        self.chunks.get(chunk).is_some_and(Option::is_some)
+    }
+
+    fn copy(&mut self, BlockCopy { from, to }: BlockCopy) -> Result<(), TchError> {
+        let copied = self.block(from).to_vec();
+        self.block_mut(to).copy_from_slice(&copied);
+        Ok(())
+    }
+
+    fn pass<'a>(
+        &'a mut self,
+        rows: &'a [CacheRow],
+        _grouping: Grouping,
+    ) -> Result<Box<dyn CachePass + 'a>, TchError> {
+        Ok(Box::new(HostPass { memory: self, rows }))
+    }
+}
+
+impl CachePass for HostPass<'_> {
+    fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError> {
+        let CacheShape { kv_heads, head_dim, .. } = self.memory.shape;
+        let (k, v) = (host::floats(k)?, host::floats(v)?);
+        let tokens = k.chunks_exact(kv_heads * head_dim).zip(v.chunks_exact(kv_heads * head_dim));
+        for (row, (k, v)) in self.rows.iter().zip(tokens) {
+            self.memory.write(layer, row, k, v);
+        }
+        Ok(())
+    }
+
+    fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError> {
+        let HostMemory { shape, kernel, .. } = *self.memory;
+        let CacheShape { heads, kv_heads, head_dim, .. } = shape;
+        let rows = q.size3()?.0;
+        let q = q.f_mul_scalar((head_dim as f64).sqrt().recip())?;
+        let q = host::floats(&q)?;
+        let width = heads * head_dim;
+        let shape = HeadShape { kv_heads, group: heads / kv_heads, dim: head_dim };
+        let (mut blocks, mut weights) = (Vec::new(), Vec::new());
+        host::written(&[rows, width as i64], None, |attended| {
+            let tokens = q.chunks_exact(width).zip(attended.chunks_exact_mut(width));
+            for (row, (q, attended)) in self.rows.iter().zip(tokens) {
+                let table = &row.table[..blocks_of(row.length())];
+                blocks.clear();
+                blocks.extend(table.iter().map(|number| self.memory.layer(*number, layer)));
+                kernel.attend(shape, q, &blocks, row.length(), &mut weights, attended);
+            }
+        })
+    }
+}
