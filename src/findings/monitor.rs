@@ -41,12 +41,12 @@ mod tests {
     /// Returns the steps with findings, from 1, and the metrics of these, in a run of 60 steps.
     fn found(metrics: impl Fn(u32) -> Vec<(&'static str, f64)>) -> Vec<(u32, &'static str)> {
         let mut monitor = FindingMonitor::default();
-        let mut step = |step| {
+        let step = |step| {
             let metrics = metrics(step).into_iter().map(|(name, value)| (name.to_owned(), value));
             let found = monitor.step(&metrics.collect());
             found.into_iter().map(|finding| (step, finding.metric)).collect::<Vec<_>>()
         };
-        (1..=60).flat_map(|number| step(number)).collect()
+        (1..=60).flat_map(step).collect()
     }
 
     #[test]
