@@ -421,9 +421,10 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         "micro-batches             at most {} tokens, without padding",
         raw.actor.ppo_max_token_len
     );
-    if let Some(placement) = recipe.describe_placement() {
-        let _ = writeln!(text, "placement                 {placement}");
-    }
+    let _ = match recipe.describe_placement() {
+        Some(placement) => writeln!(text, "placement                 {placement}"),
+        None => writeln!(text, "training threads          {}", recipe.trainer.threads),
+    };
     let _ = write!(
         text,
         "\n# graph\nprompts -> schedule({}) <-> rollout({} x {}) -> reward({}) -> group -> advantage({}) -> gradient({}) -> update{}\n   \

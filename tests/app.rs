@@ -338,7 +338,7 @@ fn an_own_placement_lends_instances_and_resumes() {
     let place = Workplace::new(RECIPE);
     let described = early(&place, &["--dry-run"]);
     assert_eq!(described.code, Some(0), "{described:?}");
-    let line = "placement                 early: divides 2 instances; 1 threads train";
+    let line = "placement                 early: divides 2 instances; 1 threads of each lent instance train, at least 1";
     assert!(described.out.contains(line), "{described:?}");
 
     let weights = |folder: &str| {

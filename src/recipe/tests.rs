@@ -44,7 +44,7 @@ fn the_threads_of_the_trainer_are_those_that_nothing_else_gives_it() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     assert_eq!(threads(&[]), cores);
     assert_eq!(threads(&["trainer.workers=2"]), (cores / 2).max(1));
-    assert_eq!(threads(&["trainer.workers=1024"]), 1);
+    assert_eq!(threads(&["trainer.workers=256"]), (cores / 256).max(1));
     assert_eq!(threads(&["actor.threads=3", "trainer.workers=2"]), 3);
     assert_eq!(threads(&["placement.kind=stream_trainer", "pipeline.reward=streamed"]), 1);
     assert_eq!(threads(&["placement.kind=time_sharing", "rollout.instances=6"]), 6);

@@ -72,8 +72,8 @@ impl RawJob {
             within(key, value, share, "in (0, 1]")?;
         }
         let bandwidth = stream.kv_transfer_bandwidth;
-        let usable = |bytes: f64| bytes >= 0.0;
-        within("stream.kv_transfer_bandwidth", bandwidth, usable, "a finite number, at least 0")?;
+        let usable = |bytes: f64| bytes == 0.0 || (1e6..=1e15).contains(&bytes);
+        within("stream.kv_transfer_bandwidth", bandwidth, usable, "0, or from 1e6 to 1e15")?;
         between("sim.steps", sim.steps, 1, MOST_STEPS)?;
         between("sim.warmup_steps", sim.warmup_steps, 0, MOST_STEPS)?;
         between("sim.seeds", sim.seeds, 1, MOST_SEEDS)?;

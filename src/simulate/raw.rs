@@ -231,8 +231,8 @@ section! {
         headroom: f64 = 0.95,
         /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,
-        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s; at least 0. Default:
-        /// 0; KV caches are not sent but computed again.
+        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s, from 1e6 to 1e15.
+        /// Default: 0; KV caches are not sent but computed again.
         kv_transfer_bandwidth: f64 = 0.0,
     }
 }
