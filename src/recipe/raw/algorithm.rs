@@ -171,8 +171,9 @@ section! {
         ppo_epochs: u32 [passes] = 1,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize [tokens] = 4096,
-        /// Number of CPU threads that compute micro-batches, each with a gradient of its own in memory. From 1 to 1024. Default: the number
-        /// of cores divided by `trainer.workers`; 1 with a `placement.kind` other than `fixed`, which gives threads to the trainer.
+        /// Number of CPU threads that train. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
+        /// operations use the rest, but not in deterministic mode. From 1 to 1024. Default: the number of cores divided by
+        /// `trainer.workers`; 1 with a `placement.kind` other than `fixed`, which gives threads to the trainer.
         threads: Option<usize> [threads] = None => resumable,
     }
 }

@@ -87,8 +87,8 @@ pub struct TrainerConfig {
     /// The number of tokens of a packed micro-batch, including prompts. At least 1; default 4096. A longer sequence is a micro-batch of its
     /// own.
     pub micro_batch_tokens: usize,
-    /// The number of CPU threads that compute micro-batches, each with a gradient of its own in memory. At least 1; default 1. The updates
-    /// of a deterministic trainer do not depend on it.
+    /// The number of CPU threads that compute. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
+    /// operations use the rest. At least 1; default 1. The updates of a deterministic trainer do not depend on it.
     pub threads: usize,
     /// `true` to make an update identical to the bit for any order of arrival and any number of replicas. Each prompt's responses then form
     /// their own micro-batches, and gradients are added in fixed point. Supported on the CPU only. Default: `false`.

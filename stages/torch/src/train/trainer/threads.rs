@@ -11,14 +11,18 @@ use super::Metrics;
 use super::models::Models;
 use crate::model::device::set_threads_of_this_thread;
 
+/// The most threads that compute micro-batches of their own. Each needs memory for a gradient.
+const MOST_GRADIENTS: usize = 8;
+
 /// The metric with the largest number of threads that the calls of a step used.
 const METRIC: &str = "trainer/threads";
 
 /// The threads of a trainer: its own, or those of the devices that train if these are more.
 ///
 /// Micro-batches are independent, so each thread takes the next one and computes it alone. This is faster than tensor operations of several
-/// threads, which wait for each other thousands of times per micro-batch. If there are fewer micro-batches than threads, the operations use
-/// the rest, but not in deterministic mode: libtorch sums in another order with another number of threads.
+/// threads, which wait for each other thousands of times per micro-batch. If there are fewer micro-batches than threads, or more threads than
+/// [`MOST_GRADIENTS`], the operations use the rest, but not in deterministic mode: libtorch sums in another order with another number of
+/// threads.
 #[derive(Debug)]
 pub(super) struct TrainerThreads {
     own: usize,
@@ -114,7 +118,7 @@ impl TrainerThreads {
     /// CPU have one queue of kernels, which one thread fills.
     fn prepare(&mut self, items: usize) -> Result<usize, TchError> {
         let on_cpu = self.models[0].policy.device() == Device::Cpu;
-        let used = if on_cpu { self.now.min(items).max(1) } else { 1 };
+        let used = if on_cpu { self.now.min(items).clamp(1, MOST_GRADIENTS) } else { 1 };
         while self.models.len() < used {
             let more = self.models[0].with_own_gradients()?;
             self.models.push(more);
