@@ -11,7 +11,9 @@ mod rule;
 #[cfg(feature = "torch")]
 pub(crate) use self::monitor::FindingMonitor;
 #[cfg(feature = "cli")]
-pub(crate) use self::recent::{StepFigures, StepWindow};
+pub(crate) use self::recent::StepFigures;
+#[cfg(feature = "view")]
+pub(crate) use self::recent::StepWindow;
 pub(crate) use self::rule::Finding;
 #[cfg(feature = "cli")]
 pub(crate) use self::rule::{Severity, findings};
