@@ -1,7 +1,13 @@
-//! Lets the binaries of this crate find libtorch at run time, and hands the folder on to dependents.
+//! Lets the binaries of this crate find libtorch at run time, and hands the folder on to dependents. Tells the crate whether it is compiled
+//! with vectorization.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    // The compiler vectorizes from level 2 on. Below it, the kernels of this crate are slower than libtorch's.
+    println!("cargo:rustc-check-cfg=cfg(vectorized)");
+    if matches!(std::env::var("OPT_LEVEL").as_deref(), Ok("2" | "3")) {
+        println!("cargo:rustc-cfg=vectorized");
+    }
     // torch-sys names the folder it linked against; absent without the feature `torch`.
     if let Ok(folder) = std::env::var("DEP_TCH_LIBTORCH_LIB") {
         println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");

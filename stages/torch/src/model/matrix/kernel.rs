@@ -53,8 +53,11 @@ fn transpose(rows: &[f32], length: usize, columns: &mut [f32], width: usize) {
 }
 
 impl Kernel {
-    /// Returns the fastest kernel that the processor can run, if there is one.
+    /// Returns the fastest kernel that the processor can run. `None` if there is none, or this crate is compiled without vectorization.
     pub(super) fn detect() -> Option<Self> {
+        if !cfg!(vectorized) {
+            return None;
+        }
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
             return Some(Self(Instructions::Avx512));

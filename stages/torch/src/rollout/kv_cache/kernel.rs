@@ -21,8 +21,11 @@ pub(super) struct HeadShape {
 }
 
 impl Kernel {
-    /// Returns the kernel, if the processor can run it.
+    /// Returns the kernel. `None` if the processor cannot run it, or this crate is compiled without vectorization.
     pub(super) fn detect() -> Option<Self> {
+        if !cfg!(vectorized) {
+            return None;
+        }
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             return Some(Self(()));
