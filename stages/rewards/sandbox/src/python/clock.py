@@ -2,8 +2,9 @@
 
 A limit on elapsed time fails solutions on a busy machine, and a limit on processor time alone never ends one that sleeps. A case is
 therefore charged for computing and sleeping, but not for waiting while no processor was free. The kernel counts this wait for each thread;
-the first threads of the checker and of the run are measured. Waits that the solution's own processes cause are not charged either, but the
-case ends after `WALL_FACTOR` times its limit of elapsed time.
+the first threads of the checker and of the run are measured. While the checker waits, the run may compute, so a case is charged at least
+the processor time of its runs. Waits that the solution's own processes cause are not charged either, but the case ends after `WALL_FACTOR`
+times its limit of elapsed time.
 """
 
 import os
@@ -15,9 +16,9 @@ WALL_FACTOR = 5
 LEAST = 0.01
 
 
-def open_waits(process="self"):
-    """Opens the file that shows how long a process waited. Returns None if the kernel or a namespace does not provide it. Any process that
-    receives the descriptor can read it.
+def open_times(process="self"):
+    """Opens the file that shows how long a process computed and waited. Returns None if the kernel or a namespace does not provide it. Any
+    process that receives the descriptor can read it.
     """
     try:
         return os.open("/proc/%s/schedstat" % process, os.O_RDONLY | os.O_CLOEXEC)
@@ -25,18 +26,19 @@ def open_waits(process="self"):
         return None
 
 
-class Waits:
-    """The time that the first thread of a process waited for a processor."""
+class Times:
+    """The time that the first thread of a process was on a processor, and the time that it waited for one."""
 
     def __init__(self, fd):
-        self.fd, self.last = fd, 0.0
+        self.fd, self.last = fd, (0.0, 0.0)
 
     def seconds(self):
-        """Returns the seconds so far. For a process that has ended, returns the last known value."""
+        """Returns the seconds of computing and of waiting so far. For a process that has ended, returns the last known values."""
         try:
-            # The fields are the time on a processor and the time of waiting in nanoseconds, and the number of time slices.
-            self.last = int(os.pread(self.fd, 64, 0).split()[1]) / 1e9
-        except (OSError, IndexError, ValueError, TypeError):
+            # The fields are both times in nanoseconds, and the number of time slices.
+            computed, waited = os.pread(self.fd, 64, 0).split()[:2]
+            self.last = int(computed) / 1e9, int(waited) / 1e9
+        except (OSError, ValueError, TypeError):
             pass
         return self.last
 
@@ -50,23 +52,28 @@ class Clock:
     """The time that the current case is charged."""
 
     def __init__(self, own):
-        self.own, self.run = own, Waits(None)
-        self.limit = self.began = self.waited = 0.0
+        self.own, self.run = own, Times(None)
+        self.limit = self.began = self.computed = self.waited = 0.0
 
     def begin(self, limit):
         """Starts a case with a limit of `limit` seconds."""
         self.limit, self.began = limit, time.monotonic()
-        self.waited = -self.own.seconds() - self.run.seconds()
+        computed, waited = self.run.seconds()
+        self.computed, self.waited = -computed, -waited - self.own.seconds()[1]
 
     def watch(self, run):
-        """Adds the waits of another run, `run`. The waits of the previous run remain counted."""
-        self.waited += self.run.seconds() - run.seconds()
+        """Measures another run, `run`. The times of the previous run remain counted."""
+        (last_computed, last_waited), (computed, waited) = self.run.seconds(), run.seconds()
+        self.computed += last_computed - computed
+        self.waited += last_waited - waited
         self.run.close()
         self.run = run
 
     def charged(self):
         """Returns the seconds that the case is charged so far."""
-        return max(0.0, time.monotonic() - self.began - self.waited - self.own.seconds() - self.run.seconds())
+        computed, waited = self.run.seconds()
+        elapsed = time.monotonic() - self.began
+        return max(self.computed + computed, elapsed - self.waited - waited - self.own.seconds()[1])
 
     def left(self):
         """Returns a lower bound of the seconds that the case may still run, or 0 if its time is over."""

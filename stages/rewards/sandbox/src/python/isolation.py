@@ -23,7 +23,7 @@ for _name in ("capset", "mount", "prctl"):
 # Calls through this library hold the interpreter's lock.
 python = ctypes.PyDLL(None, use_errno=True)
 # In the checker: the descriptor that shows how long it waited for a processor. It is opened while /proc is still visible.
-waits = None
+times = None
 
 
 class SockFprog(ctypes.Structure):
@@ -109,7 +109,7 @@ def write_file(path, data):
 
 def fork_side(boot, name, events, body):
     """Forks a side, into its own namespaces if isolation is enabled. The child runs `body` and never returns."""
-    global waits
+    global times
     uid, gid = os.getuid(), os.getgid()
     pid = clone(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS if boot["isolated"] else 0, boot["handlers"])
     if pid:
@@ -117,7 +117,7 @@ def fork_side(boot, name, events, body):
     try:
         forget_deaths()
         if name == "checker":
-            waits = clock.open_waits()
+            times = clock.open_times()
         if name == "solution":
             # If memory runs out, the kernel should kill this process and not another one.
             write_file("/proc/self/oom_score_adj", b"1000")

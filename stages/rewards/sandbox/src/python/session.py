@@ -141,7 +141,7 @@ class Session:
         # The modules that the text imports.
         self.modules = frozenset()
         self.importing = False
-        self.clock = clock.Clock(clock.Waits(isolation.waits))
+        self.clock = clock.Clock(clock.Times(isolation.times))
         self.peer = wire.Peer(None, strict=True)
         self.peer.services = {"input": lambda prompt: builtins.input(prompt)}
 
@@ -156,7 +156,7 @@ class Session:
         fds = self.hear_started()
         self.bound = isolation.processor_seconds(seconds)
         self.run = Run(socket.socket(fileno=fds[0]), fds[1], fds[2], self.output_bytes)
-        self.clock.watch(clock.Waits(fds[3] if len(fds) > 3 else None))
+        self.clock.watch(clock.Times(fds[3] if len(fds) > 3 else None))
         self.peer.attach(self.run)
         solution = self.solution if solution is None else solution
         self.give({"run": kind, "solution": solution, "prelude": self.prelude, "stdin": stdin, "seconds": seconds, "spec": self.spec,

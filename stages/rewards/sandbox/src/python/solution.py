@@ -3,7 +3,7 @@
 The process that starts a run never reads the job. A run is a child that reads its instructions from its link, gives up its privileges and
 then loads the solution. One run is started in advance for each job. The checker requests another one by the message `S`, and has a run
 killed by `K`. It receives `started` together with descriptors (the checker's end of the link, the read ends of stdout and stderr, and the
-waits of the run) and later, when the run ends, an `ENDED` record. The first message to a run is
+times of the run) and later, when the run ends, an `ENDED` record. The first message to a run is
 `{"run": kind, "solution": text, "prelude": text, "stdin": text, "seconds": bound on processor time, "spec": how the language is started}`.
 The kinds:
 
@@ -68,8 +68,8 @@ class Runs:
             os.close(fd)
         fds = [ours.detach(), out_reader, error_reader]
         # If this process cannot see /proc, runs are charged their elapsed time.
-        waits = clock.open_waits(self.pid)
-        fds += [waits] if waits is not None else []
+        times = clock.open_times(self.pid)
+        fds += [times] if times is not None else []
         self.say(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
         for fd in fds:
             os.close(fd)

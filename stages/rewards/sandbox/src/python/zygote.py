@@ -216,8 +216,8 @@ def run_job(boot, number, together, deaths):
     watch = Watch(number, events, deaths)
 
     def check():
-        waits = [] if isolation.waits is None else [isolation.waits]
-        isolation.close_all_but([CONTROL, CANCEL, 2, theirs.fileno(), writer.fileno(), report] + waits)
+        times = [] if isolation.times is None else [isolation.times]
+        isolation.close_all_but([CONTROL, CANCEL, 2, theirs.fileno(), writer.fileno(), report] + times)
         checker_side(boot, theirs.detach(), writer.detach(), report)
 
     watch.checker = isolation.fork_side(boot, "checker", writer.fileno(), check)

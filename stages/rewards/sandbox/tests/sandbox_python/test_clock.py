@@ -9,13 +9,13 @@ clock = harness.modules["clock"]
 
 
 class Told:
-    """Waiting times that a test sets."""
+    """Times that a test sets."""
 
-    def __init__(self, now=0.0):
-        self.now = now
+    def __init__(self, computed, waited):
+        self.computed, self.waited = computed, waited
 
     def seconds(self):
-        return self.now
+        return self.computed, self.waited
 
     def close(self):
         pass
@@ -25,10 +25,10 @@ class ClockTest(unittest.TestCase):
     def setUp(self):
         self.now = 100.0
         self.monotonic, time.monotonic = time.monotonic, lambda: self.now
-        self.own, self.run_waits = Told(7.0), Told(3.0)
+        self.own, self.run = Told(9.0, 7.0), Told(2.0, 3.0)
         self.clock = clock.Clock(self.own)
         self.clock.begin(2.0)
-        self.clock.watch(self.run_waits)
+        self.clock.watch(self.run)
 
     def tearDown(self):
         time.monotonic = self.monotonic
@@ -42,46 +42,60 @@ class ClockTest(unittest.TestCase):
 
     def test_waiting_is_not_charged(self):
         self.now += 6.0
-        self.own.now += 1.0
-        self.run_waits.now += 3.5
+        self.own.waited += 1.0
+        self.run.waited += 3.5
         self.assertAlmostEqual(self.clock.charged(), 1.5)
         self.assertAlmostEqual(self.clock.left(), 0.5)
 
+    def test_what_a_run_computed_while_the_checker_waited_is_charged(self):
+        self.now += 3.0
+        self.own.waited += 2.0
+        self.run.waited += 0.5
+        self.run.computed += 1.25
+        self.assertAlmostEqual(self.clock.charged(), 1.25)
+        self.clock.watch(Told(60.0, 50.0))
+        self.assertAlmostEqual(self.clock.charged(), 1.25)
+
     def test_the_clock_ends_a_case_that_waits_for_ever(self):
         self.now += 9.5
-        self.run_waits.now += 9.5
+        self.run.waited += 9.5
         self.assertAlmostEqual(self.clock.left(), 0.5)
         self.now += 0.5
-        self.run_waits.now += 0.5
+        self.run.waited += 0.5
         self.assertEqual(self.clock.left(), 0.0)
 
     def test_runs_one_after_another_wait_for_themselves(self):
         self.now += 4.0
-        self.run_waits.now += 3.0
-        self.clock.watch(Told(50.0))
+        self.run.waited += 3.0
+        self.clock.watch(Told(60.0, 50.0))
         self.assertAlmostEqual(self.clock.charged(), 1.0)
         self.clock.begin(2.0)
         self.assertAlmostEqual(self.clock.charged(), 0.0)
 
     def test_where_the_kernel_says_nothing_the_clock_counts(self):
-        silent = clock.Waits(None)
-        self.assertEqual(silent.seconds(), 0.0)
+        silent = clock.Times(None)
+        self.assertEqual(silent.seconds(), (0.0, 0.0))
         self.clock.watch(silent)
         self.now += 1.0
         self.assertAlmostEqual(self.clock.charged(), 1.0)
 
 
-class WaitsTest(unittest.TestCase):
-    def test_a_process_waits(self):
-        fd = clock.open_waits()
+class TimesTest(unittest.TestCase):
+    def test_a_process_computes_and_waits(self):
+        fd = clock.open_times()
         if fd is None:
             self.skipTest("the kernel does not count waits")
-        waits = clock.Waits(fd)
-        first = waits.seconds()
-        self.assertGreaterEqual(first, 0.0)
-        self.assertGreaterEqual(waits.seconds(), first)
-        waits.close()
-        self.assertEqual(waits.seconds(), waits.last)
+        times = clock.Times(fd)
+        first = times.seconds()
+        computes_until = time.process_time() + 0.05
+        while time.process_time() < computes_until:
+            pass
+        computed, waited = times.seconds()
+        # The kernel adds up the time on a processor at least once in a scheduler tick, which is at most 10 ms.
+        self.assertGreaterEqual(computed, first[0] + 0.03)
+        self.assertGreaterEqual(waited, first[1])
+        times.close()
+        self.assertEqual(times.seconds(), times.last)
 
 
 if __name__ == "__main__":
