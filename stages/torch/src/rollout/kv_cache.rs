@@ -80,11 +80,44 @@ pub(super) trait CachePass {
     fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError>;
 }
 
+/// The allocated chunks, by number.
+#[derive(Debug)]
+struct Chunks<T>(Vec<Option<T>>);
+
 /// The place of a token: the blocks of its sequence, and its position.
 #[derive(Clone, Debug)]
 pub(super) struct CacheRow {
     table: Arc<[usize]>,
     position: usize,
+}
+
+impl<T> Chunks<T> {
+    fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn insert(&mut self, chunk: usize, memory: T) {
+        self.0.resize_with(self.0.len().max(chunk + 1), || None);
+        self.0[chunk] = Some(memory);
+    }
+
+    fn free(&mut self, chunk: usize) {
+        if let Some(chunk) = self.0.get_mut(chunk) {
+            *chunk = None;
+        }
+    }
+
+    fn holds(&self, chunk: usize) -> bool {
+        self.0.get(chunk).is_some_and(Option::is_some)
+    }
+
+    fn of(&self, chunk: usize) -> &T {
+        self.0[chunk].as_ref().expect("invariant: blocks in use have memory")
+    }
+
+    fn of_mut(&mut self, chunk: usize) -> &mut T {
+        self.0[chunk].as_mut().expect("invariant: blocks in use have memory")
+    }
 }
 
 impl BlockTable {
@@ -223,7 +256,6 @@ impl CacheShape {
 
 #[cfg(test)]
 mod tests {
-    use rollpacker_model::{Family, Rope};
     use tch::Kind;
 
     use super::*;
@@ -233,25 +265,9 @@ mod tests {
     const KV_HEADS: i64 = 2;
 
     fn config(head_dim: i64) -> ModelConfig {
-        ModelConfig {
-            family: Family::Llama,
-            vocab_size: 8,
-            hidden_size: 8,
-            intermediate_size: 8,
-            layers: LAYERS,
-            heads: HEADS,
-            kv_heads: KV_HEADS,
-            head_dim,
-            rms_norm_eps: 1e-6,
-            rope: Rope::Default { theta: 10_000.0 },
-            tie_word_embeddings: true,
-            attention_bias: false,
-            max_position_embeddings: 1024,
-            initializer_range: 0.02,
-            eos_token_ids: vec![1],
-            bos_token_id: None,
-            pad_token_id: None,
-        }
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/qwen2_tied");
+        let other = ModelConfig::from_folder(folder.as_ref()).unwrap();
+        ModelConfig { layers: LAYERS, heads: HEADS, kv_heads: KV_HEADS, head_dim, ..other }
     }
 
     /// Returns caches in all kinds of memory that this machine has, with two blocks to a chunk.

@@ -8,14 +8,14 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::blocks::{BLOCK, BlockCopy};
 use super::super::grouping::Grouping;
-use super::{BlockMemory, CachePass, CacheRow, CacheShape};
+use super::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
 
 /// Chunks of blocks `[blocks, layers, 2, kv_heads, BLOCK, head_dim]`.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     shape: CacheShape,
     device: Device,
-    chunks: Vec<Option<Tensor>>,
+    chunks: Chunks<Tensor>,
 }
 
 /// A pass, with the indices that all layers use.
@@ -66,11 +66,7 @@ struct ChunkPlaces {
 
 impl DeviceMemory {
     pub(super) fn new(shape: CacheShape, device: Device) -> Self {
-        Self { shape, device, chunks: Vec::new() }
-    }
-
-    fn chunk(&self, chunk: usize) -> &Tensor {
-        self.chunks[chunk].as_ref().expect("invariant: blocks in use have memory")
+        Self { shape, device, chunks: Chunks::new() }
     }
 
     /// Lists pieces, each given by its block and its index among the pieces of a layer's keys.
@@ -107,7 +103,7 @@ impl DeviceMemory {
         part: Part,
     ) -> Result<Tensor, TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.shape;
-        let matrix = self.chunk(chunk).f_view([-1, (positions * head_dim) as i64])?;
+        let matrix = self.chunks.of(chunk).f_view([-1, (positions * head_dim) as i64])?;
         let start = (2 * layer + part as usize) * kv_heads * (BLOCK / positions);
         matrix.f_narrow(0, start as i64, matrix.size2()?.0 - start as i64)
     }
@@ -200,25 +196,22 @@ impl BlockMemory for DeviceMemory {
     fn allocate(&mut self, chunk: usize) -> Result<(), TchError> {
         let CacheShape { layers, kv_heads, head_dim, chunk_blocks, .. } = self.shape;
         let size = [chunk_blocks, layers, 2, kv_heads, BLOCK, head_dim].map(|size| size as i64);
-        self.chunks.resize_with(self.chunks.len().max(chunk + 1), || None);
-        self.chunks[chunk] = Some(Tensor::f_zeros(size, (Kind::Float, self.device))?);
+        self.chunks.insert(chunk, Tensor::f_zeros(size, (Kind::Float, self.device))?);
         Ok(())
     }
 
     fn free(&mut self, chunk: usize) {
-        if let Some(chunk) = self.chunks.get_mut(chunk) {
-            *chunk = None;
-        }
+        self.chunks.free(chunk);
     }
 
     fn holds(&self, chunk: usize) -> bool {
-        self.chunks.get(chunk).is_some_and(Option::is_some)
+        self.chunks.holds(chunk)
     }
 
     fn copy(&mut self, BlockCopy { from, to }: BlockCopy) -> Result<(), TchError> {
         let CacheShape { chunk_blocks, .. } = self.shape;
         let block = |number: usize| {
-            self.chunk(number / chunk_blocks).f_select(0, (number % chunk_blocks) as i64)
+            self.chunks.of(number / chunk_blocks).f_select(0, (number % chunk_blocks) as i64)
         };
         block(to)?.f_copy_(&block(from)?)
     }

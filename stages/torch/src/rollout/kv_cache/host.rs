@@ -5,14 +5,14 @@ use tch::{TchError, Tensor};
 use super::super::blocks::{BLOCK, BlockCopy, blocks_of};
 use super::super::grouping::Grouping;
 use super::kernel::{HeadShape, Kernel};
-use super::{BlockMemory, CachePass, CacheRow, CacheShape};
+use super::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
 use crate::model::host;
 
 /// Chunks of blocks `[layers, kv_heads, 2, BLOCK * head_dim]`; the two parts are keys and values in the layout of the [`Kernel`].
 #[derive(Debug)]
 pub(super) struct HostMemory {
     shape: CacheShape,
-    chunks: Vec<Option<Box<[f32]>>>,
+    chunks: Chunks<Box<[f32]>>,
     kernel: Kernel,
 }
 
@@ -23,20 +23,18 @@ struct HostPass<'a> {
 
 impl HostMemory {
     pub(super) fn new(shape: CacheShape, kernel: Kernel) -> Self {
-        Self { shape, chunks: Vec::new(), kernel }
+        Self { shape, chunks: Chunks::new(), kernel }
     }
 
     fn block(&self, number: usize) -> &[f32] {
         let (chunk, start) = self.place(number);
-        let chunk = self.chunks[chunk].as_ref().expect("invariant: blocks in use have memory");
-        &chunk[start..start + self.shape.block_floats()]
+        &self.chunks.of(chunk)[start..start + self.shape.block_floats()]
     }
 
     fn block_mut(&mut self, number: usize) -> &mut [f32] {
         let (chunk, start) = self.place(number);
         let end = start + self.shape.block_floats();
-        let chunk = self.chunks[chunk].as_mut().expect("invariant: blocks in use have memory");
-        &mut chunk[start..end]
+        &mut self.chunks.of_mut(chunk)[start..end]
     }
 
     fn layer(&self, number: usize, layer: usize) -> &[f32] {
@@ -69,19 +67,16 @@ impl HostMemory {
 
 impl BlockMemory for HostMemory {
     fn allocate(&mut self, chunk: usize) -> Result<(), TchError> {
-        self.chunks.resize_with(self.chunks.len().max(chunk + 1), || None);
-        self.chunks[chunk] = Some(vec![0.0; self.shape.chunk_floats()].into());
+        self.chunks.insert(chunk, vec![0.0; self.shape.chunk_floats()].into());
         Ok(())
     }
 
     fn free(&mut self, chunk: usize) {
-        if let Some(chunk) = self.chunks.get_mut(chunk) {
-            *chunk = None;
-        }
+        self.chunks.free(chunk);
     }
 
     fn holds(&self, chunk: usize) -> bool {
-        self.chunks.get(chunk).is_some_and(Option::is_some)
+        self.chunks.holds(chunk)
     }
 
     fn copy(&mut self, BlockCopy { from, to }: BlockCopy) -> Result<(), TchError> {
