@@ -61,6 +61,7 @@ impl RawRecipe {
             critic: None,
             mini_batches: self.mini_batches()?,
             micro_batch_tokens: actor.ppo_max_token_len,
+            dtype: actor.dtype,
             threads: actor.threads.unwrap_or(1),
             deterministic: self.trainer.deterministic,
         })

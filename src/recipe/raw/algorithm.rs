@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rollpacker_stages::documented;
-use rollpacker_stages::train::config::Aggregation;
+use rollpacker_stages::train::config::{Aggregation, Precision};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -171,6 +171,10 @@ section! {
         ppo_epochs: u32 [passes] = 1,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize [tokens] = 4096,
+        /// Precision of the matrix products of the trainer's layers: `float32`, the default, or `bfloat16`, whose sums are float32. Weights,
+        /// gradients, moments, attention and logits are float32 in any case. `bfloat16` is faster on GPUs and on CPUs with AVX-512 BF16 or
+        /// AMX, and slower on others. (TRL: `bf16`)
+        dtype: Precision = Precision::Float32,
         /// Number of CPU threads that train. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
         /// operations use the rest, but not in deterministic mode. From 1 to 1024. Default: the number of cores divided by
         /// `trainer.workers`; 1 with a `placement.kind` other than `fixed`, which gives threads to the trainer.

@@ -42,6 +42,20 @@ impl Default for OptimizerConfig {
     }
 }
 
+/// The precision of the matrix products of a model's layers, forward and backward.
+///
+/// Weights, gradients, moments, attention, norms and logits are float32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Factors and sums are float32.
+    #[default]
+    Float32,
+    /// Factors are rounded to bfloat16, with a relative error of at most 2^-8, and sums are float32. The result is rounded to bfloat16.
+    /// CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast.
+    Bfloat16,
+}
+
 /// The settings of `TorchTrainer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerConfig {
@@ -87,6 +101,9 @@ pub struct TrainerConfig {
     /// The number of tokens of a packed micro-batch, including prompts. At least 1; default 4096. A longer sequence is a micro-batch of its
     /// own.
     pub micro_batch_tokens: usize,
+    /// The precision of the matrix products of the layers. Default: float32.
+    #[serde(default)]
+    pub dtype: Precision,
     /// The number of CPU threads that compute. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
     /// operations use the rest. At least 1; default 1. The updates of a deterministic trainer do not depend on it.
     pub threads: usize,
@@ -114,6 +131,7 @@ impl Default for TrainerConfig {
             critic: None,
             mini_batches: None,
             micro_batch_tokens: 4096,
+            dtype: Precision::Float32,
             threads: 1,
             deterministic: false,
         }

@@ -5,7 +5,8 @@ use std::path::Path;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
-use tch::{Device, TchError, Tensor};
+use rollpacker_stages::train::config::Precision;
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::checkpoint::{self, Checkpoint, Scratch};
 use super::ends::Ends;
@@ -13,7 +14,7 @@ use super::layer::{Attend, Handle, Layer};
 use super::matrix::SharedPacking;
 use super::{ModelConfig, ModelError, TorchError, Weights, layout};
 
-/// A decoder-only transformer in float32.
+/// A decoder-only transformer with float32 weights.
 ///
 /// The caller computes the attention: [`forward`](Self::forward) passes it the queries, keys and values of each layer. An engine attends
 /// over its KV cache and a trainer over packed sequences ([`forward_packed`](Self::forward_packed)) with one set of weights.
@@ -27,6 +28,7 @@ pub struct Decoder {
     layers: Vec<Layer>,
     parameters: Vec<(String, Tensor)>,
     trainable: bool,
+    precision: Precision,
 }
 
 impl Decoder {
@@ -123,6 +125,22 @@ impl Decoder {
         }
     }
 
+    /// Sets the precision of the layers' matrix products. Weights stay float32. Default: float32.
+    pub fn set_precision(&mut self, precision: Precision) {
+        self.precision = precision;
+        let factors = match precision {
+            Precision::Float32 => None,
+            Precision::Bfloat16 => Some(Kind::BFloat16),
+        };
+        self.layers.iter_mut().for_each(|layer| layer.set_factors(factors));
+    }
+
+    /// Returns the precision of the layers' matrix products.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// Returns another handle to the same weights, for use on another thread. Writes through one handle are visible through all.
     #[must_use]
     pub fn share(&self) -> Self {
@@ -143,7 +161,8 @@ impl Decoder {
         let ends = self.ends.share(handle);
         let parameters = named(&ends, &layers);
         let (config, device) = (self.config.clone(), self.device);
-        Self { config, device, ends, layers, parameters, trainable: self.trainable }
+        let (trainable, precision) = (self.trainable, self.precision);
+        Self { config, device, ends, layers, parameters, trainable, precision }
     }
 
     /// Packs the weights for inference on a single CPU thread, or takes them from `packing` if a decoder with equal weights has packed them.
@@ -268,7 +287,8 @@ impl Decoder {
             .map(|_| Layer::allocate(&config, device))
             .collect::<Result<_, _>>()?;
         let parameters = named(&ends, &layers);
-        Ok(Self { config, device, ends, layers, parameters, trainable: false })
+        let precision = Precision::Float32;
+        Ok(Self { config, device, ends, layers, parameters, trainable: false, precision })
     }
 
     fn check(&self, weights: &Weights) -> Result<(), TorchError> {

@@ -7,6 +7,8 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::ModelConfig;
 use super::matrix::PackedMatrix;
 
+const NO_BIAS: Option<&Tensor> = None;
+
 /// The function that computes the attention of a layer; see [`Decoder::forward`](super::Decoder::forward).
 pub(crate) type Attend<'a> =
     dyn FnMut(usize, &Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError> + 'a;
@@ -51,6 +53,8 @@ struct Linear {
     bias: Option<Tensor>,
     /// The weight, packed for inference.
     packed: Option<Arc<PackedMatrix>>,
+    /// The type to which the factors of products are rounded, if any.
+    factors: Option<Kind>,
 }
 
 /// Linear maps of one input whose weights are stacked row-wise in memory.
@@ -141,6 +145,15 @@ impl Layer {
         }
     }
 
+    /// Sets the type to which the factors of all products are rounded, if any.
+    pub(crate) fn set_factors(&mut self, kind: Option<Kind>) {
+        let stacked = [&mut self.qkv.whole, &mut self.gate_up.whole];
+        let parts = self.qkv.parts.iter_mut().chain(&mut self.gate_up.parts);
+        for map in stacked.into_iter().chain(parts).chain([&mut self.output, &mut self.down]) {
+            map.factors = kind;
+        }
+    }
+
     /// Maps `[n, hidden]` to `[n, hidden]`. `trainable` must be `true` if gradients of the parameters are needed.
     pub(crate) fn forward(
         &self,
@@ -189,6 +202,7 @@ impl Linear {
             weight: empty(&[outputs, inputs])?,
             bias: if bias { Some(empty(&[outputs])?) } else { None },
             packed: None,
+            factors: None,
         })
     }
 
@@ -196,12 +210,12 @@ impl Linear {
     fn rows(&self, start: i64, length: i64) -> Result<Self, TchError> {
         let rows = |tensor: &Tensor| tensor.f_narrow(0, start, length)?.f_detach();
         let (weight, bias) = (rows(&self.weight)?, self.bias.as_ref().map(rows).transpose()?);
-        Ok(Self { weight, bias, packed: None })
+        Ok(Self { weight, bias, packed: None, factors: self.factors })
     }
 
     fn share(&self, handle: Handle) -> Self {
         let (weight, bias) = (handle(&self.weight), self.bias.as_ref().map(handle));
-        Self { weight, bias, packed: self.packed.clone() }
+        Self { weight, bias, packed: self.packed.clone(), factors: self.factors }
     }
 
     fn parameters<'a>(&'a self, name: &str, into: &mut Vec<(String, &'a Tensor)>) {
@@ -212,8 +226,21 @@ impl Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
         match &self.packed {
             Some(packed) => packed.product(self.bias.as_ref(), x),
-            None => x.f_linear(&self.weight, self.bias.as_ref()),
+            None if self.factors.is_none() => x.f_linear(&self.weight, self.bias.as_ref()),
+            None => {
+                let product = self.rounded(x)?.f_linear(&self.rounded(&self.weight)?, NO_BIAS)?;
+                let product = product.f_to_kind(Kind::Float)?;
+                match &self.bias {
+                    Some(bias) => product.f_add(bias),
+                    None => Ok(product),
+                }
+            }
         }
+    }
+
+    /// Rounds a factor, if factors are rounded. A factor that has been rounded stays the same tensor.
+    fn rounded(&self, factor: &Tensor) -> Result<Tensor, TchError> {
+        self.factors.map_or_else(|| Ok(factor.shallow_clone()), |kind| factor.f_to_kind(kind))
     }
 
     /// Returns `residual + self(x)`, with a single kernel if there is no bias.
@@ -221,7 +248,10 @@ impl Linear {
         match (&self.bias, &self.packed) {
             (Some(_), _) => residual.f_add(&self.forward(x)?),
             (None, Some(packed)) => packed.product(Some(residual), x),
-            (None, None) => residual.f_addmm(x, &self.weight.f_transpose(0, 1)?),
+            (None, None) if self.factors.is_none() => {
+                residual.f_addmm(x, &self.weight.f_transpose(0, 1)?)
+            }
+            (None, None) => residual.f_add(&self.forward(x)?),
         }
     }
 }
@@ -250,7 +280,9 @@ impl<const N: usize> Stacked<N> {
 
     fn forward(&self, x: &Tensor, trainable: bool) -> Result<[Tensor; N], TchError> {
         if trainable {
-            return try_array(self.parts.iter().map(|part| part.forward(x)));
+            // Rounded once for all parts.
+            let x = self.whole.rounded(x)?;
+            return try_array(self.parts.iter().map(|part| part.forward(&x)));
         }
         try_array(self.whole.forward(x)?.f_split_with_sizes(self.outputs, -1)?.into_iter().map(Ok))
     }

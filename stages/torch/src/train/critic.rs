@@ -7,7 +7,7 @@ use rollpacker_model::tensor_file::TensorFile;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::accumulation::Accumulation;
-use super::config::{CriticConfig, OptimizerConfig};
+use super::config::{CriticConfig, OptimizerConfig, Precision};
 use super::loss::value_loss;
 use super::micro_batch::MicroBatch;
 use super::objective::{column, denominator, factors, tokens};
@@ -62,6 +62,11 @@ impl ValueModel {
             }
         }
         Ok(model)
+    }
+
+    /// Sets the precision of the layers' matrix products.
+    pub(super) fn set_precision(&mut self, precision: Precision) {
+        self.decoder.set_precision(precision);
     }
 
     fn of(decoder: Decoder, weight: Tensor, bias: Tensor) -> Self {

@@ -108,6 +108,7 @@ impl TorchTrainer {
             let operation = "divide importance weights by their mean over the step if the step has several updates";
             return Err(TrainError::Unsupported { operation });
         }
+        decoder.set_precision(config.dtype);
         let reference = config.needs_reference().then(|| copy_of(&decoder)).transpose()?;
         let critic = match config.critic {
             Some(critic) => {
@@ -121,7 +122,7 @@ impl TorchTrainer {
         let head =
             Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
         let (version, accumulated) = (PolicyVersion(0), Accumulation::new(config.deterministic));
-        let threads = TrainerThreads::new(config.threads, config.deterministic);
+        let threads = TrainerThreads::new(config.threads, decoder.device(), config.deterministic);
         Ok(Self {
             config,
             objective,
@@ -145,8 +146,9 @@ impl TorchTrainer {
     ///
     /// # Errors
     /// If the device runs out of memory for its optimizer.
-    pub fn with_critic(self, model: ValueModel) -> Result<Self, TrainError> {
+    pub fn with_critic(self, mut model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
+        model.set_precision(self.config.dtype);
         let critic = Critic::new(model, config.optimizer, self.config.deterministic)
             .map_err(TrainError::backend("setting up"))?;
         Ok(Self { critic: Some(critic), ..self })
@@ -219,7 +221,7 @@ impl TorchTrainer {
     /// Returns the largest number of tokens of a micro-batch of `sequences`: that of the configuration, or less if the threads would have
     /// unequal work.
     fn micro_batch_tokens(&self, sequences: &[Sequence<'_>]) -> usize {
-        let (most, threads) = (self.config.micro_batch_tokens.max(1), self.threads.now());
+        let (most, threads) = (self.config.micro_batch_tokens.max(1), self.threads.computing());
         if threads == 1 {
             return most;
         }
@@ -435,6 +437,7 @@ fn copy_of(decoder: &Decoder) -> Result<Decoder, TrainError> {
     let failed = || TrainError::backend("copying the initial weights");
     let mut copy = Decoder::init(decoder.config().clone(), 0, decoder.device()).map_err(failed())?;
     copy.copy_from(&decoder.snapshot().map_err(failed())?).map_err(failed())?;
+    copy.set_precision(decoder.precision());
     Ok(copy)
 }
 

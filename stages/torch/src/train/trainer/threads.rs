@@ -26,6 +26,7 @@ const METRIC: &str = "trainer/threads";
 #[derive(Debug)]
 pub(super) struct TrainerThreads {
     own: usize,
+    device: Device,
     deterministic: bool,
     /// The number of threads of a device. `None` if the number of threads does not depend on the devices.
     of_device: Option<usize>,
@@ -38,9 +39,18 @@ pub(super) struct TrainerThreads {
 }
 
 impl TrainerThreads {
-    pub(super) fn new(own: usize, deterministic: bool) -> Self {
-        let models = Vec::new();
-        Self { own, deterministic, of_device: None, now: own, most: 0, is_placed: false, models }
+    /// Creates the threads of a trainer of models on `device`.
+    pub(super) fn new(own: usize, device: Device, deterministic: bool) -> Self {
+        Self {
+            own,
+            device,
+            deterministic,
+            of_device: None,
+            now: own,
+            most: 0,
+            is_placed: false,
+            models: Vec::new(),
+        }
     }
 
     pub(super) fn with_devices_of(self, threads: usize) -> Self {
@@ -54,9 +64,10 @@ impl TrainerThreads {
         self.now = self.own.max(lent);
     }
 
-    /// Returns the number of threads of the next call.
-    pub(super) fn now(&self) -> usize {
-        self.now
+    /// Returns the number of threads that compute micro-batches if there are enough. Other devices than the CPU have one queue of kernels,
+    /// which one thread fills.
+    pub(super) fn computing(&self) -> usize {
+        if self.device == Device::Cpu { self.now.clamp(1, MOST_GRADIENTS) } else { 1 }
     }
 
     /// Makes the tensor operations of the calling thread use all threads.
@@ -108,17 +119,18 @@ impl TrainerThreads {
         Ok(done.into_iter().map(|(_, result)| result).collect())
     }
 
-    /// Moves the gradients of all threads into those of the calling thread.
+    /// Moves the gradients of all threads into those of the calling thread. In deterministic mode there are none: each was added to the sums
+    /// of the step when its micro-batch was done.
     pub(super) fn collect_gradients(&self) -> Result<(), TchError> {
-        let Some((own, others)) = self.models.split_first() else { return Ok(()) };
+        let Some((own, others)) = self.models.split_first().filter(|_| !self.deterministic) else {
+            return Ok(());
+        };
         others.iter().try_for_each(|other| own.collect(other))
     }
 
-    /// Returns the number of threads that compute `items` micro-batches, at least 1, and makes their models exist. Other devices than the
-    /// CPU have one queue of kernels, which one thread fills.
+    /// Returns the number of threads that compute `items` micro-batches, at least 1, and makes their models exist.
     fn prepare(&mut self, items: usize) -> Result<usize, TchError> {
-        let on_cpu = self.models[0].policy.device() == Device::Cpu;
-        let used = if on_cpu { self.now.min(items).clamp(1, MOST_GRADIENTS) } else { 1 };
+        let used = self.computing().min(items).max(1);
         while self.models.len() < used {
             let more = self.models[0].with_own_gradients()?;
             self.models.push(more);
@@ -150,7 +162,7 @@ mod tests {
 
     #[test]
     fn devices_add_their_threads_while_they_train() {
-        let mut threads = TrainerThreads::new(1, false).with_devices_of(2);
+        let mut threads = TrainerThreads::new(1, Device::Cpu, false).with_devices_of(2);
         assert_eq!((used(&mut threads), threads.take_metric().len()), (1, 0));
         threads.place(2);
         assert_eq!(used(&mut threads), 4);
@@ -163,7 +175,7 @@ mod tests {
 
     #[test]
     fn without_threads_of_devices_a_placement_changes_nothing() {
-        let mut threads = TrainerThreads::new(3, false);
+        let mut threads = TrainerThreads::new(3, Device::Cpu, false);
         threads.place(8);
         assert_eq!(used(&mut threads), 3);
         assert_eq!(threads.take_metric()[METRIC], 3.0);
@@ -171,6 +183,12 @@ mod tests {
 
     #[test]
     fn operations_have_one_thread_in_deterministic_mode() {
-        assert_eq!(used(&mut TrainerThreads::new(3, true)), 1);
+        assert_eq!(used(&mut TrainerThreads::new(3, Device::Cpu, true)), 1);
+    }
+    #[test]
+    fn micro_batches_are_for_one_thread_on_a_gpu_and_for_few_on_a_cpu() {
+        let computing = |own, device| TrainerThreads::new(own, device, false).computing();
+        assert_eq!([1, 3, 64].map(|own| computing(own, Device::Cpu)), [1, 3, MOST_GRADIENTS]);
+        assert_eq!(computing(64, Device::Cuda(0)), 1);
     }
 }
