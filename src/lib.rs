@@ -176,7 +176,8 @@ pub mod prelude {
         Context, Limits, Reward, RewardError, Router, Sample, Score,
     };
     pub use rollpacker_stages::rollout::{
-        Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,
+        Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+        TokenVersions, Waker,
     };
     pub use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 

@@ -18,7 +18,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_files::{FileError, Inputs, NewFile, check_place, remove_abandoned};
 use rollpacker_operators::placement::StepPlacement;
 use rollpacker_operators::prompt_texts::PromptTexts;
-use rollpacker_operators::report::{StepReport, by_id};
+use rollpacker_operators::report::{StepReport, by_id, recorded_fields};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
@@ -364,10 +364,10 @@ static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new("step", DataType::UInt64, false),
         Field::new("admitted", DataType::Boolean, false),
     ];
-    let scored = schema::RESPONSES.fields().len();
-    let groups = schema::GROUPS.fields().iter().enumerate();
+    let generated = recorded_fields(&schema::RESPONSES).len();
+    let groups = recorded_fields(&schema::GROUPS).into_iter().enumerate();
     let fields = groups.flat_map(|(index, field)| {
-        let nullable = field.is_nullable() || index >= scored;
+        let nullable = field.is_nullable() || index >= generated;
         let texts: &[&str] = if field.name() == column::DATA_SOURCE { &TEXTS } else { &[] };
         let texts = texts.iter().map(|name| Field::new(*name, DataType::Utf8, true));
         std::iter::once(field.as_ref().clone().with_nullable(nullable)).chain(texts)

@@ -5,7 +5,8 @@
 //! that the network filled. The slab lives as long as any of its columns, so copy small values out of batches that you keep.
 //!
 //! No public precedent for a record batch as a timely container was found: other systems on timely route rows. Rows of Arrow arrays are
-//! views, so routing rows would copy every list. Whole batches with one gather per receiver ([`crate::route`]) avoid that copy.
+//! views, so routing rows would build a batch per row. Whole batches are routed with one gather per receiver ([`crate::route`]), and
+//! [shared lists](crate::shared_list) are not copied by it.
 //!
 //! A batch without rows carries no information: timely drops containers whose record count is 0. The frontier, never a marker, signals that
 //! no more rows follow at a step.
@@ -15,17 +16,18 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::{
-    Array, AsArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch, RecordBatchOptions,
-    StringArray,
+    Array, AsArray, BinaryViewArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch,
+    RecordBatchOptions, StringArray, StringViewArray,
 };
 use arrow::buffer::Buffer;
-use arrow::datatypes::{ArrowPrimitiveType, Schema, SchemaRef};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Schema, SchemaRef};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
 use timely::Accountable;
 use timely::dataflow::Stream;
 use timely::dataflow::channels::ContainerBytes;
 
+use crate::shared_list::{compacted, item_type, items};
 use crate::step::Step;
 
 /// A stream of batches with steps as timestamps.
@@ -120,6 +122,15 @@ impl Batch {
         self.column(column).as_string_opt().unwrap_or_else(|| self.mistyped(column))
     }
 
+    /// Returns a column of [shared texts](crate::shared_list::shared_texts).
+    ///
+    /// # Panics
+    /// If there is no such column of shared texts.
+    #[must_use]
+    pub fn shared_text(&self, column: &str) -> &StringViewArray {
+        self.column(column).as_string_view_opt().unwrap_or_else(|| self.mistyped(column))
+    }
+
     /// Returns a boolean column.
     ///
     /// # Panics
@@ -129,16 +140,28 @@ impl Batch {
         self.column(column).as_boolean_opt().unwrap_or_else(|| self.mistyped(column))
     }
 
-    /// Returns a list column.
+    /// Returns a column of lists or of [shared lists](crate::shared_list).
     ///
     /// # Panics
     /// If there is no such list column.
     #[must_use]
     pub fn lists<T: ArrowPrimitiveType>(&self, column: &str) -> Lists<'_, T> {
-        let lists: &ListArray =
-            self.column(column).as_list_opt().unwrap_or_else(|| self.mistyped(column));
+        let array = self.column(column);
+        if let Some(shared) = array.as_binary_view_opt() {
+            if !self.has_items(column, &T::DATA_TYPE) {
+                self.mistyped(column);
+            }
+            return Lists(ListColumn::Shared(shared));
+        }
+        let lists: &ListArray = array.as_list_opt().unwrap_or_else(|| self.mistyped(column));
         let values = lists.values().as_primitive_opt().unwrap_or_else(|| self.mistyped(column));
-        Lists { lists, values }
+        Lists(ListColumn::Plain { lists, values })
+    }
+
+    fn has_items(&self, column: &str, item: &DataType) -> bool {
+        let field =
+            self.rows().and_then(|rows| rows.schema_ref().fields().get(index_of(rows, column)?));
+        field.and_then(|field| item_type(field)).as_ref() == Some(item)
     }
 
     fn column(&self, name: &str) -> &dyn Array {
@@ -160,7 +183,7 @@ impl Batch {
         encoded.get_or_init(|| {
             let mut writer = StreamWriter::try_new(Vec::new(), &rows.schema())
                 .expect("invariant: the schemas of our streams are encodable");
-            writer.write(rows).expect("invariant: writing to memory does not fail");
+            writer.write(&compacted(rows)).expect("invariant: writing to memory does not fail");
             writer.finish().expect("invariant: writing to memory does not fail");
             let mut bytes = writer.into_inner().expect("invariant: the stream was finished");
             bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -210,9 +233,12 @@ impl std::fmt::Debug for Batch {
 
 /// A list column with one slice per row.
 #[derive(Clone, Copy)]
-pub struct Lists<'a, T: ArrowPrimitiveType> {
-    lists: &'a ListArray,
-    values: &'a PrimitiveArray<T>,
+pub struct Lists<'a, T: ArrowPrimitiveType>(ListColumn<'a, T>);
+
+#[derive(Clone, Copy)]
+enum ListColumn<'a, T: ArrowPrimitiveType> {
+    Plain { lists: &'a ListArray, values: &'a PrimitiveArray<T> },
+    Shared(&'a BinaryViewArray),
 }
 
 impl<'a, T: ArrowPrimitiveType> Lists<'a, T> {
@@ -222,9 +248,13 @@ impl<'a, T: ArrowPrimitiveType> Lists<'a, T> {
     /// If there is no such row.
     #[must_use]
     pub fn get(&self, row: usize) -> &'a [T::Native] {
-        let offsets = self.lists.value_offsets();
-        let range = usize_of(offsets[row])..usize_of(offsets[row + 1]);
-        &self.values.values()[range]
+        match self.0 {
+            ListColumn::Shared(lists) => items::<T>(lists, row),
+            ListColumn::Plain { lists, values } => {
+                let offsets = lists.value_offsets();
+                &values.values()[usize_of(offsets[row])..usize_of(offsets[row + 1])]
+            }
+        }
     }
 }
 

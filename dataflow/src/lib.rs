@@ -21,6 +21,7 @@ pub mod operator;
 pub mod route;
 pub mod runtime;
 pub mod schema;
+pub mod shared_list;
 pub mod snapshot;
 pub mod step;
 pub mod telemetry;

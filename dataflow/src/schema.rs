@@ -1,12 +1,17 @@
 //! The schemas of the streams: the columns of each batch, with their units.
 //!
 //! Token ids travel end to end as `i32`. The text of a response travels with them for rewards and for human readers and is never tokenized
-//! again; the text of its prompt travels once, in [`TEXTS`]. Log-probabilities (nats) and the policy version that sampled each token travel with the tokens. Every list column that holds a quantity
-//! per token is aligned with `response_ids`: one entry per token.
+//! again; the text of its prompt travels once, in [`TEXTS`]. Log-probabilities (nats) and policy versions travel with the tokens. Every
+//! list column that holds a quantity per token is aligned with `response_ids`: one entry per token. Policy versions are runs of tokens
+//! instead. "Shared" columns are [shared lists](crate::shared_list), which [`Batch::lists`](crate::batch::Batch::lists) reads like `List`
+//! columns.
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+
+pub use crate::shared_list::list_item;
+use crate::shared_list::shared_list;
 
 /// Column names, one constant each.
 pub mod column {
@@ -22,7 +27,7 @@ pub mod column {
     pub const DOMAIN: &str = "domain";
     /// `Utf8`: the prompt as chat messages, a JSON array of `{role, content}`.
     pub const MESSAGES: &str = "messages";
-    /// `List<Int32>`: the prompt as token ids, with the chat template applied.
+    /// Shared `Int32`: the prompt as token ids, with the chat template applied.
     pub const PROMPT_IDS: &str = "prompt_ids";
     /// `UInt32`, tokens: the length of the prompt, also if `prompt_ids` identifies the prompt instead of listing its tokens.
     pub const PROMPT_LENGTH: &str = "prompt_length";
@@ -44,13 +49,18 @@ pub mod column {
     pub const RESPONSE_LENGTH: &str = "response_length";
     /// `UInt32`, tokens: the part of the length that an earlier step sampled before the response was paused.
     pub const RESUMED_LENGTH: &str = "resumed_length";
-    /// `List<Int32>`: the sampled tokens, including the end-of-sequence token if it was sampled.
+    /// Shared `Int32`: the sampled tokens, including the end-of-sequence token if it was sampled.
     pub const RESPONSE_IDS: &str = "response_ids";
-    /// `Utf8`: the response as text, without special tokens.
+    /// `Utf8View`: the response as text, without special tokens.
     pub const RESPONSE_TEXT: &str = "response_text";
-    /// `List<Float32>`, nats: the log-probability of each token under the policy that sampled it.
+    /// Shared `Float32`, nats: the log-probability of each token under the policy that sampled it.
     pub const LOGPROBS: &str = "logprobs_nats";
-    /// `List<UInt64>`: the policy version that sampled each token.
+    /// `List<UInt64>`: the policy versions that sampled the tokens, one for each run of tokens of one version. Files have
+    /// [`TOKEN_VERSIONS`] instead.
+    pub const VERSIONS: &str = "versions";
+    /// `List<UInt32>`: the number of tokens of each run of [`VERSIONS`].
+    pub const VERSION_TOKENS: &str = "version_tokens";
+    /// `List<UInt64>`: the policy version that sampled each token, in files.
     pub const TOKEN_VERSIONS: &str = "token_versions";
     /// `Utf8`: `stop`, `length`, `abort`, or `pause` for a response that continues in a later step.
     pub const FINISH_REASON: &str = "finish_reason";
@@ -80,7 +90,7 @@ pub mod column {
     pub const COMPONENTS: &str = "components";
     /// `Utf8`: details of the reward for human readers by name, a JSON object of strings, such as an outcome or the extracted answer.
     pub const LABELS: &str = "labels";
-    /// `List<Float32>`: the reward of each token, included in `score`; empty if there are no token rewards.
+    /// Shared `Float32`: the reward of each token, included in `score`; empty if there are no token rewards.
     pub const TOKEN_SCORES: &str = "token_scores";
     /// `Utf8`, nullable: the reason why the response has no score or only part of it.
     pub const REWARD_ERROR: &str = "reward_error";
@@ -100,16 +110,16 @@ pub mod column {
     pub const AUDITED: &str = "audited";
     /// `Float32`: the weight of the response in the loss; 1 unless a schedule corrects for selection bias.
     pub const WEIGHT: &str = "weight";
-    /// `List<Float32>`: the advantage of each token.
+    /// Shared `Float32`: the advantage of each token.
     pub const ADVANTAGES: &str = "advantages";
-    /// `List<Float32>`: the target of the critic at each token; empty without a critic.
+    /// Shared `Float32`: the target of the critic at each token; empty without a critic.
     pub const RETURNS: &str = "returns";
-    /// `List<Float32>`: the prediction of the critic at each token before the update; empty without a critic.
+    /// Shared `Float32`: the prediction of the critic at each token before the update; empty without a critic.
     pub const VALUES: &str = "values";
-    /// `List<Float32>`, nats: the log-probability of each token under the reference policy; empty unless it was computed before the
+    /// Shared `Float32`, nats: the log-probability of each token under the reference policy; empty unless it was computed before the
     /// gradient.
     pub const REF_LOGPROBS: &str = "ref_logprobs_nats";
-    /// `List<Float32>`, nats: the estimated KL divergence from the reference policy at each token; empty unless it is subtracted from
+    /// Shared `Float32`, nats: the estimated KL divergence from the reference policy at each token; empty unless it is subtracted from
     /// rewards.
     pub const REWARD_KL: &str = "reward_kl_nats";
     /// `Utf8`: the location of the weights, in a format that the trainer defines.
@@ -174,7 +184,7 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(EPOCH, DataType::UInt32),
         required(ROW, DataType::UInt64),
         required(DOMAIN, DataType::Utf8),
-        tokens(PROMPT_IDS, DataType::Int32),
+        shared_list(PROMPT_IDS, &DataType::Int32),
         required(PROMPT_LENGTH, DataType::UInt32),
         required(DATA_SOURCE, DataType::Utf8),
         required(MESSAGES, DataType::Utf8),
@@ -193,7 +203,7 @@ pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(SAMPLE, DataType::UInt32),
         required(SAMPLES, DataType::UInt32),
         required(POLICY_VERSION, DataType::UInt64),
-        tokens(PROMPT_IDS, DataType::Int32),
+        shared_list(PROMPT_IDS, &DataType::Int32),
         required(PROMPT_LENGTH, DataType::UInt32),
         Field::new(DATA_SOURCE, DataType::Utf8, true),
         Field::new(ROW, DataType::UInt64, true),
@@ -250,7 +260,7 @@ pub static GROUPS: LazyLock<SchemaRef> = LazyLock::new(|| {
             .into_iter()
             .chain(score_fields())
             .chain(inferred_fields())
-            .chain([ADVANTAGES, RETURNS].map(|name| tokens(name, DataType::Float32))),
+            .chain([ADVANTAGES, RETURNS].map(|name| shared_list(name, &DataType::Float32))),
     )
 });
 
@@ -268,8 +278,8 @@ pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(DECISION, DataType::Utf8),
         Field::new(PROMPT_ID, DataType::UInt64, true),
-        tokens(ADMITTED, DataType::UInt32),
-        tokens(WEIGHTS, DataType::Float32),
+        list(ADMITTED, DataType::UInt32),
+        list(WEIGHTS, DataType::Float32),
         required(REASON, DataType::Utf8),
         required(ROUND, DataType::Utf8),
         required(QUEUE_LENGTH, DataType::UInt64),
@@ -319,8 +329,8 @@ pub static GRADIENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(WORKER, DataType::UInt32),
         required(SOURCE, DataType::UInt32),
         required(CHUNK, DataType::UInt32),
-        tokens(FIXED, DataType::Int64),
-        tokens(FLOATS, DataType::Float64),
+        list(FIXED, DataType::Int64),
+        list(FLOATS, DataType::Float64),
     ])
 });
 
@@ -392,15 +402,16 @@ fn response_fields() -> Vec<Field> {
         required(PROMPT_ID, DataType::UInt64),
         required(SAMPLE, DataType::UInt32),
         required(POLICY_VERSION, DataType::UInt64),
-        tokens(PROMPT_IDS, DataType::Int32),
+        shared_list(PROMPT_IDS, &DataType::Int32),
         required(PROMPT_LENGTH, DataType::UInt32),
         required(RESPONSE_LENGTH, DataType::UInt32),
         required(RESUMED_LENGTH, DataType::UInt32),
-        tokens(RESPONSE_IDS, DataType::Int32),
-        tokens(LOGPROBS, DataType::Float32),
-        tokens(TOKEN_VERSIONS, DataType::UInt64),
+        shared_list(RESPONSE_IDS, &DataType::Int32),
+        shared_list(LOGPROBS, &DataType::Float32),
+        list(VERSIONS, DataType::UInt64),
+        list(VERSION_TOKENS, DataType::UInt32),
         required(FINISH_REASON, DataType::Utf8),
-        required(RESPONSE_TEXT, DataType::Utf8),
+        required(RESPONSE_TEXT, DataType::Utf8View),
         required(STARTED, DataType::UInt64),
         required(FINISHED, DataType::UInt64),
         required(PREEMPTIONS, DataType::UInt32),
@@ -415,7 +426,7 @@ fn score_fields() -> [Field; 8] {
         required(SCORE, DataType::Float64),
         required(COMPONENTS, DataType::Utf8),
         required(LABELS, DataType::Utf8),
-        tokens(TOKEN_SCORES, DataType::Float32),
+        shared_list(TOKEN_SCORES, &DataType::Float32),
         Field::new(REWARD_ERROR, DataType::Utf8, true),
         required(REWARD_TIME, DataType::UInt64),
         required(SCORED_AT, DataType::UInt64),
@@ -424,7 +435,7 @@ fn score_fields() -> [Field; 8] {
 }
 
 fn inferred_fields() -> [Field; 3] {
-    [REWARD_KL, REF_LOGPROBS, VALUES].map(|name| tokens(name, DataType::Float32))
+    [REWARD_KL, REF_LOGPROBS, VALUES].map(|name| shared_list(name, &DataType::Float32))
 }
 
 fn schema(fields: impl IntoIterator<Item = Field>) -> SchemaRef {
@@ -435,20 +446,6 @@ fn required(name: &str, data_type: DataType) -> Field {
     Field::new(name, data_type, false)
 }
 
-fn tokens(name: &str, item: DataType) -> Field {
+fn list(name: &str, item: DataType) -> Field {
     Field::new(name, DataType::List(list_item(item)), false)
-}
-
-/// The fields that [`list_item`] returns for numbers.
-static LIST_ITEMS: LazyLock<[FieldRef; 4]> = LazyLock::new(|| {
-    [DataType::Int32, DataType::UInt32, DataType::UInt64, DataType::Float32]
-        .map(|item| Arc::new(Field::new_list_field(item, false)))
-});
-
-/// Returns the field of the items of a list column. Items are never null. The lists of all streams share it, so that no batch allocates it
-/// and comparing its type is comparing addresses.
-#[must_use]
-pub fn list_item(item: DataType) -> FieldRef {
-    let shared = LIST_ITEMS.iter().find(|field| *field.data_type() == item).cloned();
-    shared.unwrap_or_else(|| Arc::new(Field::new_list_field(item, false)))
 }

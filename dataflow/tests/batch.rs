@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, ListArray, StringArray,
-    UInt8Array, UInt32Array, UInt64Array,
+    StringViewArray, UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::datatypes::{DataType, Field, Int32Type, SchemaRef};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema;
+use rollpacker_dataflow::shared_list::SharedListBuilder;
 use timely::dataflow::channels::ContainerBytes;
 
 /// Generates a column of `field`, with nulls if the field allows them.
@@ -42,9 +43,29 @@ fn column(field: &Field, rows: usize) -> BoxedStrategy<ArrayRef> {
         DataType::Utf8 => vec(maybe(".{0,12}", nullable), rows)
             .prop_map(|v| Arc::new(StringArray::from(v)) as ArrayRef)
             .boxed(),
+        DataType::Utf8View => vec(maybe(text(), nullable), rows)
+            .prop_map(|v| Arc::new(StringViewArray::from_iter(v)) as ArrayRef)
+            .boxed(),
+        DataType::BinaryView => shared_lists(rows),
         DataType::List(item) => lists(item, rows),
         other => panic!("the stream schemas have no {other}"),
     }
+}
+
+/// Texts that fit into a view, that are copied into common memory, and that have memory of their own.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![".{0,12}", ".{20,30}", Just("x".repeat(2000))]
+}
+
+fn shared_lists(rows: usize) -> BoxedStrategy<ArrayRef> {
+    let list = prop_oneof![vec(any::<i32>(), 0..6), vec(any::<i32>(), 300..310)];
+    vec(list, rows)
+        .prop_map(|lists| {
+            let mut column = SharedListBuilder::<Int32Type>::with_capacity(lists.len());
+            lists.into_iter().for_each(|list| column.push(list));
+            column.finish()
+        })
+        .boxed()
 }
 
 fn maybe<S: Strategy>(values: S, nullable: bool) -> impl Strategy<Value = Option<S::Value>> {

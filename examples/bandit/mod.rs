@@ -45,7 +45,7 @@ pub(crate) fn completion(
         response_length: 1,
         response_ids: vec![token],
         logprobs: vec![logprob],
-        token_versions: vec![version],
+        token_versions: TokenVersions::of(version, 1),
         text: token.to_string(),
         finish_reason: FinishReason::Stop,
         started: Nanos(0),

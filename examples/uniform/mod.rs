@@ -41,7 +41,7 @@ impl Uniform {
 
     /// Continues `partial`, or starts a response if it is empty.
     fn sample(&self, id: SampleId, partial: Partial) -> Completion {
-        let Partial { launched, response_ids, logprobs, token_versions, .. } = partial;
+        let Partial { launched, response_ids, logprobs, mut token_versions, .. } = partial;
         let vocabulary = self.context.vocab_size as u64;
         let seed = [self.context.settings.seed, launched.0, id.prompt.0, id.sample.into()];
         let token = |at: u32| {
@@ -54,12 +54,13 @@ impl Uniform {
         let new = self.tokens.saturating_sub(kept) as usize;
         let ids: Vec<i32> =
             response_ids.into_iter().chain((kept..self.tokens).map(token)).collect();
+        token_versions.push_run(self.version, new);
         let now = self.context.clock.now();
         Completion {
             id,
             response_length: ids.len() as u32,
             logprobs: [logprobs, vec![-(vocabulary as f32).ln(); new]].concat(),
-            token_versions: [token_versions, vec![self.version; new]].concat(),
+            token_versions,
             text: self.context.tokenizer.decode(&ids, true).unwrap_or_default(),
             response_ids: ids,
             finish_reason: FinishReason::Stop,

@@ -15,6 +15,10 @@ use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;
 use support::{Run, ShortestFirst};
 
+/// The allocator of the program `rollpacker`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const PROMPTS: u64 = 128;
 const RESPONSES: u32 = 8;
 const STEPS: u64 = 8;
@@ -44,6 +48,30 @@ fn prompts_of_4_kib(bencher: Bencher<'_, '_>, prompts: usize) {
         let schedule = Synchronous::new(config).expect("valid");
         let run = Run::with(schedule, ShortestFirst::instant());
         Run { prompts: all, budget: 4 * prompts, prompt_bytes: Some(4 << 10), ..run }
+    };
+    bencher.counter(counter).with_inputs(run).bench_values(|run| {
+        run.observed_by(Dropped).expect("no fault");
+    });
+}
+
+// Steps of 128 x 8 responses of `tokens` tokens, and of 8,192 x 8 responses of 32 tokens. The engine fills the lists of each response, which is
+// part of the measured time.
+#[divan::bench(args = [(128, 32), (128, 1_000), (128, 16_000), (8192, 32)], sample_count = 5)]
+fn tokens(bencher: Bencher<'_, '_>, (prompts, tokens): (usize, u32)) {
+    let steps = if prompts < 8192 && tokens < 16_000 { 4 } else { 2 };
+    let all = prompts as u64 * steps;
+    let counter = ItemsCount::new(all * u64::from(RESPONSES));
+    let length = match tokens {
+        32 => |_| 32,
+        1_000 => |_| 1_000,
+        _ => |_| 16_000,
+    };
+    let run = || {
+        let config = sync::Config { prompts, responses: RESPONSES, total_steps: None };
+        let schedule = Synchronous::new(config).expect("valid");
+        let mut engine = ShortestFirst::instant();
+        engine.lengths = Some(length);
+        Run { prompts: all, budget: 4 * prompts, ..Run::with(schedule, engine) }
     };
     bencher.counter(counter).with_inputs(run).bench_values(|run| {
         run.observed_by(Dropped).expect("no fault");

@@ -29,8 +29,7 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{GroupExt, RewardExt, RolloutExt, ScheduleExt};
 use rollpacker_stages::reward::{Limits, Router, from_fn};
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
-};
+    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker, TokenVersions};
 use rollpacker_stages::train::{
     Inferred, Metrics, Numbers, Partial, Sequence, TrainError, Trainer,
 };
@@ -56,7 +55,7 @@ impl RolloutEngine for Engine {
                 response_length: sample + 1,
                 response_ids: vec![7; tokens],
                 logprobs: vec![-0.5; tokens],
-                token_versions: vec![self.version; tokens],
+                token_versions: TokenVersions::of(self.version, tokens),
                 text: "7".repeat(tokens),
                 finish_reason: FinishReason::Stop,
                 started: Nanos(0),

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use arrow::compute::concat_batches;
 use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
@@ -12,6 +11,7 @@ use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
 
 use crate::overlap::GroupDelivery;
+use crate::wire::rows::{Row, gather_first};
 
 /// Groups of one step, with the capabilities to pass them on or to report an error.
 pub(crate) struct HeldGroups {
@@ -116,10 +116,9 @@ fn joined(mut same: VecDeque<HeldGroups>) -> Option<HeldGroups> {
 
 /// Concatenates batches of one stream; `None` if there are no rows.
 pub(crate) fn concat<'a>(batches: impl Iterator<Item = &'a Batch>) -> Option<Batch> {
-    let rows: Vec<_> = batches.filter_map(Batch::rows).collect();
-    let schema = rows.first()?.schema();
-    let rows = concat_batches(&schema, rows).expect("invariant: a stream has one schema");
-    Some(Batch::new(rows))
+    let rows: Vec<Row> = batches.flat_map(Row::all).collect();
+    let schema = rows.first()?.batch.rows()?.schema();
+    Some(Batch::from_columns(&schema, gather_first(&rows, schema.fields().len())))
 }
 
 /// Splits off the groups after the first `most`.

@@ -23,7 +23,7 @@ use crate::group::Groups;
 use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
 use crate::needed_outputs::NeededOutputs;
 use crate::trainer::{TrainerCallError, TrainerThread};
-use crate::wire::columns::lists;
+use crate::wire::columns::taken_lists;
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "inference";
@@ -104,7 +104,7 @@ impl InferenceExt for Groups<'_> {
                 if let Some((held, outcome)) = take_reply(&mut running) {
                     match outcome {
                         Ok(said) => {
-                            inferred.give(&held.output, with_inferred(&held.batch, &said));
+                            inferred.give(&held.output, with_inferred(&held.batch, said));
                         }
                         Err(error) => {
                             let fault = Fault::of(NAME, &error);
@@ -137,10 +137,15 @@ fn take_reply(
     Some((running.take()?.held, outcome))
 }
 
-fn with_inferred(batch: &Batch, said: &[Inferred]) -> Batch {
-    let column = |list: fn(&Inferred) -> &[f32]| lists::<Float32Type>(said.iter().map(list));
-    let columns: [ArrayRef; 3] =
-        [column(|one| &one.reward_kl), column(|one| &one.ref_logprobs), column(|one| &one.values)];
+fn with_inferred(batch: &Batch, mut said: Vec<Inferred>) -> Batch {
+    let mut column = |list: fn(&mut Inferred) -> &mut Vec<f32>| {
+        taken_lists::<Float32Type>(said.iter_mut().map(|one| std::mem::take(list(one))))
+    };
+    let columns: [ArrayRef; 3] = [
+        column(|one| &mut one.reward_kl),
+        column(|one| &mut one.ref_logprobs),
+        column(|one| &mut one.values),
+    ];
     let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
     Batch::from_columns(&schema::INFERRED, rows.iter().cloned().chain(columns).collect())
 }

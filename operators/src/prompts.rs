@@ -8,7 +8,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::PromptId;
 
-use crate::wire::columns::lists;
+use crate::wire::columns::shared_lists;
 
 /// A prompt, ready to be launched.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,7 +47,7 @@ pub fn prompt_batch(rows: &[PromptRow]) -> Batch {
             Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| row.epoch))),
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.row))),
             text(|row| Some(&row.domain)),
-            lists::<Int32Type>(rows.iter().map(|row| row.prompt_ids.as_slice())),
+            shared_lists::<Int32Type>(rows.iter().map(|row| row.prompt_ids.as_slice())),
             Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| row.prompt_length))),
             text(|row| Some(&row.data_source)),
             text(|row| Some(&row.messages)),

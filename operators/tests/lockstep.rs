@@ -11,10 +11,11 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_operators::curriculum::{
     Curriculum, CurriculumOptions, CurriculumStage, SkippedPrompts,
 };
-use rollpacker_operators::report::{StepReport, depends_on_time, measure};
+use rollpacker_operators::report::{StepReport, depends_on_time, measure, token_versions};
 use rollpacker_operators::schedule::{
     Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Sorted, Synchronous, TailBatching,
 };
+use rollpacker_stages::rollout::TokenVersions;
 use rollpacker_stages::train::Metrics;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -56,7 +57,7 @@ fn schedules() -> Vec<Builtin> {
 }
 
 /// Length, finish reason, tokens, and the policy versions that sampled them.
-type Response = (u32, String, Vec<i32>, Vec<u64>);
+type Response = (u32, String, Vec<i32>, TokenVersions);
 
 /// The results that are equal in two equal runs.
 #[derive(Debug, PartialEq)]
@@ -100,14 +101,11 @@ fn decisions(batch: &Batch) -> Vec<String> {
 
 fn responses(batch: &Batch) -> Vec<((u64, u32), Response)> {
     let lengths = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
-    let (tokens, versions) = (
-        batch.lists::<Int32Type>(column::RESPONSE_IDS),
-        batch.lists::<UInt64Type>(column::TOKEN_VERSIONS),
-    );
+    let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
     let reasons = batch.text(column::FINISH_REASON);
     let ids = ids(batch).into_iter().enumerate();
     ids.map(|(row, id)| {
-        let (reason, versions) = (reasons.value(row).to_owned(), versions.get(row).to_vec());
+        let (reason, versions) = (reasons.value(row).to_owned(), token_versions(batch, row));
         (id, (lengths.value(row), reason, tokens.get(row).to_vec(), versions))
     })
     .collect()
@@ -195,7 +193,7 @@ fn without_lockstep_it_hangs_on_who_is_fast() {
 fn what_ends_first_by_tokens_is_admitted() {
     let schedule = tail_batching(json!({ "eta_prompts": 1.5, "eta_responses": 1.5 }));
     let outcomes = run(&schedule, true, 0, 4);
-    let dropped = |one: &&(u32, String, Vec<i32>, Vec<u64>)| one.1 == "abort";
+    let dropped = |one: &&Response| one.1 == "abort";
     let cut = outcomes.iter().flat_map(|it| it.responses.values()).filter(dropped).count();
     assert!(cut > 20, "{cut} were aborted");
     for outcome in outcomes.iter().filter(|it| it.trained.len() == 12) {

@@ -39,7 +39,9 @@ use rollpacker_operators::placement::{
 };
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
-use rollpacker_operators::report::{Observer, ObserverState, ReportInputs, StepReport, observe};
+use rollpacker_operators::report::{
+    Observer, ObserverState, ReportInputs, StepReport, observe, token_versions,
+};
 use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::reward::{AdaptiveLimits, LimitOptions};
 use rollpacker_operators::schedule::operator::{Prompts, Scheduled, Stop};
@@ -349,7 +351,8 @@ fn name(batch: &Batch, row: usize, truth: &str) -> String {
     let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(row);
     let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).value(row);
     let version = batch.values::<UInt64Type>(column::POLICY_VERSION).value(row);
-    let versions = batch.lists::<UInt64Type>(column::TOKEN_VERSIONS).get(row);
+    let versions = token_versions(batch, row);
+    let versions: Vec<u64> = versions.iter().map(|version| version.0).collect();
     let reason = batch.text(column::FINISH_REASON).value(row);
     format!("{prompt}.{sample} {tokens} ({resumed}) v{version} {versions:?} {reason} {truth}")
 }

@@ -9,15 +9,16 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::fault::Origin;
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::step::Step;
-use rollpacker_operators::report::{Lengths, StepReport, measure};
+use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_operators::report::{Lengths, StepReport, measure, token_versions};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::schedule::{
     Decision, Dynamic, Event, FrontierGroup, OnExhausted, Partial, Schedule, Sorted, Synchronous,
     TailBatching, dynamic, frontier_group, partial, sorted, sync,
 };
+use rollpacker_stages::rollout::TokenVersions;
 use rollpacker_stages::train::Metrics;
-use support::{Remembering, Run};
+use support::{Remembering, Run, ShortestFirst};
 
 fn synchronous() -> Synchronous {
     Synchronous::new(sync::Config { prompts: 8, responses: 4, total_steps: None }).expect("valid")
@@ -87,23 +88,28 @@ fn with_staleness_k_the_lag_is_k_and_no_more() {
     (1..4).for_each(check_lag);
 }
 
+#[test]
+fn many_responses_at_once_are_passed_on_in_batches() {
+    let config = sync::Config { prompts: 80, responses: 8, total_steps: None };
+    let schedule = Synchronous::new(config).expect("valid");
+    let run = Run { prompts: 80, budget: 80, ..Run::with(schedule, ShortestFirst::instant()) };
+    let reports = run.run().expect("no fault");
+    let rows: Vec<usize> = reports[0].responses.iter().map(Batch::num_rows).collect();
+    assert_eq!((reports.len(), rows.iter().sum::<usize>()), (1, 640));
+    assert!(rows.iter().all(|rows| *rows <= 256) && rows.contains(&256), "{rows:?}");
+}
+
 fn check_lag(staleness: u64) {
     let reports =
         Run { staleness, prompts: 80, ..Run::of(tail_batching()) }.run().expect("no fault");
     assert!(reports.len() > 5);
     for report in &reports {
         for batch in &report.groups {
-            let versions = batch.lists::<UInt64Type>(column::TOKEN_VERSIONS);
             let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
             for row in 0..batch.num_rows() {
-                assert_eq!(
-                    versions.get(row).len(),
-                    tokens.get(row).len(),
-                    "a version for each token"
-                );
-                let expected = report.step.0.saturating_sub(staleness);
-                let exact = versions.get(row).iter().all(|version| *version == expected);
-                assert!(exact, "step {}: {:?}", report.step, versions.get(row));
+                let expected = PolicyVersion(report.step.0.saturating_sub(staleness));
+                let expected = TokenVersions::of(expected, tokens.get(row).len());
+                assert_eq!(token_versions(batch, row), expected, "step {}", report.step);
             }
         }
         let lag = report.step.0.min(staleness) as f64;

@@ -157,6 +157,12 @@ fn instances_after(outcome: &Outcome, step: u64) -> impl Iterator<Item = u32> {
     steps.flat_map(|(_, step)| step.responses.iter().map(|row| row.instance))
 }
 
+/// Returns the step in which a server was lost. On a busy machine, the other server may answer all but one call of the first step.
+fn lost_in(outcome: &Outcome) -> u64 {
+    let is_lost = |step: &&u64| outcome.of(**step, "rollout/servers_lost") > 0.0;
+    *outcome.0.keys().find(is_lost).expect("a lost server")
+}
+
 #[test]
 fn the_responses_of_a_server_that_dies_go_on_elsewhere() {
     let world = World::new();
@@ -169,7 +175,7 @@ fn the_responses_of_a_server_that_dies_go_on_elsewhere() {
     assert_eq!(printed.matches(&warning).count(), 1, "{printed}");
     let found = counts(&outcome);
     assert!(found.errors >= 1 && found.moved >= found.errors && found.lost == 1, "{found:?}");
-    assert!(instances_after(&outcome, 1).all(|instance| instance == 1));
+    assert!(instances_after(&outcome, lost_in(&outcome)).all(|instance| instance == 1));
     let last = *outcome.0.keys().last().unwrap();
     assert_eq!(outcome.of(last, "rollout/servers_ready"), 1.0);
 }
@@ -181,7 +187,7 @@ fn the_responses_of_a_silent_server_go_on_elsewhere() {
     let outcome = world.trained(&["rollout.engine_options.stall_timeout=3"]);
     let found = counts(&outcome);
     assert!(found.errors >= 1 && found.moved >= 1 && found.lost >= 1, "{found:?}");
-    assert!(instances_after(&outcome, 1).all(|instance| instance == 1));
+    assert!(instances_after(&outcome, lost_in(&outcome)).all(|instance| instance == 1));
 }
 
 #[test]

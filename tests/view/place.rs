@@ -17,6 +17,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use rollpacker::dataflow::schema::{GROUPS, column, list_item};
+use rollpacker::operators::report::recorded_fields;
 use serde_json::{Value, json};
 
 /// The longest time that a test waits for an answer. It only ends tests that would hang.
@@ -158,7 +159,8 @@ fn write(path: &Path, columns: &BTreeMap<&str, ArrayRef>) {
     ];
     let texts = [column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
     let texts = texts.map(|name| Field::new(name, DataType::Utf8, true));
-    let groups = GROUPS.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+    let groups = recorded_fields(&GROUPS);
+    let groups = groups.iter().map(|field| field.as_ref().clone().with_nullable(true));
     let schema =
         Arc::new(Schema::new(own.into_iter().chain(texts).chain(groups).collect::<Vec<_>>()));
     let column = |field: &Arc<Field>| {

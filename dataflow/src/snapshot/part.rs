@@ -14,6 +14,7 @@ use super::error::SnapshotError;
 use super::layout::TEMPORARY;
 use super::store::SnapshotStore;
 use crate::BoxError;
+use crate::shared_list::unshared;
 use crate::step::Step;
 
 /// The contribution of one operator on one worker to a snapshot: one file with metadata.
@@ -53,10 +54,11 @@ impl Part {
     /// Creates a part with rows, as an Arrow IPC file.
     ///
     /// The format is not Parquet, because the program that wrote the state reads it back as a whole: compression and column selection gain
-    /// nothing, and reading an IPC file only copies buffers.
+    /// nothing, and reading an IPC file only copies buffers. [Shared](crate::shared_list) columns are written as plain ones.
     #[must_use]
     pub fn rows(rows: RecordBatch) -> Self {
         Self::written("arrow", move |file| {
+            let rows = unshared(&rows);
             let mut writer = FileWriter::try_new(file, &rows.schema()).map_err(unpack)?;
             writer.write(&rows).and_then(|()| writer.finish()).map_err(unpack)
         })

@@ -189,17 +189,26 @@ impl Estimator {
     }
 }
 
-fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
-    let scored: Vec<ScoredResponse> = group
-        .iter()
-        .map(|one| ScoredResponse { score: one.score, tokens: one.rewards.len() })
-        .collect();
-    let advantages = estimator.advantages(&scored);
+/// Returns the advantages of a group.
+///
+/// # Panics
+/// If the estimator violates its contract.
+fn checked_advantages(estimator: &dyn Advantage, group: &[ScoredResponse]) -> Vec<f64> {
+    let advantages = estimator.advantages(group);
     assert_eq!(
         advantages.len(),
         group.len(),
         "invariant: an estimator returns one advantage per response"
     );
+    advantages
+}
+
+fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
+    let scored: Vec<ScoredResponse> = group
+        .iter()
+        .map(|one| ScoredResponse { score: one.score, tokens: one.rewards.len() })
+        .collect();
+    let advantages = checked_advantages(estimator, &scored);
     let spread = |(one, advantage): (&ScoredResponse, f64)| Estimate {
         advantages: vec![advantage; one.tokens],
         returns: Vec::new(),

@@ -1,14 +1,14 @@
 //! The advantage operator: subtracts the KL penalty, estimates advantages, and adds them as columns.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::shared_list::SharedListBuilder;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
@@ -16,12 +16,12 @@ use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::train::Metrics;
 
 use super::token_rewards::{Rewarded, rewarded};
-use super::{Estimate, Estimator, Trajectory};
+use super::{Advantage, Estimate, Estimator, ScoredResponse, Trajectory, checked_advantages};
 use crate::group::Groups;
 use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
 use crate::resume::Keeper;
-use crate::wire::columns::lists;
+use crate::wire::columns::{empty_lists, taken_lists};
 use crate::wire::rows::{Row, gather_first};
 
 /// Adds advantages to groups.
@@ -193,14 +193,28 @@ impl AdvantageState {
         let batches = if whole { Vec::from_iter(ordered(&held)) } else { held };
         let coefficient = self.controller.map(|controller| controller.coefficient());
         for batch in batches {
-            let Rewarded { trajectories, divergences } =
-                rewarded(&batch, self.inferred, coefficient);
-            if coefficient.is_some() {
-                open.tell(&batch, &trajectories, &divergences);
-            }
-            let estimates = self.estimator.estimate(&trajectories);
+            let estimates = match (&self.estimator, coefficient) {
+                (Estimator::Group(estimator), None) => {
+                    let advantages = repeated_advantages(&batch, estimator.as_ref());
+                    [advantages, empty_lists::<Float32Type>(batch.num_rows())]
+                }
+                _ => {
+                    let Rewarded { trajectories, divergences } =
+                        rewarded(&batch, self.inferred, coefficient);
+                    if coefficient.is_some() {
+                        open.tell(&batch, &trajectories, &divergences);
+                    }
+                    let estimates = self.estimator.estimate(&trajectories);
+                    let column = |of: fn(&Estimate) -> &[f64]| {
+                        let single =
+                            |list: &[f64]| list.iter().map(|&value| value as f32).collect();
+                        taken_lists::<Float32Type>(estimates.iter().map(|one| single(of(one))))
+                    };
+                    [column(|one| &one.advantages), column(|one| &one.returns)]
+                }
+            };
             output
-                .give(&open.capabilities.groups, with_estimates(&batch, self.inferred, &estimates));
+                .give(&open.capabilities.groups, with_estimates(&batch, self.inferred, estimates));
         }
     }
 
@@ -261,23 +275,76 @@ fn ordered(held: &[Batch]) -> Option<Batch> {
     Some(Batch::from_columns(&schema, gather_first(&rows, schema.fields().len())))
 }
 
-fn with_estimates(batch: &Batch, inferred: bool, estimates: &[Estimate]) -> Batch {
-    let column = |of: fn(&Estimate) -> &[f64]| -> ArrayRef {
-        let rows: Vec<Vec<f32>> = estimates
-            .iter()
-            .map(|one| of(one).iter().map(|&number| number as f32).collect())
-            .collect();
-        lists::<Float32Type>(rows.iter().map(Vec::as_slice))
-    };
+/// Returns the advantages of an estimator of groups: that of each response, for each of its tokens.
+fn repeated_advantages(batch: &Batch, estimator: &dyn Advantage) -> ArrayRef {
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+    let scores = batch.values::<Float64Type>(column::SCORE).values();
+    let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
+    let mut responses = scores
+        .iter()
+        .enumerate()
+        .map(|(row, &score)| ScoredResponse { score, tokens: tokens.get(row).len() });
+    let groups = prompts.chunk_by(|one, next| one == next).map(<[_]>::len);
+    let mut column = SharedListBuilder::<Float32Type>::with_capacity(prompts.len());
+    for members in groups {
+        let group: Vec<ScoredResponse> = responses.by_ref().take(members).collect();
+        for (advantage, one) in checked_advantages(estimator, &group).into_iter().zip(&group) {
+            column.push(vec![advantage as f32; one.tokens]);
+        }
+    }
+    column.finish()
+}
+
+/// Returns `batch` with the columns of the advantages and of the returns.
+fn with_estimates(batch: &Batch, inferred: bool, estimates: [ArrayRef; 2]) -> Batch {
     // Without inference, its three columns are empty.
     let absent = if inferred { 0 } else { 3 };
-    let nothing =
-        (0..absent).map(|_| lists::<Float32Type>(estimates.iter().map(|_| [].as_slice())));
+    let nothing = (0..absent).map(|_| empty_lists::<Float32Type>(batch.num_rows()));
     let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
-    let columns = rows
-        .iter()
-        .map(Arc::clone)
-        .chain(nothing)
-        .chain([column(|one| &one.advantages), column(|one| &one.returns)]);
+    let columns = rows.iter().cloned().chain(nothing).chain(estimates);
     Batch::from_columns(&schema::GROUPS, columns.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Float64Array, UInt64Array};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::advantage::Grpo;
+    use crate::wire::blank;
+
+    proptest! {
+        #[test]
+        fn repeated_advantages_are_those_of_the_estimates(
+            groups in prop::collection::vec(
+                prop::collection::vec((0_usize..5, -2.0_f64..2.0), 1..5),
+                1..4,
+            ),
+        ) {
+            let prompts = (0..).zip(&groups).flat_map(|(prompt, group)| group.iter().map(move |_| prompt));
+            let prompts: ArrayRef = std::sync::Arc::new(UInt64Array::from_iter_values(prompts));
+            let responses: Vec<(usize, f64)> = groups.concat();
+            let scores = Float64Array::from_iter_values(responses.iter().map(|response| response.1));
+            let ids = responses.iter().map(|response| vec![7; response.0]);
+            let given = [
+                (column::PROMPT_ID, prompts),
+                (column::SCORE, std::sync::Arc::new(scores) as ArrayRef),
+                (column::RESPONSE_IDS, taken_lists::<Int32Type>(ids)),
+            ];
+            let batch = blank::batch(&schema::SCORED, responses.len(), &given);
+            let repeated = repeated_advantages(&batch, &Grpo::default());
+            let empty = empty_lists::<Float32Type>(responses.len());
+            let found = with_estimates(&batch, false, [repeated, empty]);
+            let found = found.lists::<Float32Type>(column::ADVANTAGES);
+
+            let trajectories = rewarded(&batch, false, None).trajectories;
+            let estimates = Estimator::from(Grpo::default()).estimate(&trajectories);
+            for (row, estimate) in estimates.iter().enumerate() {
+                let expected: Vec<f32> = estimate.advantages.iter().map(|&one| one as f32).collect();
+                prop_assert_eq!(found.get(row), expected.as_slice());
+                prop_assert!(estimate.returns.is_empty());
+            }
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod lag;
 mod measure;
 mod order;
+mod recorded;
 mod saved;
 mod stages;
 mod statistics;
@@ -32,6 +33,7 @@ use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
 pub use order::by_id;
+pub use recorded::{recorded_fields, token_versions};
 pub use rollpacker_stages::metrics::depends_on_time;
 pub use saved::ObserverState;
 pub use stages::{StageInstants, StageTimes};

@@ -5,7 +5,8 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
-use crate::wire::rows::{Row, gather_first};
+use super::recorded::recorded;
+use crate::wire::rows::Row;
 
 /// The number of rows per copied batch.
 const ROWS: usize = 256;
@@ -30,7 +31,8 @@ fn groups_of(batch: &Batch) -> Vec<(u64, Batch)> {
     groups.collect()
 }
 
-/// Returns the rows whose prompt and sample satisfy `keep`, sorted by prompt and sample, in batches of 256 rows.
+/// Returns the rows whose prompt and sample satisfy `keep`, sorted by prompt and sample, in batches of 256 rows with the columns of
+/// [`recorded_fields`](super::recorded_fields).
 ///
 /// The batches are built lazily, one at a time, because rows may hold many tokens.
 pub fn by_id(
@@ -50,13 +52,8 @@ pub fn by_id(
     let pieces = rows.len().div_ceil(ROWS);
     (0..pieces).filter_map(move |piece| {
         let end = rows.len().min((piece + 1) * ROWS);
-        copied(&rows[piece * ROWS..end])
+        recorded(&rows[piece * ROWS..end])
     })
-}
-
-fn copied(rows: &[Row]) -> Option<RecordBatch> {
-    let schema = rows.first()?.batch.rows()?.schema();
-    Batch::from_columns(&schema, gather_first(rows, schema.fields().len())).into_rows()
 }
 
 #[cfg(test)]

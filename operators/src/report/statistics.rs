@@ -2,18 +2,44 @@
 
 use rollpacker_stages::train::Metrics;
 
+/// The mean, maximum and minimum of values.
+pub(super) struct Spread {
+    count: f64,
+    sum: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self { count: 0.0, sum: 0.0, least: f64::INFINITY, most: f64::NEG_INFINITY }
+    }
+}
+
+impl Spread {
+    /// Adds a value that occurs `times` times.
+    pub(super) fn add(&mut self, value: f64, times: f64) {
+        self.count += times;
+        self.sum += value * times;
+        (self.least, self.most) = (value.min(self.least), value.max(self.most));
+    }
+
+    /// Adds the metrics under `name/`; adds nothing if there are no values.
+    pub(super) fn report(self, metrics: &mut Metrics, name: &str) {
+        if self.count > 0.0 {
+            metrics.extend(
+                [("mean", self.sum / self.count), ("max", self.most), ("min", self.least)]
+                    .map(|(part, value)| (format!("{name}/{part}"), value)),
+            );
+        }
+    }
+}
+
 /// Adds the mean, maximum and minimum of `values` under `name/`; adds nothing if there are no values.
 pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
-    let (mut count, mut sum, mut least, mut most) = (0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY);
-    for value in values {
-        (count, sum, least, most) = (count + 1.0, sum + value, value.min(least), value.max(most));
-    }
-    if count > 0.0 {
-        metrics.extend(
-            [("mean", sum / count), ("max", most), ("min", least)]
-                .map(|(part, value)| (format!("{name}/{part}"), value)),
-        );
-    }
+    let mut spread = Spread::default();
+    values.for_each(|value| spread.add(value, 1.0));
+    spread.report(metrics, name);
 }
 
 /// Returns `part / whole`; 0 if `whole` is 0.

@@ -1,9 +1,12 @@
 //! Reads and writes parts as rows and as JSON.
 
+use std::sync::Arc;
+
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Fields, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::shared_list::{shared, unshared_field};
 use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,13 +35,15 @@ pub(crate) fn read_rows(
         return Ok(None);
     }
     let parts: Vec<_> = restored.rows(part)?.into_iter().map(|(_, rows)| rows).collect();
-    if let Some(other) = parts.iter().find(|rows| rows.schema().fields() != schema.fields()) {
+    let plain: Fields = schema.fields().iter().map(unshared_field).collect();
+    if let Some(other) = parts.iter().find(|rows| *rows.schema().fields() != plain) {
         let (step, found) = (restored.step(), format!("{:?}", names(&other.schema())));
         let expected = format!("the columns {:?}", names(schema));
         return Err(ResumeError::Layout { step, part, expected, found });
     }
-    let rows = concat_batches(schema, &parts).expect("invariant: the parts are of one schema");
-    Ok(Some(Batch::new(rows)))
+    let rows = concat_batches(&Arc::new(Schema::new(plain)), &parts);
+    let rows = rows.expect("invariant: the parts are of one schema");
+    Ok(Some(Batch::new(shared(&rows, schema))))
 }
 
 /// Returns the value of the part that the first worker wrote; `None` if it wrote none.

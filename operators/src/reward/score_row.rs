@@ -12,7 +12,7 @@ use rollpacker_stages::reward::{RewardError, Score};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::wire::columns::{lists, texts};
+use crate::wire::columns::{shared_lists, texts};
 use crate::wire::rows::{Row, gather_first};
 
 /// The duration of a scoring, and the time at which it ended.
@@ -103,7 +103,7 @@ pub(crate) fn scored_batch(rows: &[Row], scores: &[ScoreRow]) -> Batch {
         Arc::new(Float64Array::from_iter_values(scores.iter().map(|row| row.score))) as ArrayRef,
         json(scores.iter().map(|row| &row.components)),
         json(scores.iter().map(|row| &row.labels)),
-        lists::<Float32Type>(scores.iter().map(|row| row.token_scores.as_slice())),
+        shared_lists::<Float32Type>(scores.iter().map(|row| row.token_scores.as_slice())),
         texts(scores.iter().map(|row| row.error.as_deref())),
         number(|row| row.timing.took.0),
         number(|row| row.timing.done.0),

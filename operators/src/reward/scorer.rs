@@ -318,7 +318,7 @@ pub(crate) fn sample(step: Step, row: &Row, prompt: &Row) -> Sample {
         row: batch.values::<UInt64Type>(column::ROW).value(index),
         data_source: owned(row.text(column::DATA_SOURCE)),
         messages: owned(prompt.text(column::MESSAGES)),
-        response: owned(row.text(column::RESPONSE_TEXT)),
+        response: batch.shared_text(column::RESPONSE_TEXT).value(index).to_owned(),
         response_length: batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(index),
         response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(index).to_vec(),
         ground_truth: prompt.text(column::GROUND_TRUTH).map(str::to_owned),

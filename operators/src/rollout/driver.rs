@@ -28,6 +28,10 @@ use crate::wire::action::{ADVANCE, LAUNCH, PAUSE};
 use crate::wire::metric::LOAD;
 use crate::wire::rows::Row;
 
+/// The most rows of a batch of responses. Each long list of a batch has a buffer of its own, and gathering rows goes through the buffers of
+/// all batches that they come from.
+const BATCH_ROWS: usize = 256;
+
 const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
 
 /// The requests of one step that are in flight.
@@ -366,7 +370,7 @@ impl RolloutDriver {
         }
     }
 
-    /// Sends the responses that ended since the last call, as one batch per step.
+    /// Sends the responses that ended since the last call, in batches of at most [`BATCH_ROWS`] rows of a step.
     fn pass_on(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for (step, completions) in std::mem::take(&mut self.ended) {
             if completions.is_empty() {
@@ -376,10 +380,14 @@ impl RolloutDriver {
                 .steps
                 .get_mut(&step)
                 .expect("invariant: an engine reports only requested responses");
-            let responses = response_batch(&completions, &under_way.prompts);
-            give(Port::Responses, under_way.capability(Port::Responses), responses);
             under_way.outstanding -= completions.len();
             self.in_flight.end(completions.len());
+            let mut completions = completions.into_iter();
+            while !completions.as_slice().is_empty() {
+                let some = completions.by_ref().take(BATCH_ROWS).collect();
+                let responses = response_batch(some, &under_way.prompts);
+                give(Port::Responses, under_way.capability(Port::Responses), responses);
+            }
         }
     }
 

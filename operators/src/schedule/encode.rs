@@ -10,7 +10,7 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, Tick};
 
 use super::{Decision, Queue, RoundKind};
 use crate::wire::action::{ABORT, ADVANCE, LAUNCH, PAUSE};
-use crate::wire::columns::lists;
+use crate::wire::columns::{empty_lists, lists};
 use crate::wire::decision::{ADMIT, CLOSE, DEFER, OPEN, PAUSE_DECISION, REJECT};
 use crate::wire::rows::{Row, gather};
 
@@ -86,7 +86,7 @@ fn request_batch(
 
 /// Returns empty values for the columns that carry the prompt of a launch.
 fn nothing_carried(rows: usize) -> impl Iterator<Item = ArrayRef> {
-    let prompts = lists::<Int32Type>((0..rows).map(|_| [].as_slice()));
+    let prompts = empty_lists::<Int32Type>(rows);
     let lengths: ArrayRef = Arc::new(UInt32Array::from(vec![0; rows]));
     let sources = new_null_array(&DataType::Utf8, rows);
     let dataset_rows = new_null_array(&DataType::UInt64, rows);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Float32Array, Float64Array, StringArray, UInt32Array, UInt64Array, new_empty_array,
+    ArrayRef, BinaryViewArray, Float32Array, Float64Array, StringArray, StringViewArray,
+    UInt32Array, UInt64Array, new_empty_array,
 };
 use arrow::datatypes::{DataType, Schema};
 use rollpacker_dataflow::batch::Batch;
@@ -21,6 +22,8 @@ pub(crate) fn batch(schema: &Arc<Schema>, rows: usize, named: &[(&str, ArrayRef)
 fn blank(data_type: &DataType, rows: usize) -> ArrayRef {
     match data_type {
         DataType::Utf8 => Arc::new(StringArray::from(vec![""; rows])),
+        DataType::Utf8View => Arc::new(StringViewArray::from(vec![""; rows])),
+        DataType::BinaryView => Arc::new(BinaryViewArray::from(vec![&b""[..]; rows])),
         DataType::UInt64 => Arc::new(UInt64Array::from(vec![0; rows])),
         DataType::UInt32 => Arc::new(UInt32Array::from(vec![0; rows])),
         DataType::Float64 => Arc::new(Float64Array::from(vec![0.0; rows])),

@@ -6,6 +6,7 @@ use arrow::array::{ArrayRef, ListArray, PrimitiveArray, StringBuilder};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::ArrowPrimitiveType;
 use rollpacker_dataflow::schema::list_item;
+use rollpacker_dataflow::shared_list::SharedListBuilder;
 
 /// Returns a list column without nulls, with one list for each item of `lists`.
 pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
@@ -19,6 +20,29 @@ pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
     let offsets = OffsetBuffer::from_lengths(lengths);
     let values = PrimitiveArray::<T>::new(values.into(), None);
     Arc::new(ListArray::new(list_item(T::DATA_TYPE), offsets, Arc::new(values), None))
+}
+
+/// Returns a column of shared lists, with a copy of each list of `lists`.
+pub(crate) fn shared_lists<'a, T: ArrowPrimitiveType>(
+    lists: impl ExactSizeIterator<Item = &'a [T::Native]>,
+) -> ArrayRef {
+    let mut column = SharedListBuilder::<T>::with_capacity(lists.len());
+    lists.for_each(|list| column.push_copy(list));
+    column.finish()
+}
+
+/// Returns a column of shared lists, which takes over the memory of long lists.
+pub(crate) fn taken_lists<T: ArrowPrimitiveType>(
+    lists: impl ExactSizeIterator<Item = Vec<T::Native>>,
+) -> ArrayRef {
+    let mut column = SharedListBuilder::<T>::with_capacity(lists.len());
+    lists.for_each(|list| column.push(list));
+    column.finish()
+}
+
+/// Returns a column of shared lists without items.
+pub(crate) fn empty_lists<T: ArrowPrimitiveType>(rows: usize) -> ArrayRef {
+    shared_lists::<T>((0..rows).map(|_| [].as_slice()))
 }
 
 /// Returns a text column with nulls. The builder is sized explicitly because collecting into a `StringArray` reserves a kilobyte for any

@@ -28,7 +28,7 @@ use rollpacker_operators::{
 };
 use rollpacker_stages::reward::{Context, Limits, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
+    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, TokenVersions, Waker,
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
@@ -41,7 +41,7 @@ pub struct Timed {
     seconds: Box<dyn Fn(SampleId) -> u64>,
     version: PolicyVersion,
     /// For each response, the policy that it is requested from and the versions of the tokens that it was resumed with.
-    brought: BTreeMap<SampleId, (PolicyVersion, Vec<PolicyVersion>)>,
+    brought: BTreeMap<SampleId, (PolicyVersion, TokenVersions)>,
     running: BTreeSet<(Nanos, SampleId)>,
     begun: BTreeMap<SampleId, Nanos>,
     aborted: VecDeque<RolloutEvent>,

@@ -95,7 +95,7 @@ impl Racer {
         let fresh = (tokens - running.partial.response_length) as usize;
         let partial = running.partial;
         let mut token_versions = partial.token_versions;
-        token_versions.extend(vec![running.version; fresh]);
+        token_versions.push_run(running.version, fresh);
         let mut response_ids = partial.response_ids;
         let seed = i32::try_from(running.first.0 * 31 + id.prompt.0 * 7).expect("small");
         response_ids.extend((partial.response_length..tokens).map(|at| (seed + at as i32) % 97));

@@ -17,7 +17,7 @@ use rollpacker_servers::vllm::protocol::PauseMode;
 use rollpacker_servers::weights::{PublishedWeights, WeightSource};
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent,
+    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, TokenVersions,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -181,7 +181,7 @@ fn weights_are_loaded_and_responses_read() {
     request(&mut engine, &[7, 8]);
     let response = next(&mut engine);
     assert_eq!((response.response_ids, response.logprobs), (vec![5, 1], vec![-0.1, -0.25]));
-    assert_eq!(response.token_versions, [PolicyVersion(17); 2]);
+    assert_eq!(response.token_versions, TokenVersions::of(PolicyVersion(17), 2));
     assert_eq!(response.finish_reason, FinishReason::Stop);
     let calls = world.calls.lock().expect("not poisoned").clone();
     let paths: Vec<_> = calls.iter().map(|(path, _)| path.as_str()).collect();

@@ -6,6 +6,7 @@ pub mod lockstep;
 pub mod profile;
 pub mod sampling;
 pub mod statistics;
+mod token_versions;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use checked::{CheckedEngine, EngineViolation};
 pub use lockstep::Lockstep;
+pub use token_versions::TokenVersions;
 
 /// A reference to published weights, as carried by [`POLICIES`](rollpacker_dataflow::schema::POLICIES).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub struct Partial {
     /// Log-probability of each token under the policy that sampled it, in nats.
     pub logprobs: Vec<f32>,
     /// Policy version that sampled each token.
-    pub token_versions: Vec<PolicyVersion>,
+    pub token_versions: TokenVersions,
 }
 
 /// The resources of a rollout: `instances` engine instances, each sharded over `tensor_parallel` devices.
@@ -146,7 +148,7 @@ pub struct Completion {
     /// Log-probability of each token, in nats, under the sampling distribution with temperature and before truncation by top-k and top-p.
     pub logprobs: Vec<f32>,
     /// Policy version that sampled each token.
-    pub token_versions: Vec<PolicyVersion>,
+    pub token_versions: TokenVersions,
     /// The text of the response, without special tokens.
     pub text: String,
     /// The reason why the response ended.
@@ -300,7 +302,8 @@ pub type Work = Box<dyn Fn() -> u64>;
 ///     fn generate(&mut self, Request { step, prompt, samples, prompt_ids, resumed }: Request) {
 ///         for sample in samples {
 ///             let partial = resumed.iter().find(|partial| partial.sample == sample);
-///             let mut token_versions = partial.map_or(Vec::new(), |one| one.token_versions.clone());
+///             let mut token_versions =
+///                 partial.map(|partial| partial.token_versions.clone()).unwrap_or_default();
 ///             token_versions.resize(prompt_ids.len(), self.version);
 ///             self.ready.push_back(Completion {
 ///                 id: SampleId { step, prompt, sample },

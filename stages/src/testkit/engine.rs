@@ -209,7 +209,7 @@ fn first_half(response: &Completion) -> Partial {
         response_length: tokens,
         response_ids: response.response_ids[..sampled].to_vec(),
         logprobs: response.logprobs[..sampled].to_vec(),
-        token_versions: response.token_versions[..sampled].to_vec(),
+        token_versions: response.token_versions.prefix(sampled),
     }
 }
 

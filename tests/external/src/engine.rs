@@ -43,7 +43,7 @@ impl Prefix {
             id,
             response_length: length,
             logprobs: vec![0.0; ids.len()],
-            token_versions: vec![self.version; ids.len()],
+            token_versions: TokenVersions::of(self.version, ids.len()),
             text: self.context.tokenizer.decode(&ids, true).unwrap_or_default(),
             response_ids: ids,
             finish_reason: FinishReason::Stop,

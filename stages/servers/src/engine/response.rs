@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
-use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
+use rollpacker_stages::rollout::{Completion, FinishReason, Partial, TokenVersions};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -40,7 +40,7 @@ pub(super) struct Response {
 struct Kept {
     tokens: Vec<i32>,
     logprobs: Vec<f32>,
-    versions: Vec<PolicyVersion>,
+    versions: TokenVersions,
 }
 
 /// A call that continues a response.
@@ -153,17 +153,18 @@ impl Response {
         allowed: &RangeInclusive<PolicyVersion>,
     ) -> Result<usize, (String, usize)> {
         let Some(Running { fresh, .. }) = self.call.take() else { return Ok(0) };
-        let mut versions = Vec::new();
+        let mut versions = TokenVersions::default();
         for (label, tokens) in labels {
             match label.parse().ok().map(PolicyVersion).filter(|found| allowed.contains(found)) {
-                Some(version) => versions.extend(std::iter::repeat_n(version, *tokens)),
+                Some(version) => versions.push_run(version, *tokens),
                 None => return Err((label.clone(), fresh.tokens.len())),
             }
         }
         let count = fresh.tokens.len();
         self.kept.tokens.extend(fresh.tokens);
         self.kept.logprobs.extend(fresh.logprobs);
-        self.kept.versions.extend(versions);
+        let runs = versions.runs().iter();
+        runs.for_each(|&(version, tokens)| self.kept.versions.push_run(version, tokens as usize));
         Ok(count)
     }
 
@@ -177,7 +178,7 @@ impl Response {
         let kept = certain.unwrap_or(all);
         fresh.tokens.truncate(kept);
         fresh.logprobs.truncate(kept);
-        self.kept.versions.extend(std::iter::repeat_n(version, kept));
+        self.kept.versions.push_run(version, kept);
         self.kept.tokens.extend(fresh.tokens);
         self.kept.logprobs.extend(fresh.logprobs);
         (kept, all - kept)

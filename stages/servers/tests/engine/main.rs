@@ -139,7 +139,7 @@ fn a_resumed_response_continues_from_its_tokens() {
             response_length: half as u32,
             response_ids: first.response_ids[..half].to_vec(),
             logprobs: first.logprobs[..half].to_vec(),
-            token_versions: first.token_versions[..half].to_vec(),
+            token_versions: first.token_versions.prefix(half),
         }],
     });
     let responses = caller.collect(1);

@@ -156,7 +156,7 @@ pub(crate) fn check_tokens(responses: &BTreeMap<SampleId, Completion>) {
     for (id, response) in responses {
         let mut context = prompt(id.prompt.0).to_vec();
         let tokens = response.response_ids.iter().zip(&response.logprobs);
-        for ((&token, &logprob), version) in tokens.zip(&response.token_versions) {
+        for ((&token, &logprob), version) in tokens.zip(response.token_versions.iter()) {
             let expected = toy::logprob(weights_of(version.0), &context, token);
             assert_eq!(logprob, expected, "{id} {version} after {context:?}");
             context.push(token);

@@ -6,7 +6,7 @@ use rollpacker_dataflow::step::SampleId;
 use slab::Slab;
 
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_stages::rollout::{Completion, FinishReason};
+use rollpacker_stages::rollout::{Completion, FinishReason, TokenVersions};
 
 /// All outstanding responses, independent of their instance.
 #[derive(Debug, Default)]
@@ -132,7 +132,7 @@ impl Requests {
             response_length: live.tokens,
             response_ids: Vec::new(),
             logprobs: Vec::new(),
-            token_versions: Vec::new(),
+            token_versions: TokenVersions::default(),
             text: String::new(),
             finish_reason,
             started: live.started.map_or(finished, |started| Nanos(started as u64)),

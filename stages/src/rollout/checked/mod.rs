@@ -134,7 +134,7 @@ fn check_completion(
     let allowed = outstanding.version..=loaded;
     let fresh = completion.token_versions.iter().enumerate().skip(resumed);
     match fresh.into_iter().find(|(_, version)| !allowed.contains(version)) {
-        Some((token, &found)) => {
+        Some((token, found)) => {
             let (oldest, newest) = allowed.into_inner();
             Err(EngineViolation::Version { id, token, found, oldest, newest })
         }

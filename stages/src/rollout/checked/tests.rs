@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::{PromptId, Step};
 
 use super::*;
+use crate::rollout::TokenVersions;
 
 /// An engine that reports what a test wrote down.
 struct Scripted(VecDeque<RolloutEvent>);
@@ -30,6 +31,10 @@ fn policy(version: u64) -> Policy {
     Policy { version: PolicyVersion(version), location: String::new(), digest: 0 }
 }
 
+fn versions(of: [u64; 4]) -> TokenVersions {
+    of.into_iter().map(PolicyVersion).collect()
+}
+
 /// A response of four tokens. The first two were sampled by policy 2 in an earlier step, the others by policy 3.
 fn completion() -> Completion {
     Completion {
@@ -37,7 +42,7 @@ fn completion() -> Completion {
         response_length: 4,
         response_ids: vec![10, 11, 12, 13],
         logprobs: vec![-0.5, -1.0, 0.0, -2.0],
-        token_versions: [2, 2, 3, 3].map(PolicyVersion).to_vec(),
+        token_versions: versions([2, 2, 3, 3]),
         text: "text".to_owned(),
         finish_reason: FinishReason::Stop,
         started: Nanos(1),
@@ -55,7 +60,7 @@ fn partial() -> Partial {
         response_length: 2,
         response_ids: response_ids[..2].to_vec(),
         logprobs: logprobs[..2].to_vec(),
-        token_versions: token_versions[..2].to_vec(),
+        token_versions: token_versions.prefix(2),
     }
 }
 
@@ -88,7 +93,7 @@ fn violation(change: impl FnOnce(&mut Completion)) -> String {
 fn reports_that_keep_the_contract_pass() {
     let fresh = Completion {
         id: SampleId { sample: 0, ..ID },
-        token_versions: vec![PolicyVersion(3); 4],
+        token_versions: TokenVersions::of(PolicyVersion(3), 4),
         finish_reason: FinishReason::Abort,
         ..completion()
     };
@@ -102,7 +107,7 @@ fn an_engine_may_count_tokens_without_sampling_them() {
         id: SampleId { sample: 0, ..ID },
         response_ids: Vec::new(),
         logprobs: Vec::new(),
-        token_versions: Vec::new(),
+        token_versions: TokenVersions::default(),
         ..completion()
     };
     assert_eq!(polled([counted.clone()]), [RolloutEvent::Completed(counted)]);
@@ -150,17 +155,20 @@ fn log_probabilities_are_finite_and_not_positive() {
 fn a_resumed_response_begins_with_its_tokens() {
     let expected = "p7.1@3 does not begin with the 2 tokens that it was resumed with";
     assert_eq!(violation(|completion| completion.response_ids[1] = 99), expected);
-    assert_eq!(violation(|completion| completion.token_versions[0] = PolicyVersion(3)), expected);
+    assert_eq!(
+        violation(|completion| completion.token_versions = versions([3, 2, 3, 3])),
+        expected
+    );
 }
 
 #[test]
 fn new_tokens_are_sampled_by_a_policy_that_is_in_use() {
-    let stale = violation(|completion| completion.token_versions[2] = PolicyVersion(2));
+    let stale = violation(|completion| completion.token_versions = versions([2, 2, 2, 3]));
     assert!(
         stale.starts_with("token 2 of p7.1@3 was sampled by policy v2: expected v3"),
         "{stale}"
     );
-    let early = violation(|completion| completion.token_versions[3] = PolicyVersion(4));
+    let early = violation(|completion| completion.token_versions = versions([2, 2, 3, 4]));
     assert!(early.starts_with("token 3 of p7.1@3 was sampled by policy v4"), "{early}");
 }
 

@@ -26,7 +26,7 @@ pub(crate) mod sequence;
 
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError,
-    RolloutEvent, Waker, Work, lengths, lockstep, sampling, statistics,
+    RolloutEvent, TokenVersions, Waker, Work, lengths, lockstep, sampling, statistics,
 };
 
 pub use engine::TorchEngine;

@@ -20,7 +20,7 @@ use super::options::{TorchEngineConfig, TorchEngineError};
 use super::owner::{self, InstanceContext};
 use super::sampling::{RandomStream, Sampling};
 use super::sequence::Sequence;
-use super::{Partial, Placement, RolloutError};
+use super::{Partial, Placement, RolloutError, TokenVersions};
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, TorchError};
 
@@ -269,7 +269,7 @@ impl Bench {
             response_length: 1,
             response_ids: vec![0],
             logprobs: vec![0.0],
-            token_versions: vec![PolicyVersion(0)],
+            token_versions: TokenVersions::of(PolicyVersion(0), 1),
             ..Partial::default()
         };
         let sequence = if alone { fresh.resume(&brought) } else { fresh };

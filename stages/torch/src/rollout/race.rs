@@ -217,6 +217,7 @@ mod tests {
 
     use rollpacker_dataflow::clock::Nanos;
 
+    use super::super::TokenVersions;
     use super::*;
 
     fn id(sample: u32) -> SampleId {
@@ -233,7 +234,7 @@ mod tests {
             id: id(sample),
             response_length: tokens as u32,
             logprobs: vec![-1.0; response_ids.len()],
-            token_versions: vec![PolicyVersion(0); response_ids.len()],
+            token_versions: TokenVersions::of(PolicyVersion(0), response_ids.len()),
             text: words()(&response_ids),
             response_ids,
             finish_reason,

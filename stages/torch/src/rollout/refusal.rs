@@ -78,6 +78,7 @@ mod tests {
 
     use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 
+    use super::super::TokenVersions;
     use super::*;
 
     fn partial(sample: u32, tokens: usize) -> Partial {
@@ -86,7 +87,7 @@ mod tests {
             response_length: tokens as u32,
             response_ids: vec![1; tokens],
             logprobs: vec![-1.0; tokens],
-            token_versions: vec![PolicyVersion(0); tokens],
+            token_versions: TokenVersions::of(PolicyVersion(0), tokens),
             ..Partial::default()
         }
     }
@@ -134,7 +135,7 @@ mod tests {
             "cannot resume p5.2@2: `response_ids`: expected 2 tokens (the response_length), found 0 tokens",
         );
         check(
-            vec![Partial { token_versions: vec![], ..partial(2, 2) }],
+            vec![Partial { token_versions: TokenVersions::default(), ..partial(2, 2) }],
             "cannot resume p5.2@2: `token_versions`: expected 2 tokens (the response_length), found 0 tokens",
         );
     }

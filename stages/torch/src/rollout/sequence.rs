@@ -8,7 +8,7 @@ use rollpacker_stages::serving::EndTokens;
 
 use super::race::Launch;
 use super::sampling::{RandomStream, Sampling};
-use super::{Completion, FinishReason, Partial};
+use super::{Completion, FinishReason, Partial, TokenVersions};
 
 /// The inputs that determine the next token of a response, besides the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub(crate) struct Sequence {
     stream: RandomStream,
     response_ids: Vec<i32>,
     logprobs: Vec<f32>,
-    token_versions: Vec<PolicyVersion>,
+    token_versions: TokenVersions,
 }
 
 impl Sequence {
@@ -69,7 +69,7 @@ impl Sequence {
             stream,
             response_ids: Vec::new(),
             logprobs: Vec::new(),
-            token_versions: Vec::new(),
+            token_versions: TokenVersions::default(),
         }
     }
 

@@ -94,7 +94,7 @@ fn first(completion: &Completion, tokens: usize) -> Partial {
         response_length: tokens as u32,
         response_ids: completion.response_ids[..tokens].to_vec(),
         logprobs: completion.logprobs[..tokens].to_vec(),
-        token_versions: completion.token_versions[..tokens].to_vec(),
+        token_versions: completion.token_versions.prefix(tokens),
     }
 }
 

@@ -7,6 +7,7 @@ use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Partial, Request, RolloutEngine, RolloutError, RolloutEvent,
+    TokenVersions,
 };
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
@@ -21,12 +22,12 @@ fn first(completion: &Completion, tokens: usize) -> Partial {
         response_length: tokens as u32,
         response_ids: completion.response_ids[..tokens].to_vec(),
         logprobs: completion.logprobs[..tokens].to_vec(),
-        token_versions: completion.token_versions[..tokens].to_vec(),
+        token_versions: completion.token_versions.prefix(tokens),
     }
 }
 
 /// Returns the parts of a response that resuming must preserve, which excludes its times.
-fn outcome(completion: &Completion) -> (Vec<i32>, FinishReason, Vec<PolicyVersion>) {
+fn outcome(completion: &Completion) -> (Vec<i32>, FinishReason, TokenVersions) {
     let Completion { response_ids, finish_reason, token_versions, .. } = completion;
     (response_ids.clone(), *finish_reason, token_versions.clone())
 }
@@ -120,8 +121,7 @@ fn tokens_bear_the_policy_that_sampled_them() {
     let resumed = vec![first(&before, 5)];
     driver.engine.generate(Request { resumed, ..request(0, 0..1, &[1, 2, 3]) });
     let after = driver.collect(1).remove(&id(0, 0)).unwrap();
-    let versions = [vec![PolicyVersion(0); 5], vec![PolicyVersion(1); 7]].concat();
-    assert_eq!(after.token_versions, versions);
+    assert_eq!(after.token_versions.runs(), [(PolicyVersion(0), 5), (PolicyVersion(1), 7)]);
     assert_eq!(
         after.logprobs[..5],
         before.logprobs[..5],

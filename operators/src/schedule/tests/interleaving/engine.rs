@@ -11,7 +11,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Step, Tick};
 use rollpacker_stages::rollout::lockstep::{End, Lockstep, Reached};
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
+    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, TokenVersions, Waker,
 };
 
 /// A function that returns the length of a response, which does not depend on the step.
@@ -76,7 +76,7 @@ pub(super) struct Shared {
     /// The policy that was loaded last.
     version: PolicyVersion,
     /// The policy versions of the tokens that responses were resumed with.
-    resumed: BTreeMap<SampleId, Vec<PolicyVersion>>,
+    resumed: BTreeMap<SampleId, TokenVersions>,
 }
 
 /// A handle to the engine. The driver has one, and the test another.

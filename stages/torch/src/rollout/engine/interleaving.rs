@@ -253,7 +253,7 @@ impl Game {
     fn take(&mut self, completion: Completion) {
         let (id, version) = (completion.id, PolicyVersion(self.round));
         assert!(self.asked.remove(&id), "{id} is reported once");
-        assert!(completion.token_versions.iter().all(|of| *of == version), "{completion:?}");
+        assert!(completion.token_versions.iter().all(|of| of == version), "{completion:?}");
         let all = &mut self.rounds.last_mut().unwrap().1;
         all.insert(id, (completion.response_ids, completion.finish_reason));
         let whole = all.iter().filter(|(_, (_, reason))| reason.is_whole()).map(|(id, _)| *id);
