@@ -177,7 +177,7 @@ section! {
         min_response_length: u32 [tokens] = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
         instances: u32 [instances] = 2 => resumable,
-        /// Number of CPU threads that the tensor operations of an instance use. From 1 to 1024; default 1.
+        /// Number of CPU threads that compute an instance. More instances of one thread are faster if there are enough responses. From 1 to 1024; default 1.
         threads_per_instance: usize [threads] = 1 => resumable,
         /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: usize [responses] = 256 => resumable,

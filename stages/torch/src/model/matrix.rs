@@ -60,6 +60,7 @@ mod tests {
     use rollpacker_model::ModelConfig;
 
     use super::super::Decoder;
+    use super::super::kernel_threads::tests::on_threads;
     use super::*;
 
     /// Pseudorandom numbers around 0.
@@ -102,6 +103,18 @@ mod tests {
         for (start, rows) in [(0, 1), (5, 4), (90, 12), (3, 101), (129, 1)] {
             let part = packed.product(None, &x.narrow(0, start, rows)).unwrap();
             assert_eq!(part, all.narrow(0, start, rows), "{start} {rows}");
+        }
+    }
+
+    #[test]
+    fn threads_change_no_bit() {
+        let Some(packed) = packed(&matrix(1000, 700, 1)) else { return };
+        for rows in [1, 13, 100] {
+            let (x, bias) = (matrix(rows, 700, 2), matrix(1, 1000, 3));
+            let alone = packed.product(Some(&bias), &x).unwrap();
+            let packed = &packed;
+            let together = on_threads(3, move || packed.product(Some(&bias), &x).unwrap());
+            assert_eq!(together, alone, "{rows} rows");
         }
     }
 

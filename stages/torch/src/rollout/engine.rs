@@ -1,8 +1,8 @@
 //! The torch engine: the policy on this machine, sampled by continuous batching over a KV cache.
 //!
 //! An engine has several instances, each a thread that owns a decoder and a KV cache. Commands go to each instance over its own channel,
-//! and events come back over a shared one. On CPUs two instances of one thread each decode faster than one of two threads, whose barriers
-//! cost more than they gain by splitting small kernels.
+//! and events come back over a shared one. On CPUs two instances of one thread each decode faster than one of two threads, which wait for
+//! each other at every kernel.
 //!
 //! In an iteration, an instance executes the commands that have arrived, preempts responses if the KV budget is exceeded, admits waiting
 //! ones, prefills new prompts (once per prompt, for any number of samples), and samples one token for every running response.
@@ -101,7 +101,7 @@ impl TorchEngine {
         let mut decoders =
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
         let token_limit = config.token_limit(&decoders)?;
-        owner::pack(&config, &mut decoders)?;
+        owner::pack(&mut decoders)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let (sender, received) = channel();
         let (reports, busy) = (ReportSender::new(sender), Arc::default());

@@ -12,6 +12,7 @@ use super::passes::{Passes, Rows};
 use super::sampler::{Sampled, Sampler};
 use super::scheduler::{Layout, Prefix, Scheduler};
 use super::sequence::{Draw, Sequence};
+use crate::model::kernel_threads;
 use crate::model::network::Network;
 use crate::model::packed::Packing;
 use crate::model::streamed::Demand;
@@ -171,9 +172,9 @@ impl<N: Network> Generator<N> {
                 .iter()
                 .map(|prefix| self.prefill_in(passes, prefix))
                 .sum::<Result<_, _>>()?,
-            None => {
-                packs(&prefixes).into_iter().map(|pack| self.prefill(pack)).sum::<Result<_, _>>()?
-            }
+            None => kernel_threads::with_all(|| {
+                packs(&prefixes).into_iter().map(|pack| self.prefill(pack)).sum::<Result<_, _>>()
+            })?,
         };
         copies.into_iter().try_for_each(|copy| self.cache.copy(copy))?;
         self.scheduler.cached(self.version);

@@ -131,8 +131,6 @@ pub(super) struct Instance {
     pub(super) lodgers: Vec<Lodger>,
     /// `true` if tokens determine the order of events: progress is published, and a response keeps its policy.
     pub(super) deterministic: bool,
-    /// `true` if weights are packed when they are loaded.
-    pub(super) packs: bool,
     pub(super) progress: Arc<Progress>,
     /// Number of shares of work taken.
     pub(super) shares: u64,
@@ -236,10 +234,7 @@ impl Instance {
     fn apply(&mut self, weights: &Weights) -> Result<(), TorchError> {
         let decoder = self.generator.network_mut();
         decoder.copy_from(weights)?;
-        if self.packs {
-            decoder.pack(weights.packing())?;
-        }
-        Ok(())
+        Ok(decoder.pack(weights.packing())?)
     }
 
     fn abort(&mut self, id: SampleId) -> Result<(), InstanceFault> {

@@ -259,6 +259,7 @@ mod tests {
     use tch::Kind;
 
     use super::*;
+    use crate::model::kernel_threads::tests::on_threads;
 
     const LAYERS: i64 = 2;
     const HEADS: i64 = 4;
@@ -350,6 +351,23 @@ mod tests {
                     check(&mut cache, &all, head_dim, Grouping::Extents { slack });
                 }
                 check(&mut cache, &all, head_dim, Grouping::Similar);
+            }
+        }
+    }
+
+    #[test]
+    fn threads_change_no_bit_of_the_attention() {
+        for mut cache in caches(64) {
+            let long = write(&mut cache, 900, 64, 1);
+            for positions in [899..900, 890..900, 500..900] {
+                let rows: Vec<CacheRow> = long.table.rows(positions).collect();
+                let attend = |cache: &mut KvCache, rows: &[CacheRow]| {
+                    let q = numbers(rows.len(), HEADS, 64, 7);
+                    cache.pass(rows, Grouping::Similar).unwrap().attend(1, &q).unwrap()
+                };
+                let alone = attend(&mut cache, &rows);
+                let together = on_threads(3, || attend(&mut cache, &rows));
+                assert_eq!(together, alone, "{} rows", rows.len());
             }
         }
     }

@@ -18,8 +18,8 @@ pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 pub struct TorchEngineConfig {
     /// Number of instances, each on its own thread; at least 1.
     pub instances: u32,
-    /// Number of threads that the torch operations of an instance use; at least 1. With one thread on a CPU, the weights are packed once per
-    /// policy for faster products, for all instances together.
+    /// Number of threads that compute an instance; at least 1. On a CPU, products and attention are divided among them, and the weights are
+    /// packed once per policy for all instances together.
     pub threads_per_instance: usize,
     /// Maximum number of responses that an instance runs at once; at least 1. (verl: `rollout.max_num_seqs`)
     pub max_running: usize,
@@ -86,11 +86,6 @@ impl TorchEngineConfig {
         at_least_one("instances", self.instances as usize)?;
         at_least_one("threads_per_instance", self.threads_per_instance)?;
         at_least_one("max_running", self.max_running)
-    }
-
-    /// Returns `true` if instances pack their weights. The products of packed weights use one thread.
-    pub(super) fn packs(&self) -> bool {
-        self.threads_per_instance == 1
     }
 
     /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller.

@@ -23,7 +23,7 @@ use super::race::{Progress, Underway};
 use super::sequence::Sequence;
 use super::{RolloutError, Waker};
 use crate::model::Decoder;
-use crate::model::device::set_threads_of_this_thread;
+use crate::model::kernel_threads::KernelThreads;
 use crate::model::matrix::SharedPacking;
 
 /// The engine's handle to an instance.
@@ -105,10 +105,7 @@ impl InstanceContext {
     ) -> Result<Owner, TorchEngineError> {
         let (mut owner, instance) = self.owned(number, decoder, token_limit)?;
         let (threads, reports) = (self.config.threads_per_instance, self.reports.clone());
-        let work = move || {
-            set_threads_of_this_thread(threads);
-            reports.send(outcome(instance).err().map(Report::Failed));
-        };
+        let work = move || reports.send(outcome(instance, threads).err().map(Report::Failed));
         let thread = std::thread::Builder::new()
             .name(format!("rollout-{number}"))
             .spawn(work)
@@ -162,7 +159,6 @@ impl InstanceContext {
             busy: Busy::new(&self.busy),
             lodgers: Vec::new(),
             deterministic: self.passes.is_some(),
-            packs: self.config.packs(),
             progress: Arc::default(),
             shares: 0,
             backlog: Backlog::default(),
@@ -171,13 +167,8 @@ impl InstanceContext {
 }
 
 /// Packs the weights of the decoders, once if they are equal.
-pub(super) fn pack(
-    config: &TorchEngineConfig,
-    decoders: &mut [Decoder],
-) -> Result<(), TorchEngineError> {
-    let Some((first, others)) = decoders.split_first_mut().filter(|_| config.packs()) else {
-        return Ok(());
-    };
+pub(super) fn pack(decoders: &mut [Decoder]) -> Result<(), TorchEngineError> {
+    let Some((first, others)) = decoders.split_first_mut() else { return Ok(()) };
     let shared = SharedPacking::default();
     first.pack(&shared)?;
     for other in others {
@@ -198,8 +189,9 @@ pub(super) fn passes(
     }
     let passes = std::thread::scope(|scope| {
         let tried = scope.spawn(|| {
-            set_threads_of_this_thread(config.threads_per_instance);
-            invariance::passes(decoder)
+            let _threads = KernelThreads::of_this_thread(config.threads_per_instance)
+                .map_err(|source| TorchEngineError::Thread { instance: 0, source })?;
+            invariance::passes(decoder).map_err(TorchEngineError::from)
         });
         tried.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
@@ -207,15 +199,18 @@ pub(super) fn passes(
     Ok(Some(passes))
 }
 
-/// Runs an instance to its end. A panic is converted to an error, so that callers do not wait for a thread that has ended.
-fn outcome(instance: Instance) -> Result<(), RolloutError> {
+/// Runs an instance on `threads` threads to its end. A panic is converted to an error, so that callers do not wait for a thread that has ended.
+fn outcome(instance: Instance, threads: usize) -> Result<(), RolloutError> {
     let number = instance.number;
-    match catch_unwind(AssertUnwindSafe(|| instance.run())) {
-        Ok(ended) => ended.map_err(|fault| fault.of(number)),
-        Err(panic) => {
-            let reason = format!("panicked: {}", panic_message(&*panic));
-            Err(RolloutError::Engine { instance: number, reason })
-        }
+    let failed = |reason: String| RolloutError::Engine { instance: number, reason };
+    let run = || {
+        let _threads = KernelThreads::of_this_thread(threads)
+            .map_err(|error| failed(format!("cannot start its threads: {error}")))?;
+        instance.run().map_err(|fault| fault.of(number))
+    };
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(ended) => ended,
+        Err(panic) => Err(failed(format!("panicked: {}", panic_message(&*panic)))),
     }
 }
 

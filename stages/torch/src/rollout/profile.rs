@@ -21,7 +21,7 @@ use super::owner::{self, InstanceContext};
 use super::sampling::{RandomStream, Sampling};
 use super::sequence::Sequence;
 use super::{Partial, Placement, RolloutError, TokenVersions};
-use crate::model::device::set_threads_of_this_thread;
+use crate::model::kernel_threads::KernelThreads;
 use crate::model::{Decoder, TorchError};
 
 /// Maximum number of tokens by which the sequences of a point grow while it is measured.
@@ -71,7 +71,7 @@ impl TorchMeasure {
         config.check()?;
         let mut decoders =
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
-        owner::pack(&config, &mut decoders)?;
+        owner::pack(&mut decoders)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
         // Responses never end, so nothing is reported.
@@ -149,7 +149,14 @@ impl ProfiledInstance {
         let mut bench = Bench::new(shared, number, decoder)?;
         let threads = shared.config.threads_per_instance;
         let work = move || {
-            set_threads_of_this_thread(threads);
+            let _threads = match KernelThreads::of_this_thread(threads) {
+                Ok(threads) => threads,
+                Err(error) => {
+                    let reason = format!("cannot start its threads: {error}");
+                    let _gone = reply.send(Err(RolloutError::Engine { instance: number, reason }));
+                    return;
+                }
+            };
             let _no_grad = tch::no_grad_guard();
             for task in given {
                 let outcome = bench.work(task).map_err(|fault| fault.of(number));

@@ -31,7 +31,7 @@ use tokio::sync::oneshot;
 use self::counters::Counters;
 pub use self::options::{TorchServingConfig, TorchServingError};
 use self::worker::{Command, Reply, Worker};
-use crate::model::device::set_threads_of_this_thread;
+use crate::model::kernel_threads::KernelThreads;
 use crate::model::matrix::SharedPacking;
 use crate::model::{Decoder, TorchError};
 use crate::rollout::generator::Capacity;
@@ -49,8 +49,6 @@ pub struct TorchServing {
 struct Shared {
     config: ModelConfig,
     device: Device,
-    /// `true` if weights are packed when they are loaded. The products of packed weights use one thread.
-    packs: bool,
     instances: Vec<Instance>,
     paused: AtomicBool,
     label: Mutex<Arc<str>>,
@@ -75,10 +73,7 @@ impl TorchServing {
         config: &TorchServingConfig,
     ) -> Result<Self, TorchServingError> {
         let mut decoder = Decoder::load(folder, device)?;
-        let packs = config.threads_per_instance == 1;
-        if packs {
-            decoder.pack(&SharedPacking::default()).map_err(TorchError::from)?;
-        }
+        decoder.pack(&SharedPacking::default()).map_err(TorchError::from)?;
         let model = decoder.config().clone();
         let limits = config.limits(&model)?;
         let mut started = Self {
@@ -86,7 +81,6 @@ impl TorchServing {
             shared: Arc::new(Shared {
                 config: model,
                 device,
-                packs,
                 instances: Vec::new(),
                 paused: AtomicBool::new(false),
                 label: Mutex::new(Arc::clone(&config.label)),
@@ -125,21 +119,22 @@ impl TorchServing {
         let threads = config.threads_per_instance;
         let thread = std::thread::Builder::new()
             .name(format!("serve-{number}"))
-            .spawn(move || {
-                set_threads_of_this_thread(threads);
-                run(worker);
-            })
+            .spawn(move || run(worker, threads))
             .map_err(|source| TorchServingError::Thread { instance: number, source })?;
         Ok((Instance { commands: Mutex::new(Some(commands)), counters }, thread))
     }
 }
 
-/// Runs an instance to its end. After an error or a panic, it refuses all requests until the engine is dropped.
-fn run(mut worker: Worker) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| worker.run()));
-    let reason = match outcome {
+/// Runs an instance on `threads` threads to its end. After an error or a panic, it refuses all requests until the engine is dropped.
+fn run(mut worker: Worker, threads: usize) {
+    let run = || {
+        let _threads = KernelThreads::of_this_thread(threads)
+            .map_err(|error| format!("cannot start its threads: {error}"))?;
+        worker.run().map_err(|error| error.to_string())
+    };
+    let reason = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => return,
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(reason)) => reason,
         Err(panic) => format!("panicked: {}", panic_message(&*panic)),
     };
     worker.refuse_all(&reason);
@@ -171,13 +166,11 @@ impl Shared {
     /// Reads weights on a thread for blocking work, and hands them to the instances.
     async fn load(&self, folder: PathBuf) -> Result<(), ServingError> {
         let _alone = self.loading.lock().await;
-        let (config, device, packs) = (self.config.clone(), self.device, self.packs);
+        let (config, device) = (self.config.clone(), self.device);
         let path = folder.clone();
         let read = move || {
             let mut decoder = Decoder::load_as(config, &path, device)?;
-            if packs {
-                decoder.pack(&SharedPacking::default())?;
-            }
+            decoder.pack(&SharedPacking::default())?;
             Ok::<_, TorchError>(decoder)
         };
         let failed = |reason: String| ServingError::Load { folder, reason };

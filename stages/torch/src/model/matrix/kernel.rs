@@ -3,23 +3,26 @@
 //! The code is plain Rust over fixed-size arrays, which the compiler vectorizes for the instructions that [`Kernel::detect`] finds. An
 //! element is summed in the order of the inputs, whatever the number of rows, so its bits are the same in every batch.
 
+use std::ops::Range;
+
+use super::super::instructions::Instructions;
+use super::super::kernel_threads;
+
 /// Number of outputs whose weights are stored side by side.
 pub(super) const PANEL: usize = 32;
 
 /// Maximum number of rows that use a panel before the next one is read, so that they stay in the processor's cache.
 const BLOCK_ROWS: usize = 96;
 
-/// The instructions that the processor has.
+/// Number of rows of the second-largest tile.
+const NARROW: usize = 4;
+
+/// Number of rows that cost as much as one, because reading the weights takes longer than the products.
+const FREE_ROWS: usize = 8;
+
+/// Proof that the processor has the instructions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel(Instructions);
-
-#[derive(Clone, Copy, Debug)]
-enum Instructions {
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-}
 
 /// Weights `[outputs, inputs]` as panels `[inputs, PANEL]` of outputs, the last filled up with zeros.
 #[derive(Debug)]
@@ -27,6 +30,12 @@ pub(super) struct Panels {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     numbers: Vec<f32>,
+}
+
+/// A range of the outputs, and the sums of all rows for them.
+struct Share<'a> {
+    outputs: Range<usize>,
+    sums: Vec<&'a mut [f32]>,
 }
 
 impl Panels {
@@ -55,20 +64,25 @@ fn transpose(rows: &[f32], length: usize, columns: &mut [f32], width: usize) {
 impl Kernel {
     /// Returns the fastest kernel that the processor can run. `None` if there is none, or this crate is compiled without vectorization.
     pub(super) fn detect() -> Option<Self> {
-        if !cfg!(vectorized) {
-            return None;
-        }
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") {
-            return Some(Self(Instructions::Avx512));
-        } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Some(Self(Instructions::Avx2));
-        }
-        None
+        Instructions::detect().map(Self)
     }
 
-    /// Adds the product of `x [rows, inputs]` with the weights to `sums [rows, outputs]`.
+    /// Adds the product of `x [rows, inputs]` with the weights to `sums [rows, outputs]`. The [threads](kernel_threads) of the caller
+    /// compute different outputs.
     pub(super) fn add_product(self, x: &[f32], panels: &Panels, sums: &mut [f32]) {
+        let columns = match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => by_tiles::<AVX512_ROWS>(x, panels.inputs),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => by_tiles::<AVX2_ROWS>(x, panels.inputs),
+        };
+        let cost = panels.numbers.len() * (x.len() / panels.inputs).div_ceil(FREE_ROWS);
+        kernel_threads::each(shares(panels.outputs, cost, sums), |share| {
+            self.add(&columns, panels, share);
+        });
+    }
+
+    fn add(self, columns: &[f32], panels: &Panels, share: Share<'_>) {
         #[allow(
             unsafe_code,
             reason = "a function with target features is called by an unsafe call"
@@ -76,82 +90,117 @@ impl Kernel {
         match self.0 {
             // SAFETY: `detect`, the only constructor, has found AVX-512.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => unsafe { add_avx512(x, panels, sums) },
+            Instructions::Avx512 => unsafe { add_avx512(columns, panels, share) },
             // SAFETY: `detect`, the only constructor, has found AVX2 and FMA.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => unsafe { add_avx2(x, panels, sums) },
+            Instructions::Avx2 => unsafe { add_avx2(columns, panels, share) },
         }
     }
+}
+
+/// Divides the sums of all rows by outputs, at the ends of panels.
+fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<Share<'_>> {
+    let rows = sums.len() / outputs.max(1);
+    let panels = kernel_threads::parts(outputs.div_ceil(PANEL), cost);
+    let mut shares: Vec<Share<'_>> = panels
+        .map(|panels| Share {
+            outputs: panels.start * PANEL..(panels.end * PANEL).min(outputs),
+            sums: Vec::with_capacity(rows),
+        })
+        .collect();
+    for mut row in sums.chunks_exact_mut(outputs.max(1)) {
+        for Share { outputs, sums } in &mut shares {
+            let (own, others) = row.split_at_mut(outputs.len());
+            sums.push(own);
+            row = others;
+        }
+    }
+    shares
 }
 
 // A tile is as large as the registers allow: AVX-512 has 32 registers of 16 numbers, AVX2 16 of 8.
 
 #[cfg(target_arch = "x86_64")]
+const AVX512_ROWS: usize = 12;
+#[cfg(target_arch = "x86_64")]
+const AVX2_ROWS: usize = 6;
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn add_avx512(x: &[f32], panels: &Panels, sums: &mut [f32]) {
-    add::<12, 32>(x, panels, sums);
+fn add_avx512(columns: &[f32], panels: &Panels, share: Share<'_>) {
+    add::<AVX512_ROWS, 32>(columns, panels, share);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn add_avx2(x: &[f32], panels: &Panels, sums: &mut [f32]) {
-    add::<6, 16>(x, panels, sums);
+fn add_avx2(columns: &[f32], panels: &Panels, share: Share<'_>) {
+    add::<AVX2_ROWS, 16>(columns, panels, share);
 }
 
 /// Computes tiles of up to `ROWS` rows and `WIDTH` outputs. All functions that this one calls are inlined, so that they are compiled for the
 /// features of the caller.
 #[inline(always)]
-fn add<const ROWS: usize, const WIDTH: usize>(x: &[f32], panels: &Panels, sums: &mut [f32]) {
-    let Panels { inputs, outputs, .. } = *panels;
-    let blocks = x.chunks(BLOCK_ROWS * inputs).zip(sums.chunks_mut(BLOCK_ROWS * outputs));
-    let mut columns = Vec::with_capacity(x.len().min(BLOCK_ROWS * inputs));
-    for (x, sums) in blocks {
-        columns.resize(x.len(), 0.0);
-        let wide = by_tiles::<ROWS>(0, x, inputs, &mut columns);
-        let narrow = by_tiles::<4>(wide, x, inputs, &mut columns);
-        by_tiles::<1>(narrow, x, inputs, &mut columns);
-        for output in (0..outputs).step_by(WIDTH) {
-            tiles::<ROWS, WIDTH>(0..wide, &columns, panels, output, sums);
-            tiles::<4, WIDTH>(wide..narrow, &columns, panels, output, sums);
-            tiles::<1, WIDTH>(narrow..x.len() / inputs, &columns, panels, output, sums);
+fn add<const ROWS: usize, const WIDTH: usize>(
+    columns: &[f32],
+    panels: &Panels,
+    Share { outputs, mut sums }: Share<'_>,
+) {
+    let blocks = columns.chunks(BLOCK_ROWS * panels.inputs).zip(sums.chunks_mut(BLOCK_ROWS));
+    for (columns, sums) in blocks {
+        let rows = sums.len();
+        let (wide, narrow) = tiled::<ROWS>(rows);
+        for output in outputs.clone().step_by(WIDTH) {
+            let at = output - outputs.start;
+            tiles::<ROWS, WIDTH>(0..wide, columns, panels, output, at, sums);
+            tiles::<NARROW, WIDTH>(wide..narrow, columns, panels, output, at, sums);
+            tiles::<1, WIDTH>(narrow..rows, columns, panels, output, at, sums);
         }
     }
 }
 
-/// Transposes groups of `ROWS` rows of `x`, as many as there are from row `start` on, to the same place in `columns`. Returns the next row.
+/// Returns the ends of the rows of a block that are computed in tiles of `ROWS`, and of those in tiles of [`NARROW`].
 #[inline(always)]
-fn by_tiles<const ROWS: usize>(
-    start: usize,
-    x: &[f32],
-    inputs: usize,
-    columns: &mut [f32],
-) -> usize {
-    let groups = x[start * inputs..].chunks_exact(ROWS * inputs);
-    let end = start + ROWS * groups.len();
-    for (rows, columns) in groups.zip(columns[start * inputs..].chunks_exact_mut(ROWS * inputs)) {
-        transpose(rows, inputs, columns, ROWS);
-    }
-    end
+fn tiled<const ROWS: usize>(rows: usize) -> (usize, usize) {
+    let wide = rows / ROWS * ROWS;
+    (wide, wide + (rows - wide) / NARROW * NARROW)
 }
 
-/// Adds to the sums of `rows`, whose number is a multiple of `ROWS`, from `output` on.
+/// Transposes the rows `x [rows, inputs]`, tile by tile.
+fn by_tiles<const ROWS: usize>(x: &[f32], inputs: usize) -> Vec<f32> {
+    let mut columns = vec![0.0; x.len()];
+    let blocks = x.chunks(BLOCK_ROWS * inputs).zip(columns.chunks_mut(BLOCK_ROWS * inputs));
+    for (x, columns) in blocks {
+        let (wide, narrow) = tiled::<ROWS>(x.len() / inputs);
+        let parts = [(0..wide, ROWS), (wide..narrow, NARROW), (narrow..x.len() / inputs, 1)];
+        for (rows, tile) in parts {
+            let part = rows.start * inputs..rows.end * inputs;
+            let tiles = x[part.clone()].chunks_exact(tile * inputs);
+            for (rows, columns) in tiles.zip(columns[part].chunks_exact_mut(tile * inputs)) {
+                transpose(rows, inputs, columns, tile);
+            }
+        }
+    }
+    columns
+}
+
+/// Adds the products of `rows`, whose number is a multiple of `ROWS`, with the outputs from `output` on to their sums, which begin at `at`.
 #[inline(always)]
 fn tiles<const ROWS: usize, const WIDTH: usize>(
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
     columns: &[f32],
     panels: &Panels,
     output: usize,
-    sums: &mut [f32],
+    at: usize,
+    sums: &mut [&mut [f32]],
 ) {
-    let Panels { inputs, outputs, ref numbers } = *panels;
+    let Panels { inputs, ref numbers, .. } = *panels;
     let panel = &numbers[output / PANEL * PANEL * inputs..][..PANEL * inputs];
-    let width = WIDTH.min(outputs - output);
     for row in rows.step_by(ROWS) {
         let columns = &columns[row * inputs..][..ROWS * inputs];
-        let sums = &mut sums[row * outputs..][..ROWS * outputs];
         let product = tile::<ROWS, WIDTH>(columns, &panel[output % PANEL..]);
-        for (sums, product) in sums.chunks_exact_mut(outputs).zip(product) {
-            for (sum, product) in sums[output..output + width].iter_mut().zip(product) {
+        for (sums, product) in sums[row..row + ROWS].iter_mut().zip(product) {
+            let end = sums.len().min(at + WIDTH);
+            for (sum, product) in sums[at..end].iter_mut().zip(product) {
                 *sum += product;
             }
         }

@@ -6,7 +6,7 @@ use super::super::blocks::{BLOCK, BlockCopy, blocks_of};
 use super::super::grouping::Grouping;
 use super::kernel::{HeadShape, Kernel};
 use super::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
-use crate::model::host;
+use crate::model::{host, kernel_threads};
 
 /// Chunks of blocks `[layers, kv_heads, 2, BLOCK * head_dim]`; the two parts are keys and values in the layout of the [`Kernel`].
 #[derive(Debug)]
@@ -19,6 +19,16 @@ pub(super) struct HostMemory {
 struct HostPass<'a> {
     memory: &'a mut HostMemory,
     rows: &'a [CacheRow],
+}
+
+/// The queries of some rows or heads, and the memory of their attention.
+struct Share<'a> {
+    /// The number of pieces into which the heads of a row are divided.
+    pieces: usize,
+    /// The index of the first piece, counted over all rows.
+    first: usize,
+    q: &'a [f32],
+    attended: &'a mut [f32],
 }
 
 impl HostMemory {
@@ -94,6 +104,44 @@ impl BlockMemory for HostMemory {
     }
 }
 
+impl HostPass<'_> {
+    /// Divides the rows among the threads of the caller, and their heads if there are few rows.
+    fn shares<'a>(&self, q: &'a [f32], mut attended: &'a mut [f32]) -> Vec<Share<'a>> {
+        let CacheShape { heads, kv_heads, head_dim, .. } = self.memory.shape;
+        let (rows, width) = (self.rows.len(), heads * head_dim);
+        let positions: usize = self.rows.iter().map(CacheRow::length).sum();
+        let cost = 2 * positions * width;
+        let pieces = if kernel_threads::worthwhile(cost) <= rows { 1 } else { kv_heads };
+        kernel_threads::parts(rows * pieces, cost)
+            .map(|part| {
+                let floats = part.start * width / pieces..part.end * width / pieces;
+                let (own, others) = std::mem::take(&mut attended).split_at_mut(floats.len());
+                attended = others;
+                Share { pieces, first: part.start, q: &q[floats], attended: own }
+            })
+            .collect()
+    }
+
+    fn attend_share(&self, layer: usize, share: Share<'_>) {
+        let Share { pieces, first, q, attended } = share;
+        let HostMemory { shape, kernel, .. } = *self.memory;
+        let CacheShape { heads, kv_heads, head_dim, .. } = shape;
+        let heads_of_piece =
+            HeadShape { kv_heads: kv_heads / pieces, group: heads / kv_heads, dim: head_dim };
+        let piece = heads * head_dim / pieces;
+        let (mut blocks, mut weights) = (Vec::new(), Vec::new());
+        let both = q.chunks_exact(piece).zip(attended.chunks_exact_mut(piece));
+        for (at, (q, attended)) in (first..).zip(both) {
+            let (row, start) =
+                (&self.rows[at / pieces], at % pieces * shape.layer_floats() / pieces);
+            let table = &row.table[..blocks_of(row.length())];
+            blocks.clear();
+            blocks.extend(table.iter().map(|number| &self.memory.layer(*number, layer)[start..]));
+            kernel.attend(heads_of_piece, q, &blocks, row.length(), &mut weights, attended);
+        }
+    }
+}
+
 impl CachePass for HostPass<'_> {
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.memory.shape;
@@ -106,22 +154,14 @@ impl CachePass for HostPass<'_> {
     }
 
     fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError> {
-        let HostMemory { shape, kernel, .. } = *self.memory;
-        let CacheShape { heads, kv_heads, head_dim, .. } = shape;
+        let HostMemory { shape: CacheShape { heads, head_dim, .. }, .. } = *self.memory;
         let rows = q.size3()?.0;
         let q = q.f_mul_scalar((head_dim as f64).sqrt().recip())?;
         let q = host::floats(&q)?;
-        let width = heads * head_dim;
-        let shape = HeadShape { kv_heads, group: heads / kv_heads, dim: head_dim };
-        let (mut blocks, mut weights) = (Vec::new(), Vec::new());
-        host::written(&[rows, width as i64], None, |attended| {
-            let tokens = q.chunks_exact(width).zip(attended.chunks_exact_mut(width));
-            for (row, (q, attended)) in self.rows.iter().zip(tokens) {
-                let table = &row.table[..blocks_of(row.length())];
-                blocks.clear();
-                blocks.extend(table.iter().map(|number| self.memory.layer(*number, layer)));
-                kernel.attend(shape, q, &blocks, row.length(), &mut weights, attended);
-            }
+        host::written(&[rows, (heads * head_dim) as i64], None, |attended| {
+            kernel_threads::each(self.shares(&q, attended), |share| {
+                self.attend_share(layer, share)
+            });
         })
     }
 }
