@@ -30,7 +30,8 @@ pub enum Outcome {
 pub struct Case {
     /// The outcome.
     pub outcome: Outcome,
-    /// The charged time in seconds: the elapsed time without the time that its processes waited for a processor.
+    /// The charged time in seconds: the elapsed time without the time that its processes waited for a processor, but at least the time
+    /// that they computed.
     pub seconds: f64,
     /// The reason of a failure; empty for a case that passed.
     pub message: String,

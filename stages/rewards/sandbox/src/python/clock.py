@@ -3,8 +3,9 @@
 A limit on elapsed time fails solutions on a busy machine, and a limit on processor time alone never ends one that sleeps. A case is
 therefore charged for computing and sleeping, but not for waiting while no processor was free. The kernel counts this wait for each thread;
 the first threads of the checker and of the run are measured. While the checker waits, the run may compute, so a case is charged at least
-the processor time of its runs. Waits that the solution's own processes cause are not charged either, but the case ends after `WALL_FACTOR`
-times its limit of elapsed time.
+the processor time of its runs, as far as the time has elapsed: of all their threads and processes once a run has ended, of its first thread
+before. Waits that the solution's own processes cause are not charged either, but the case ends after `WALL_FACTOR` times its limit of
+elapsed time.
 """
 
 import os
@@ -33,7 +34,7 @@ class Times:
         self.fd, self.last = fd, (0.0, 0.0)
 
     def seconds(self):
-        """Returns the seconds of computing and of waiting so far. For a process that has ended, returns the last known values."""
+        """Returns the seconds of computing and of waiting so far. For a process that was reaped, returns the last known values."""
         try:
             # The fields are both times in nanoseconds, and the number of time slices.
             computed, waited = os.pread(self.fd, 64, 0).split()[:2]
@@ -41,6 +42,11 @@ class Times:
         except (OSError, ValueError, TypeError):
             pass
         return self.last
+
+    def end(self, computed, waited):
+        """Sets the final values. Those of waiting may be less than the last known ones if the kernel does not provide them."""
+        self.close()
+        self.last = computed, max(waited, self.last[1])
 
     def close(self):
         if self.fd is not None:
@@ -69,11 +75,15 @@ class Clock:
         self.run.close()
         self.run = run
 
+    def end(self, computed, waited):
+        """Sets the final times of the run, which has ended."""
+        self.run.end(computed, waited)
+
     def charged(self):
         """Returns the seconds that the case is charged so far."""
         computed, waited = self.run.seconds()
         elapsed = time.monotonic() - self.began
-        return max(self.computed + computed, elapsed - self.waited - waited - self.own.seconds()[1])
+        return max(min(self.computed + computed, elapsed), elapsed - self.waited - waited - self.own.seconds()[1])
 
     def left(self):
         """Returns a lower bound of the seconds that the case may still run, or 0 if its time is over."""

@@ -22,7 +22,7 @@ for _name in ("capset", "mount", "prctl"):
     getattr(libc, _name)
 # Calls through this library hold the interpreter's lock.
 python = ctypes.PyDLL(None, use_errno=True)
-# In the checker: the descriptor that shows how long it waited for a processor. It is opened while /proc is still visible.
+# In the checker: the descriptor that shows how long it computed and waited for a processor. It is opened while /proc is still visible.
 times = None
 
 

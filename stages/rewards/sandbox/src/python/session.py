@@ -191,12 +191,13 @@ class Session:
     def collect(self):
         """Receives how the run ended."""
         run, self.run = self.run, None
-        status, killed, seconds = ENDED.unpack(self.requests.recv(ENDED.size))
+        status, killed, computed, waited = ENDED.unpack(self.requests.recv(ENDED.size))
+        self.clock.end(computed, waited)
         self.end = {
             "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "killed": killed,
-            "exhausted": seconds >= self.bound,
+            "exhausted": computed >= self.bound,
         }
         run.finish()
         run.forward()

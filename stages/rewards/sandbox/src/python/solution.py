@@ -34,8 +34,9 @@ import rollpacker_streams as streams
 import rollpacker_wire as wire
 
 LINK = 3
-# The end of a run: its wait status, true if the checker had it killed, and its processor time in seconds.
-ENDED = struct.Struct("<i?d")
+# The end of a run: its wait status, true if the checker had it killed, the processor time of its processes, and the time that its first
+# thread waited for a processor, both in seconds.
+ENDED = struct.Struct("<i?dd")
 
 
 def receive_exactly(link, size):
@@ -56,6 +57,7 @@ class Runs:
     def __init__(self, requests, side):
         self.requests, self.side = requests, side
         self.pid, self.killed = None, False
+        self.times = clock.Times(None)
 
     def start(self):
         """Starts a run. Replaces the previous one, if any."""
@@ -67,10 +69,10 @@ class Runs:
         for fd in (theirs.detach(), out_writer, error_writer):
             os.close(fd)
         fds = [ours.detach(), out_reader, error_reader]
-        # If this process cannot see /proc, runs are charged their elapsed time.
-        times = clock.open_times(self.pid)
-        fds += [times] if times is not None else []
-        self.say(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+        # If this process cannot see /proc, nothing is known of a run before it ends, and nothing of its waits.
+        self.times = clock.Times(clock.open_times(self.pid))
+        shown = [] if self.times.fd is None else [self.times.fd]
+        self.say(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds + shown))])
         for fd in fds:
             os.close(fd)
 
@@ -91,19 +93,26 @@ class Runs:
         """Reports how the run ended, if it has."""
         if self.pid is None:
             return
-        done, status, usage = os.wait4(self.pid, os.WNOHANG)
-        if done:
-            self.pid = None
-            self.side.sweep()
-            self.say(ENDED.pack(status, self.killed, usage.ru_utime + usage.ru_stime))
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return
+        # The kernel shows the times of a process until it is reaped.
+        _, waited = self.times.seconds()
+        _, status, usage = os.wait4(self.pid, 0)
+        self.forget()
+        self.say(ENDED.pack(status, self.killed, usage.ru_utime + usage.ru_stime, waited))
 
     def kill(self):
         """Ends the run without a report."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-            self.pid = None
-            self.side.sweep()
+            self.forget()
+
+    def forget(self):
+        """Cleans up after the run, which was reaped."""
+        self.pid = None
+        self.times.close()
+        self.side.sweep()
 
     def say(self, message, control=()):
         try:

@@ -229,6 +229,8 @@ def run_job(boot, number, together, deaths):
         watch.runs.start()
     watch.run()
     watch.kill(boot["isolated"])
+    if watch.runs:
+        watch.runs.times.close()
     answer(watch, report)
     for end in (events, writer, requests):
         end.close()

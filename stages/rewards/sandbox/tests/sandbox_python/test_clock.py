@@ -1,11 +1,13 @@
 """Tests of the time that is charged to a case."""
 
+import os
+import socket
 import time
 import unittest
 
 import harness
 
-clock = harness.modules["clock"]
+clock, solution = harness.modules["clock"], harness.modules["solution"]
 
 
 class Told:
@@ -16,6 +18,9 @@ class Told:
 
     def seconds(self):
         return self.computed, self.waited
+
+    def end(self, computed, waited):
+        self.computed, self.waited = computed, waited
 
     def close(self):
         pass
@@ -56,6 +61,19 @@ class ClockTest(unittest.TestCase):
         self.clock.watch(Told(60.0, 50.0))
         self.assertAlmostEqual(self.clock.charged(), 1.25)
 
+    def test_what_a_run_computed_before_its_end_is_charged(self):
+        self.now += 3.0
+        self.own.waited += 2.9
+        self.clock.end(4.25, 3.0)
+        self.assertAlmostEqual(self.clock.charged(), 2.25)
+        self.clock.watch(Told(60.0, 50.0))
+        self.assertAlmostEqual(self.clock.charged(), 2.25)
+
+    def test_threads_are_charged_no_more_than_the_elapsed_time(self):
+        self.now += 3.0
+        self.clock.end(7.0, 3.0)
+        self.assertAlmostEqual(self.clock.charged(), 3.0)
+
     def test_the_clock_ends_a_case_that_waits_for_ever(self):
         self.now += 9.5
         self.run.waited += 9.5
@@ -87,15 +105,51 @@ class TimesTest(unittest.TestCase):
             self.skipTest("the kernel does not count waits")
         times = clock.Times(fd)
         first = times.seconds()
-        computes_until = time.process_time() + 0.05
-        while time.process_time() < computes_until:
-            pass
+        compute(0.05)
         computed, waited = times.seconds()
         # The kernel adds up the time on a processor at least once in a scheduler tick, which is at most 10 ms.
         self.assertGreaterEqual(computed, first[0] + 0.03)
         self.assertGreaterEqual(waited, first[1])
         times.close()
-        self.assertEqual(times.seconds(), times.last)
+        self.assertEqual(times.seconds(), (computed, waited))
+
+
+class Forks:
+    """A side whose runs compute for 50 ms."""
+
+    def fork(self, _body):
+        pid = os.fork()
+        if pid == 0:
+            compute(0.05)
+            os._exit(0)
+        return pid
+
+    def sweep(self):
+        pass
+
+
+def compute(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+class EndedRunTest(unittest.TestCase):
+    def test_the_times_of_a_run_outlive_it(self):
+        requests, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.addCleanup(requests.close)
+        self.addCleanup(ours.close)
+        runs = solution.Runs(requests, Forks())
+        runs.start()
+        _, fds, _, _ = socket.recv_fds(ours, 16, 4)
+        self.addCleanup(lambda: [os.close(fd) for fd in fds])
+        os.waitid(os.P_PID, runs.pid, os.WEXITED | os.WNOWAIT)
+        shown = clock.Times(runs.times.fd).seconds()
+        runs.bury()
+        status, killed, computed, waited = solution.ENDED.unpack(ours.recv(solution.ENDED.size))
+        self.assertEqual((status, killed, waited), (0, False, shown[1]))
+        self.assertGreaterEqual(computed, 0.05)
+        self.assertIsNone(runs.times.fd)
 
 
 if __name__ == "__main__":
