@@ -224,3 +224,21 @@ fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
         Command::Data(args) => data::run(args),
     }
 }
+
+#[cfg(all(test, feature = "torch"))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{BAD_INPUT, signals};
+    use crate::lifetime::ENDED_EARLY;
+
+    #[test]
+    fn the_page_of_exit_statuses_has_every_status() {
+        let page = include_str!("../../docs/exit-statuses.md");
+        let statuses = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
+        let listed: BTreeSet<u8> = statuses.filter_map(|(status, _)| status.parse().ok()).collect();
+        // `ExitCode::SUCCESS`, `ExitCode::FAILURE` and the status after a panic of the main thread have no constant of their own here.
+        let returned = BTreeSet::from([0, 1, BAD_INPUT, ENDED_EARLY, 101, signals::INTERRUPTED]);
+        assert_eq!(listed, returned);
+    }
+}

@@ -9,7 +9,10 @@ use tokio::sync::watch;
 
 use crate::terminal;
 
-/// Calls `stop` and prints `said` at the first signal. A second one ends the process at once, with exit status 130.
+/// Exit status after a second signal: 128 and the number of SIGINT, as shells report it.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// Calls `stop` and prints `said` at the first signal. A second one ends the process at once, with exit status [`INTERRUPTED`].
 pub(crate) fn on_signal(
     said: &'static str,
     stop: impl Fn() + Send + 'static,
@@ -17,7 +20,7 @@ pub(crate) fn on_signal(
     let asked = AtomicBool::new(false);
     let handler = move || {
         if asked.swap(true, Ordering::Relaxed) {
-            exit_now(130);
+            exit_now(INTERRUPTED.into());
         }
         stop();
         terminal::warn(said);
