@@ -7,7 +7,7 @@ Usage: dist.py BINARY FOLDER
 | `bin/rollpacker` | the binary without symbols; it finds libtorch in `../lib` |
 | `lib/` | the libraries of libtorch that the binary loads |
 | `licenses/` | the licences of rollpacker and of these libraries |
-| `configs/`, `README.md`, `CHANGELOG.md` | as in the repository |
+| `configs/`, `docs/`, `README.md`, `CHANGELOG.md` | as in the repository |
 
 The other machine needs x86_64 Linux with a glibc and a libstdc++ that are not older than those of this machine.
 """
@@ -58,7 +58,8 @@ def lay_out(binary, folder):
     shutil.copy2(ROOT / "LICENSE", folder / "licenses" / "rollpacker")
     if (torch / "licenses").is_dir():
         shutil.copytree(torch / "licenses", folder / "licenses", dirs_exist_ok=True)
-    shutil.copytree(ROOT / "configs", folder / "configs")
+    for name in ["configs", "docs"]:
+        shutil.copytree(ROOT / name, folder / name)
     for name in ["README.md", "CHANGELOG.md"]:
         shutil.copy2(ROOT / name, folder / name)
 
