@@ -1,9 +1,9 @@
 //! The vector instructions for which the kernels of this crate are compiled.
 
-/// The vector instructions of a processor that has some.
+/// The widest vector instructions of a processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Instructions {
-    /// AVX-512 F.
+    /// AVX-512 F, besides AVX2 and FMA.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AVX2 and FMA.
@@ -18,10 +18,9 @@ impl Instructions {
             return None;
         }
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") {
-            return Some(Self::Avx512);
-        } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Some(Self::Avx2);
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            let wide = is_x86_feature_detected!("avx512f");
+            return Some(if wide { Self::Avx512 } else { Self::Avx2 });
         }
         None
     }

@@ -1,24 +1,31 @@
 //! The threads among which the kernels of this crate divide their work.
 //!
 //! libtorch's operations have threads of their own. Those wait for their next operation on a core, which the kernels then lack. A thread with
-//! [`KernelThreads`] therefore computes libtorch's operations alone, except within [`with_all`].
+//! [`KernelThreads`] therefore computes libtorch's operations alone, except within [`with_all`]. The two functions [`with_all`] and [`awake`]
+//! give the cores to the one or the other kind of threads.
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
 use super::device::set_threads_of_this_thread;
 use super::instructions::Instructions;
 
-/// The least cost of a part of a kernel's work, in products of two numbers. Waking another thread takes about as long as so many of them.
-const LEAST_COST: usize = 1 << 18;
+/// The least cost of a part of a kernel's work, in products of two numbers. Handing a part to a thread that is [awake] takes about as long as
+/// so many of them.
+///
+/// [awake]: awake()
+const LEAST_COST: usize = 1 << 16;
 
 /// Number of parts for each thread, so that one that is late gets fewer.
 const PARTS_PER_THREAD: usize = 2;
 
-/// The further threads that compute for the thread that made this, until it is dropped.
+/// The further threads of a thread. They end after this is dropped, which does not wait for them.
+///
+/// The thread keeps its place among them, a few kilobytes, until it ends itself.
 #[derive(Debug)]
 pub(crate) struct KernelThreads(
     #[expect(dead_code, reason = "dropping it ends the threads")] Option<ThreadPool>,
@@ -45,7 +52,7 @@ impl KernelThreads {
     }
 }
 
-/// Runs `compute`, in which libtorch's operations use all threads of the calling thread.
+/// Runs `compute`, in which libtorch's operations use all threads of the calling thread: for work with few or no kernels of this crate.
 pub(crate) fn with_all<R>(compute: impl FnOnce() -> R) -> R {
     let threads = count();
     if threads == 1 {
@@ -55,6 +62,40 @@ pub(crate) fn with_all<R>(compute: impl FnOnce() -> R) -> R {
     let computed = compute();
     set_threads_of_this_thread(1);
     computed
+}
+
+/// Runs `compute`, while the further threads of the calling thread look for parts on their cores. Within [`with_all`] it only runs `compute`.
+///
+/// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While they find no part, the
+/// further threads let every other thread go first.
+pub(crate) fn awake<R>(compute: impl FnOnce() -> R) -> R {
+    if count() == 1 || tch::get_num_threads() > 1 {
+        return compute();
+    }
+    let caller = rayon::current_thread_index();
+    let ended = AtomicBool::new(false);
+    rayon::in_place_scope(|scope| {
+        // The scope also waits for the further threads if `compute` panics.
+        let _end = SetOnDrop(&ended);
+        scope.spawn_broadcast(|_, thread| {
+            // The caller gets this, too, when it waits for the parts of others. Looking for parts there would never end.
+            while Some(thread.index()) != caller && !ended.load(Ordering::Relaxed) {
+                if rayon::yield_now() != Some(Yield::Executed) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        compute()
+    })
+}
+
+/// Sets a flag when it is dropped.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Returns the number of parts into which it pays to divide work of `cost` products, at least one.
@@ -72,9 +113,29 @@ pub(crate) fn parts(units: usize, cost: usize) -> impl Iterator<Item = Range<usi
     (0..parts).map(move |part| part * units / parts..(part + 1) * units / parts)
 }
 
-/// Calls `compute` for each part, on several threads if there is more than one part.
+/// Splits units, of which these are the costs in products, into as many ranges as are [worthwhile], of about the same cost.
+///
+/// [worthwhile]: worthwhile()
+pub(crate) fn balanced(costs: &[usize]) -> Vec<Range<usize>> {
+    let total: usize = costs.iter().sum();
+    let parts = worthwhile(total);
+    let mut ranges = Vec::with_capacity(parts);
+    // A range ends with the unit that reaches the next multiple of `total / parts`.
+    let (mut start, mut cost, mut multiple) = (0, 0, 1);
+    for (end, unit) in (1..).zip(costs) {
+        cost += unit;
+        if cost * parts >= multiple * total {
+            ranges.push(start..end);
+            start = end;
+            multiple = cost * parts / total.max(1) + 1;
+        }
+    }
+    ranges
+}
+
+/// Calls `compute` for each part, on all threads of the calling thread.
 pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
-    if parts.len() > 1 {
+    if parts.len() > 1 && count() > 1 {
         parts.into_par_iter().with_max_len(1).for_each(compute);
     } else {
         parts.into_iter().for_each(compute);
@@ -89,7 +150,11 @@ fn count() -> usize {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::HashSet;
+    use std::panic::catch_unwind;
     use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+
+    use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 
     use super::*;
 
@@ -117,22 +182,59 @@ pub(crate) mod tests {
         }
     }
 
-    #[test]
-    fn every_part_is_computed_and_several_threads_compute() {
-        if Instructions::detect().is_none() {
-            return;
-        }
-        let seen = Mutex::new(HashSet::new());
-        let barrier = std::sync::Barrier::new(2);
-        on_threads(2, || {
-            each(vec![1, 2], |part| {
-                barrier.wait();
-                seen.lock().unwrap().insert((part, std::thread::current().id()));
-            });
+    /// Divides work into two parts that wait for each other, for a minute at most. Returns the number of parts and of threads seen.
+    fn met() -> (usize, usize) {
+        let (seen, arrived) = (Mutex::new(HashSet::new()), AtomicUsize::new(0));
+        let clock = WallClock::start();
+        each(vec![1, 2], |part| {
+            arrived.fetch_add(1, Ordering::Relaxed);
+            while arrived.load(Ordering::Relaxed) < 2 && clock.now() < Nanos(60_000_000_000) {
+                std::thread::yield_now();
+            }
+            seen.lock().unwrap().insert((part, std::thread::current().id()));
         });
         let seen = seen.into_inner().unwrap();
         let threads: HashSet<_> = seen.iter().map(|(_, thread)| thread).collect();
-        assert_eq!((seen.len(), threads.len()), (2, 2));
+        (seen.len(), threads.len())
+    }
+
+    #[test]
+    fn ranges_have_about_the_same_cost() {
+        let of = |costs: &[usize]| {
+            let costs: Vec<usize> = costs.iter().map(|cost| cost * LEAST_COST).collect();
+            on_threads(2, || balanced(&costs))
+                .into_iter()
+                .map(|range| range.end)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(balanced(&[1, 2]).len(), 1);
+        if Instructions::detect().is_some() {
+            assert_eq!(of(&[1; 8]), [2, 4, 6, 8]);
+            assert_eq!(of(&[100, 1, 1, 1, 1]), [1, 5]);
+            assert_eq!(of(&[1, 1, 1, 100]), [4]);
+            assert_eq!(of(&[3, 3, 3, 3, 1, 1, 1, 1]), [2, 3, 4, 8]);
+            assert_eq!(of(&[]), [0; 0]);
+        }
+    }
+
+    #[test]
+    fn every_part_is_computed_and_several_threads_compute() {
+        if Instructions::detect().is_some() {
+            assert_eq!(on_threads(2, met), (2, 2));
+        }
+    }
+
+    #[test]
+    fn threads_that_are_awake_compute_and_end_with_the_work() {
+        if Instructions::detect().is_none() {
+            return;
+        }
+        on_threads(2, || {
+            assert_eq!(awake(|| [met(), awake(met), met()]), [(2, 2); 3]);
+            let panicked = catch_unwind(|| awake(|| panic!("a kernel")));
+            assert!(panicked.is_err());
+            assert_eq!(awake(met), (2, 2));
+        });
     }
 
     #[test]

@@ -26,10 +26,10 @@ pub(crate) struct SharedPacking(Arc<Mutex<Option<Vec<Arc<PackedMatrix>>>>>);
 impl PackedMatrix {
     /// Packs `weight [outputs, inputs]`. Returns `None` if it is not on the CPU, or the processor lacks the instructions for the kernel.
     fn new(weight: &Tensor) -> Result<Option<Self>, TchError> {
-        let inputs = weight.size2()?.1 as usize;
-        let usable = weight.device() == Device::Cpu && inputs > 0;
+        let (outputs, inputs) = weight.size2()?;
+        let usable = weight.device() == Device::Cpu && outputs > 0 && inputs > 0;
         let Some(kernel) = Kernel::detect().filter(|_| usable) else { return Ok(None) };
-        Ok(Some(Self { panels: Panels::new(&host::floats(weight)?, inputs), kernel }))
+        Ok(Some(Self { panels: Panels::new(&host::floats(weight)?, inputs as usize), kernel }))
     }
 
     /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`, and zero by default.
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn threads_change_no_bit() {
         let Some(packed) = packed(&matrix(1000, 700, 1)) else { return };
-        for rows in [1, 13, 100] {
+        for rows in [1, 13, 100, 700] {
             let (x, bias) = (matrix(rows, 700, 2), matrix(1, 1000, 3));
             let alone = packed.product(Some(&bias), &x).unwrap();
             let packed = &packed;

@@ -8,7 +8,7 @@ pub mod device;
 mod ends;
 mod error;
 pub(crate) mod host;
-mod instructions;
+pub(crate) mod instructions;
 pub(crate) mod kernel_threads;
 mod layer;
 pub(crate) mod matrix;

@@ -183,6 +183,10 @@ impl<N: Network> Generator<N> {
 
     /// Samples the next token of every running sequence.
     pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
+        kernel_threads::awake(|| self.decode_awake())
+    }
+
+    fn decode_awake(&mut self) -> Result<Sampled, GeneratorError> {
         if let Some(passes) = self.passes {
             let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
             let (places, draws) = (self.scheduler.last_tokens(), self.draws());

@@ -16,7 +16,7 @@ use super::options::Detokenize;
 use super::race::{Progress, Standing};
 use super::sequence::Sequence;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
-use crate::model::{Decoder, TorchError, Weights};
+use crate::model::{Decoder, TorchError, Weights, kernel_threads};
 
 /// A command from the engine to an instance. Commands are executed in order, between decode iterations.
 pub(super) enum InstanceCommand {
@@ -282,7 +282,8 @@ impl Instance {
         }
         let turn = if beside_actor { Lodger::beside_actor } else { Lodger::alone };
         let begun = self.clock.now();
-        let tokens = self.lodgers.iter_mut().map(turn).sum();
+        // The models of guests are not packed, so libtorch computes most of their work.
+        let tokens = kernel_threads::with_all(|| self.lodgers.iter_mut().map(turn).sum());
         let time = self.clock.now().since(begun);
         self.counters.hosted(tokens, if beside_actor { time } else { Nanos(0) });
     }

@@ -12,7 +12,7 @@ use crate::model::TorchError;
 pub struct TorchServingConfig {
     /// Number of instances, each on its own thread; at least 1.
     pub instances: usize,
-    /// Number of threads that the torch operations of an instance use; at least 1.
+    /// Number of threads that compute an instance; at least 1.
     pub threads_per_instance: usize,
     /// Maximum number of responses that an instance runs at once; at least 1. (vLLM: `--max-num-seqs`)
     pub max_running: usize,

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::counters::Counters;
 use super::logprobs;
-use crate::model::Decoder;
+use crate::model::{Decoder, kernel_threads};
 use crate::rollout::generator::{Capacity, Generator, GeneratorError};
 use crate::rollout::sequence::Sequence;
 
@@ -152,7 +152,8 @@ impl Worker {
     fn start(&mut self, mut generation: Generation) -> Result<(), GeneratorError> {
         if let Some(top) = generation.prompt_logprobs {
             let decoder = self.generator.network();
-            let scored = logprobs::of_prompt(decoder, &generation.prompt_ids, top)?;
+            let prompt = &generation.prompt_ids;
+            let scored = kernel_threads::with_all(|| logprobs::of_prompt(decoder, prompt, top))?;
             generation.receiver.prompt(scored);
         }
         for sample in 0..generation.samples {

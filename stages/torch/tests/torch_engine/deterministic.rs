@@ -13,7 +13,7 @@ use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::driver::{
-    BUILT_IN, Driver, Turnstile, config, decoder, deterministic, id, request, scaled,
+    BUILT_IN, Driver, Turnstile, WIDE, config, decoder, deterministic, id, request, scaled,
 };
 
 /// Token ids, bits of the log-probabilities, and the finish reason.
@@ -49,6 +49,33 @@ fn generated(
     let all = driver.collect(asked);
     let preemptions = all.values().map(|completion| completion.preemptions).sum();
     (all.iter().map(|(id, completion)| (*id, bits(completion))).collect(), preemptions)
+}
+
+#[test]
+fn threads_of_an_instance_change_no_token() {
+    // Without these, libtorch computes, and its sums depend on the number of threads.
+    #[cfg(target_arch = "x86_64")]
+    let kernels = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    let kernels = false;
+    let base = config(Sampling { min_new_tokens: 8, ..Sampling::unrestricted(40) });
+    for (base, exact) in [(deterministic(base.clone()), true), (base, false)] {
+        let of = |threads_per_instance| {
+            let config = TorchEngineConfig { threads_per_instance, ..base.clone() };
+            generated(WIDE, config, 0..8, 0).0
+        };
+        let (one, three) = (of(1), of(3));
+        if exact && kernels {
+            assert_eq!(one, three);
+        }
+        for (id, (ids, logprobs, _)) in &one {
+            assert_eq!(*ids, three[id].0, "{id}");
+            for (one, three) in logprobs.iter().zip(&three[id].1) {
+                let (one, three) = (f32::from_bits(*one), f32::from_bits(*three));
+                assert!((one - three).abs() < 1e-4, "{id}: {one} {three}");
+            }
+        }
+    }
 }
 
 #[test]

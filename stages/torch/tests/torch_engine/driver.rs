@@ -24,9 +24,17 @@ pub(super) fn folder(model: &str) -> PathBuf {
 /// A randomly initialized model with the shape of the built-in task's model.
 pub(super) const BUILT_IN: &str = "built-in";
 
+/// A randomly initialized model of which even single rows are divided among threads.
+pub(super) const WIDE: &str = "wide";
+
 pub(super) fn decoder(model: &str) -> Decoder {
-    if model == BUILT_IN {
-        return Decoder::init(built_in(), 5, Device::Cpu).unwrap();
+    let config = match model {
+        BUILT_IN => Some(built_in()),
+        WIDE => Some(ModelConfig { hidden_size: 256, intermediate_size: 1024, ..built_in() }),
+        _ => None,
+    };
+    if let Some(config) = config {
+        return Decoder::init(config, 5, Device::Cpu).unwrap();
     }
     Decoder::load(&folder(model), Device::Cpu).unwrap()
 }

@@ -11,13 +11,13 @@ use super::super::kernel_threads;
 /// Number of outputs whose weights are stored side by side.
 pub(super) const PANEL: usize = 32;
 
-/// Maximum number of rows that use a panel before the next one is read, so that they stay in the processor's cache.
+/// Number of rows of a block. All rows of a block use a panel before the next one is read, so they must fit the processor's cache.
 const BLOCK_ROWS: usize = 96;
 
 /// Number of rows of the second-largest tile.
 const NARROW: usize = 4;
 
-/// Number of rows that cost as much as one, because reading the weights takes longer than the products.
+/// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
 const FREE_ROWS: usize = 8;
 
 /// Proof that the processor has the instructions.
@@ -32,14 +32,14 @@ pub(super) struct Panels {
     numbers: Vec<f32>,
 }
 
-/// A range of the outputs, and the sums of all rows for them.
+/// A range of the outputs, and the sums of the rows of a block for them.
 struct Share<'a> {
     outputs: Range<usize>,
     sums: Vec<&'a mut [f32]>,
 }
 
 impl Panels {
-    /// Packs `weights [outputs, inputs]`. There must be at least one input.
+    /// Packs `weights [outputs, inputs]`. There must be at least one of both.
     pub(super) fn new(weights: &[f32], inputs: usize) -> Self {
         let outputs = weights.len() / inputs;
         let mut numbers = vec![0.0; outputs.next_multiple_of(PANEL) * inputs];
@@ -67,19 +67,35 @@ impl Kernel {
         Instructions::detect().map(Self)
     }
 
-    /// Adds the product of `x [rows, inputs]` with the weights to `sums [rows, outputs]`. The [threads](kernel_threads) of the caller
-    /// compute different outputs.
+    /// Adds the product of `x [rows, inputs]` with the weights to `sums [rows, outputs]`. The [threads](kernel_threads) of the caller compute
+    /// different blocks of rows, or different outputs if there are few rows.
     pub(super) fn add_product(self, x: &[f32], panels: &Panels, sums: &mut [f32]) {
-        let columns = match self.0 {
+        let Panels { inputs, outputs, .. } = *panels;
+        let cost = |x: &[f32]| panels.numbers.len() * (x.len() / inputs).div_ceil(FREE_ROWS);
+        let blocks = x.chunks(BLOCK_ROWS * inputs).zip(sums.chunks_mut(BLOCK_ROWS * outputs));
+        if kernel_threads::worthwhile(cost(x)) <= blocks.len() {
+            kernel_threads::each(blocks.collect(), |(x, sums)| {
+                let sums = sums.chunks_exact_mut(outputs).collect();
+                self.add(&self.transposed(x, inputs), panels, Share { outputs: 0..outputs, sums });
+            });
+        } else {
+            for (x, sums) in blocks {
+                let columns = self.transposed(x, inputs);
+                kernel_threads::each(shares(outputs, cost(x), sums), |share| {
+                    self.add(&columns, panels, share);
+                });
+            }
+        }
+    }
+
+    /// Transposes the rows of a block, tile by tile.
+    fn transposed(self, x: &[f32], inputs: usize) -> Vec<f32> {
+        match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => by_tiles::<AVX512_ROWS>(x, panels.inputs),
+            Instructions::Avx512 => by_tiles::<AVX512_ROWS>(x, inputs),
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => by_tiles::<AVX2_ROWS>(x, panels.inputs),
-        };
-        let cost = panels.numbers.len() * (x.len() / panels.inputs).div_ceil(FREE_ROWS);
-        kernel_threads::each(shares(panels.outputs, cost, sums), |share| {
-            self.add(&columns, panels, share);
-        });
+            Instructions::Avx2 => by_tiles::<AVX2_ROWS>(x, inputs),
+        }
     }
 
     fn add(self, columns: &[f32], panels: &Panels, share: Share<'_>) {
@@ -98,9 +114,9 @@ impl Kernel {
     }
 }
 
-/// Divides the sums of all rows by outputs, at the ends of panels.
+/// Divides the sums of a block by outputs, at the ends of panels.
 fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<Share<'_>> {
-    let rows = sums.len() / outputs.max(1);
+    let rows = sums.len() / outputs;
     let panels = kernel_threads::parts(outputs.div_ceil(PANEL), cost);
     let mut shares: Vec<Share<'_>> = panels
         .map(|panels| Share {
@@ -108,7 +124,7 @@ fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<Share<'_>> {
             sums: Vec::with_capacity(rows),
         })
         .collect();
-    for mut row in sums.chunks_exact_mut(outputs.max(1)) {
+    for mut row in sums.chunks_exact_mut(outputs) {
         for Share { outputs, sums } in &mut shares {
             let (own, others) = row.split_at_mut(outputs.len());
             sums.push(own);
@@ -145,16 +161,13 @@ fn add<const ROWS: usize, const WIDTH: usize>(
     panels: &Panels,
     Share { outputs, mut sums }: Share<'_>,
 ) {
-    let blocks = columns.chunks(BLOCK_ROWS * panels.inputs).zip(sums.chunks_mut(BLOCK_ROWS));
-    for (columns, sums) in blocks {
-        let rows = sums.len();
-        let (wide, narrow) = tiled::<ROWS>(rows);
-        for output in outputs.clone().step_by(WIDTH) {
-            let at = output - outputs.start;
-            tiles::<ROWS, WIDTH>(0..wide, columns, panels, output, at, sums);
-            tiles::<NARROW, WIDTH>(wide..narrow, columns, panels, output, at, sums);
-            tiles::<1, WIDTH>(narrow..rows, columns, panels, output, at, sums);
-        }
+    let rows = sums.len();
+    let (wide, narrow) = tiled::<ROWS>(rows);
+    for output in outputs.clone().step_by(WIDTH) {
+        let at = output - outputs.start;
+        tiles::<ROWS, WIDTH>(0..wide, columns, panels, output, at, &mut sums);
+        tiles::<NARROW, WIDTH>(wide..narrow, columns, panels, output, at, &mut sums);
+        tiles::<1, WIDTH>(narrow..rows, columns, panels, output, at, &mut sums);
     }
 }
 
@@ -165,19 +178,16 @@ fn tiled<const ROWS: usize>(rows: usize) -> (usize, usize) {
     (wide, wide + (rows - wide) / NARROW * NARROW)
 }
 
-/// Transposes the rows `x [rows, inputs]`, tile by tile.
+/// Transposes the rows of a block `x [rows, inputs]`, tile by tile.
 fn by_tiles<const ROWS: usize>(x: &[f32], inputs: usize) -> Vec<f32> {
     let mut columns = vec![0.0; x.len()];
-    let blocks = x.chunks(BLOCK_ROWS * inputs).zip(columns.chunks_mut(BLOCK_ROWS * inputs));
-    for (x, columns) in blocks {
-        let (wide, narrow) = tiled::<ROWS>(x.len() / inputs);
-        let parts = [(0..wide, ROWS), (wide..narrow, NARROW), (narrow..x.len() / inputs, 1)];
-        for (rows, tile) in parts {
-            let part = rows.start * inputs..rows.end * inputs;
-            let tiles = x[part.clone()].chunks_exact(tile * inputs);
-            for (rows, columns) in tiles.zip(columns[part].chunks_exact_mut(tile * inputs)) {
-                transpose(rows, inputs, columns, tile);
-            }
+    let rows = x.len() / inputs;
+    let (wide, narrow) = tiled::<ROWS>(rows);
+    for (rows, tile) in [(0..wide, ROWS), (wide..narrow, NARROW), (narrow..rows, 1)] {
+        let part = rows.start * inputs..rows.end * inputs;
+        let tiles = x[part.clone()].chunks_exact(tile * inputs);
+        for (rows, columns) in tiles.zip(columns[part].chunks_exact_mut(tile * inputs)) {
+            transpose(rows, inputs, columns, tile);
         }
     }
     columns

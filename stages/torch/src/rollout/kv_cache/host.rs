@@ -21,9 +21,9 @@ struct HostPass<'a> {
     rows: &'a [CacheRow],
 }
 
-/// The queries of some rows or heads, and the memory of their attention.
+/// The queries of some pieces, and the memory of their attention. A piece is a row, or one key head of a row and the heads that attend to it.
 struct Share<'a> {
-    /// The number of pieces into which the heads of a row are divided.
+    /// The number of pieces of a row.
     pieces: usize,
     /// The index of the first piece, counted over all rows.
     first: usize,
@@ -105,14 +105,17 @@ impl BlockMemory for HostMemory {
 }
 
 impl HostPass<'_> {
-    /// Divides the rows among the threads of the caller, and their heads if there are few rows.
+    /// Divides the rows and their heads among the threads of the caller, so that a long row does not leave the other threads without work.
     fn shares<'a>(&self, q: &'a [f32], mut attended: &'a mut [f32]) -> Vec<Share<'a>> {
         let CacheShape { heads, kv_heads, head_dim, .. } = self.memory.shape;
-        let (rows, width) = (self.rows.len(), heads * head_dim);
-        let positions: usize = self.rows.iter().map(CacheRow::length).sum();
-        let cost = 2 * positions * width;
-        let pieces = if kernel_threads::worthwhile(cost) <= rows { 1 } else { kv_heads };
-        kernel_threads::parts(rows * pieces, cost)
+        let width = heads * head_dim;
+        let costs = self.rows.iter().map(|row| 2 * row.length() * width);
+        let pieces =
+            if kernel_threads::worthwhile(costs.clone().sum()) == 1 { 1 } else { kv_heads };
+        let costs: Vec<usize> =
+            costs.flat_map(|cost| std::iter::repeat_n(cost / pieces, pieces)).collect();
+        kernel_threads::balanced(&costs)
+            .into_iter()
             .map(|part| {
                 let floats = part.start * width / pieces..part.end * width / pieces;
                 let (own, others) = std::mem::take(&mut attended).split_at_mut(floats.len());

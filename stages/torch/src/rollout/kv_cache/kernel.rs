@@ -7,10 +7,11 @@
 //! of such arrays without a reduction across one. Values are `[BLOCK, head_dim]`, so that the weighted sum of a block is one of arrays, too.
 
 use super::super::blocks::BLOCK;
+use crate::model::instructions::Instructions;
 
 /// Proof that the processor has the instructions that the kernel is compiled for: AVX2 and FMA.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kernel(());
+pub(super) struct Kernel(Instructions);
 
 /// The query heads that attend to a key head, and the length of each.
 #[derive(Clone, Copy, Debug)]
@@ -23,14 +24,7 @@ pub(super) struct HeadShape {
 impl Kernel {
     /// Returns the kernel. `None` if the processor cannot run it, or this crate is compiled without vectorization.
     pub(super) fn detect() -> Option<Self> {
-        if !cfg!(vectorized) {
-            return None;
-        }
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return Some(Self(()));
-        }
-        None
+        Instructions::detect().map(Self)
     }
 
     /// Writes the attention of the scaled queries `q [kv_heads, group, dim]` over the first `length` positions of `blocks` to `out`, which
@@ -46,17 +40,17 @@ impl Kernel {
         weights: &mut Vec<f32>,
         out: &mut [f32],
     ) {
-        #[cfg(target_arch = "x86_64")]
         #[allow(
             unsafe_code,
             reason = "a function with target features is called by an unsafe call"
         )]
-        // SAFETY: a `Kernel` exists only if `detect` has found AVX2 and FMA, the features that the function is compiled for.
-        unsafe {
-            attend_avx2(shape, q, blocks, length, weights, out);
+        match self.0 {
+            // SAFETY: `detect`, the only constructor, has found AVX2 and FMA, also where it has found AVX-512.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 | Instructions::Avx2 => unsafe {
+                attend_avx2(shape, q, blocks, length, weights, out);
+            },
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        attend(shape, q, blocks, length, weights, out);
     }
 }
 
