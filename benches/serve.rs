@@ -35,6 +35,7 @@ use rollpacker::stages::servers::vllm::protocol::PauseMode;
 use rollpacker::stages::servers::weights::{PublishedWeights, WeightSource};
 use rollpacker::stages::torch::model::{Decoder, WeightStore};
 use rollpacker::stages::torch::rollout::{TorchEngine, TorchEngineConfig};
+use rollpacker_stages::train::config::Precision;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
@@ -165,6 +166,7 @@ fn in_process(folder: &Path, sizes: Sizes) -> Outcome<TorchEngine> {
         threads_per_instance: 1,
         max_running: sizes.running as usize,
         kv_cache_tokens: 1 << 18,
+        dtype: Precision::Float32,
         sampling: sampling(sizes),
         seed: 0,
         replay: None,

@@ -7,6 +7,7 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_model::Tokenizer;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::guests::Guests;
 use tch::Device;
@@ -81,6 +82,8 @@ pub struct EngineSettings {
     pub max_running: usize,
     /// The capacity of an instance's KV cache in tokens (`rollout.kv_cache_tokens`).
     pub kv_cache_tokens: usize,
+    /// The precision of the weights of matrix products (`rollout.dtype`).
+    pub dtype: Precision,
     /// `true` if the run is deterministic (`trainer.deterministic`): the training engine must support
     /// [lockstep](rollpacker_stages::rollout::RolloutEngine::lockstep), and the run is refused otherwise.
     pub deterministic: bool,

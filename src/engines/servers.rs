@@ -15,6 +15,7 @@ use rollpacker_servers::weights::{PublishedWeights, WeightSource};
 use rollpacker_stages::catalog::{About, CatalogError, within};
 use rollpacker_stages::documented;
 use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, TorchError, WeightStore, Weights};
 use serde::{Deserialize, Serialize};
 
@@ -139,6 +140,10 @@ fn start(
     }
     if context.worker > 0 {
         Err(out_of_bounds("trainer.workers", "1 with an engine over servers", "more"))?;
+    }
+    if context.settings.dtype != Precision::Float32 {
+        let expected = "float32 with an engine over servers, which have a setting of their own (vLLM: --dtype)";
+        Err(out_of_bounds("rollout.dtype", expected, "bfloat16"))?;
     }
     if context.settings.deterministic {
         let expected = "false with an engine over servers, which batch as they like";

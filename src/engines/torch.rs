@@ -44,6 +44,7 @@ pub(crate) fn config(settings: EngineSettings, replay: Option<Lengths>) -> Torch
         threads_per_instance: settings.threads_per_instance,
         max_running: settings.max_running,
         kv_cache_tokens: settings.kv_cache_tokens,
+        dtype: settings.dtype,
         sampling: settings.sampling,
         seed: settings.seed,
         replay,

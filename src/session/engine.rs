@@ -73,6 +73,7 @@ fn settings(recipe: &Recipe) -> EngineSettings {
         threads_per_instance: rollout.threads_per_instance,
         max_running: rollout.max_num_seqs,
         kv_cache_tokens: rollout.kv_cache_tokens,
+        dtype: rollout.dtype,
         deterministic: recipe.raw.trainer.deterministic,
     }
 }

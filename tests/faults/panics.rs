@@ -13,6 +13,7 @@ use rollpacker::stages::rollout::sampling::Sampling;
 use rollpacker::stages::torch::model::{Decoder, WeightStore};
 use rollpacker::stages::torch::rollout::{TorchEngine, TorchEngineConfig};
 use rollpacker::stages::torch::train::loss::{PolicyLoss, TokenLoss, Tokens};
+use rollpacker_stages::train::config::Precision;
 use tch::{Device, TchError};
 
 use super::workplace::{ProcessEnd, RECIPE, Workplace};
@@ -109,6 +110,7 @@ fn engine() {
         threads_per_instance: 1,
         max_running: 4,
         kv_cache_tokens: 256,
+        dtype: Precision::Float32,
         sampling: Sampling::unrestricted(4),
         seed: 1,
         replay: None,

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitOptions;
+use rollpacker_stages::train::config::Precision;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -184,6 +185,10 @@ section! {
         /// Capacity of an instance's KV cache in tokens, which the engine `torch` rounds up to a multiple of 16. Its memory follows the tokens
         /// held. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
         kv_cache_tokens: usize [tokens] = 262_144 => resumable,
+        /// Precision of the weights by which the layers multiply: `float32`, the default, or `bfloat16`, which halves the memory to read in
+        /// each iteration. Sums, attention and logits are float32 in any case. For the engine `torch`; servers have a setting of their own.
+        /// (verl: `rollout.dtype`)
+        dtype: Precision = Precision::Float32,
         /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
         seed: Option<u64> = None,
         /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.

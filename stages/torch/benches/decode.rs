@@ -6,7 +6,7 @@
 //!
 //! Keys and their defaults: `batch=64`, `prompt=32`, `new=256`, `instances=2`, `threads=1`, `runs=3`, `temperature=1`, and `running=batch`,
 //! the number of responses that an instance runs at once. `lengths=FILE` replays the lengths of a file, one step per run.
-//! `deterministic=true` makes results bit-identical independent of the rest of the batch.
+//! `dtype=bfloat16` rounds weights. `deterministic=true` makes results bit-identical independent of the rest of the batch.
 //!
 //! The digest printed with a run covers all its tokens. It is equal for equal work, however the work is distributed and batched.
 
@@ -29,6 +29,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, WeightStore};
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 
@@ -44,6 +45,7 @@ struct Options {
     temperature: f64,
     lengths: Option<PathBuf>,
     deterministic: bool,
+    dtype: Precision,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -93,6 +95,7 @@ impl Options {
             temperature: 1.0,
             lengths: None,
             deterministic: false,
+            dtype: Precision::Float32,
         };
         for argument in arguments {
             let (key, value) = argument
@@ -106,6 +109,7 @@ impl Options {
     fn set(&mut self, key: &str, value: &str) -> Result<(), Box<dyn Error>> {
         match key {
             "batch" => self.batch = value.parse()?,
+            "dtype" => self.dtype = serde_json::from_value(value.into())?,
             "running" => self.running = Some(value.parse()?),
             "prompt" => self.prompt = value.parse()?,
             "new" => self.new = value.parse()?,
@@ -132,6 +136,7 @@ impl Options {
             threads_per_instance: self.threads,
             max_running: self.running.unwrap_or(self.batch as usize),
             kv_cache_tokens: 1 << 24,
+            dtype: self.dtype,
             sampling,
             seed: 0,
             replay,

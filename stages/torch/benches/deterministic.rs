@@ -13,6 +13,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_model::{Family, ModelConfig, Rope};
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, WeightStore};
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 use tch::Device;
@@ -111,6 +112,7 @@ fn engine(model: &ModelConfig, deterministic: bool) -> (TorchEngine, Receiver<()
         threads_per_instance: 1,
         max_running: 64,
         kv_cache_tokens: 1 << 20,
+        dtype: Precision::Float32,
         sampling: Sampling { min_new_tokens: NEW, ..Sampling::unrestricted(NEW) },
         seed: 0,
         replay: None,

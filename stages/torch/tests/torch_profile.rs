@@ -9,6 +9,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_stages::rollout::RolloutError;
 use rollpacker_stages::rollout::profile::{Grid, Measure, Phase, Point, Row, measure};
 use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::Decoder;
 use rollpacker_torch::rollout::TorchEngineConfig;
 use rollpacker_torch::rollout::profile::TorchMeasure;
@@ -20,6 +21,7 @@ fn engine(clock: Arc<dyn Clock>) -> TorchMeasure {
         threads_per_instance: 1,
         max_running: 1,
         kv_cache_tokens: 1,
+        dtype: Precision::Float32,
         sampling: Sampling::unrestricted(4),
         seed: 7,
         replay: None,

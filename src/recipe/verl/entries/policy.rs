@@ -154,6 +154,7 @@ pub(super) static POLICY: &[Entry] = &[
     entry("actor_rollout_ref.rollout.top_k", Key("rollout.top_k")),
     entry("actor_rollout_ref.rollout.top_p", Key("rollout.top_p")),
     entry("actor_rollout_ref.rollout.max_num_seqs", Key("rollout.max_num_seqs")),
+    entry("actor_rollout_ref.rollout.dtype", Key("rollout.dtype")),
     entry("actor_rollout_ref.rollout.seed", Key("rollout.seed")),
     entry(
         "actor_rollout_ref.rollout.prompt_length",
@@ -212,7 +213,6 @@ pub(super) static POLICY: &[Entry] = &[
     entry("actor_rollout_ref.rollout.enforce_eager", Ignored),
     entry("actor_rollout_ref.rollout.free_cache_engine", Ignored),
     entry("actor_rollout_ref.rollout.load_format", Ignored),
-    entry("actor_rollout_ref.rollout.dtype", Ignored),
     entry("actor_rollout_ref.rollout.layered_summon", Ignored),
     entry("actor_rollout_ref.rollout.enable_chunked_prefill", Ignored),
     entry("actor_rollout_ref.rollout.enable_prefix_caching", Ignored),

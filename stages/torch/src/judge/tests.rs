@@ -11,6 +11,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_rewards::{Made, Registry};
 use rollpacker_stages::reward::{Context, ErrorKind, Reward, Sample};
 use rollpacker_stages::rollout::{Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::train::config::Precision;
 use serde_json::json;
 use tch::{Device, TchError, Tensor};
 
@@ -57,6 +58,7 @@ fn by_engine(folder: &Folder, prompt: &str, longest: u32) -> String {
         threads_per_instance: 1,
         max_running: 1,
         kv_cache_tokens: 1000,
+        dtype: Precision::Float32,
         sampling: Sampling::greedy(longest),
         seed: 0,
         replay: None,

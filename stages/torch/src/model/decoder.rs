@@ -127,6 +127,7 @@ impl Decoder {
 
     /// Sets the precision of the layers' matrix products. Weights stay float32. Default: float32.
     pub fn set_precision(&mut self, precision: Precision) {
+        self.unpack();
         self.precision = precision;
         let factors = match precision {
             Precision::Float32 => None,
@@ -172,7 +173,8 @@ impl Decoder {
     /// Returns an error if a weight cannot be read.
     pub(crate) fn pack(&mut self, packing: &SharedPacking) -> Result<(), TchError> {
         let layers = self.layers.iter().flat_map(Layer::matrices);
-        let weights: Vec<&Tensor> = layers.chain([self.ends.head()]).collect();
+        let layers = layers.map(|weight| (weight, self.precision));
+        let weights: Vec<_> = layers.chain([(self.ends.head(), Precision::Float32)]).collect();
         let packed = packing.of(&weights)?;
         let (matrices, head) = packed.as_chunks::<{ Layer::MATRICES }>();
         for (layer, packed) in self.layers.iter_mut().zip(matrices) {

@@ -7,6 +7,7 @@ mod kernel;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rollpacker_stages::train::config::Precision;
 use tch::{Device, TchError, Tensor};
 
 use self::kernel::{Kernel, Panels};
@@ -24,12 +25,13 @@ pub(crate) struct PackedMatrix {
 pub(crate) struct SharedPacking(Arc<Mutex<Option<Vec<Arc<PackedMatrix>>>>>);
 
 impl PackedMatrix {
-    /// Packs `weight [outputs, inputs]`. Returns `None` if it is not on the CPU, or the processor lacks the instructions for the kernel.
-    fn new(weight: &Tensor) -> Result<Option<Self>, TchError> {
+    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if it is not on the CPU, or the processor lacks the instructions for the kernel.
+    fn new(weight: &Tensor, precision: Precision) -> Result<Option<Self>, TchError> {
         let (outputs, inputs) = weight.size2()?;
         let usable = weight.device() == Device::Cpu && outputs > 0 && inputs > 0;
         let Some(kernel) = Kernel::detect().filter(|_| usable) else { return Ok(None) };
-        Ok(Some(Self { panels: Panels::new(&host::floats(weight)?, inputs as usize), kernel }))
+        let panels = Panels::new(&host::floats(weight)?, inputs as usize, precision);
+        Ok(Some(Self { panels, kernel }))
     }
 
     /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`, and zero by default.
@@ -41,16 +43,24 @@ impl PackedMatrix {
 }
 
 impl SharedPacking {
-    /// Returns the packed form of each of `weights`, which must be those of the policy. It is empty if they cannot be packed.
-    pub(crate) fn of(&self, weights: &[&Tensor]) -> Result<Vec<Arc<PackedMatrix>>, TchError> {
-        let mut packed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(packed) = &*packed {
-            return Ok(packed.clone());
+    /// Returns the packed form of each of `weights`, which must be those of the policy. It is empty if they cannot be packed. Only the first
+    /// precisions asked for are shared.
+    pub(crate) fn of(
+        &self,
+        weights: &[(&Tensor, Precision)],
+    ) -> Result<Vec<Arc<PackedMatrix>>, TchError> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let suits = |packed: &[Arc<PackedMatrix>]| {
+            let wanted = weights.iter().map(|(_, precision)| *precision);
+            packed.is_empty() || packed.iter().map(|one| one.panels.precision()).eq(wanted)
+        };
+        if let Some(packed) = shared.as_deref().filter(|packed| suits(packed)) {
+            return Ok(packed.to_vec());
         }
-        let all = weights.iter().map(|weight| PackedMatrix::new(weight));
+        let all = weights.iter().map(|(weight, precision)| PackedMatrix::new(weight, *precision));
         let all: Option<Vec<_>> = all.collect::<Result<_, _>>()?;
         let all = all.unwrap_or_default().into_iter().map(Arc::new).collect::<Vec<_>>();
-        *packed = Some(all.clone());
+        shared.get_or_insert_with(|| all.clone());
         Ok(all)
     }
 }
@@ -58,6 +68,7 @@ impl SharedPacking {
 #[cfg(test)]
 mod tests {
     use rollpacker_model::ModelConfig;
+    use tch::Kind;
 
     use super::super::Decoder;
     use super::super::kernel_threads::tests::on_threads;
@@ -71,7 +82,7 @@ mod tests {
     }
 
     fn packed(weight: &Tensor) -> Option<PackedMatrix> {
-        PackedMatrix::new(weight).unwrap()
+        PackedMatrix::new(weight, Precision::Float32).unwrap()
     }
 
     #[test]
@@ -91,6 +102,21 @@ mod tests {
                 close(packed.product(None, &x).unwrap(), &expected);
                 close(packed.product(Some(&bias), &x).unwrap(), &(&expected + &bias));
                 close(packed.product(Some(&residual), &x).unwrap(), &(&expected + &residual));
+            }
+        }
+    }
+
+    #[test]
+    fn bfloat16_rounds_the_weights_only() {
+        for (outputs, inputs) in [(33, 7), (100, 300)] {
+            let weight = matrix(outputs, inputs, 1);
+            let rounded = weight.to_kind(Kind::BFloat16).to_kind(Kind::Float);
+            let Some(rounded) = packed(&rounded) else { return };
+            let packed = PackedMatrix::new(&weight, Precision::Bfloat16).unwrap().unwrap();
+            for rows in [1, 13, 200] {
+                let x = matrix(rows, inputs, 3);
+                let (found, expected) = (packed.product(None, &x), rounded.product(None, &x));
+                assert_eq!(found.unwrap(), expected.unwrap(), "{outputs} {inputs} {rows}");
             }
         }
     }
@@ -141,9 +167,11 @@ mod tests {
     #[test]
     fn weights_are_packed_once() {
         let (weight, shared) = (matrix(4, 4, 1), SharedPacking::default());
-        let (first, second) =
-            (shared.of(&[&weight]).unwrap(), shared.clone().of(&[&weight]).unwrap());
+        let of = |precision| shared.clone().of(&[(&weight, precision)]).unwrap();
+        let (first, second) = (of(Precision::Float32), of(Precision::Float32));
         assert_eq!(first.len(), second.len());
         assert!(first.iter().zip(&second).all(|(one, other)| Arc::ptr_eq(one, other)));
+        let rounded = of(Precision::Bfloat16);
+        assert!(rounded.iter().all(|one| one.panels.precision() == Precision::Bfloat16));
     }
 }

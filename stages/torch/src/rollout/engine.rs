@@ -101,7 +101,7 @@ impl TorchEngine {
         let mut decoders =
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
         let token_limit = config.token_limit(&decoders)?;
-        owner::pack(&mut decoders)?;
+        owner::pack(&mut decoders, config.dtype)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let (sender, received) = channel();
         let (reports, busy) = (ReportSender::new(sender), Arc::default());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollpacker_stages::train::config::Precision;
 use tch::TchError;
 
 use super::invariance::Variance;
@@ -27,6 +28,9 @@ pub struct TorchEngineConfig {
     /// multiple of 16. A response holds blocks of 16 tokens; blocks that responses to the same prompt share count once. Responses beyond it
     /// are preempted and computed again.
     pub kv_cache_tokens: usize,
+    /// Precision of the weights of the layers' matrix products. With [`Bfloat16`](Precision::Bfloat16) the packed weights are rounded and take
+    /// half of the memory; where the engine cannot pack them, libtorch rounds both factors.
+    pub dtype: Precision,
     /// The sampling options.
     pub sampling: Sampling,
     /// Seed of the random streams of all responses.

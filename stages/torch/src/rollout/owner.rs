@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::step::Tick;
+use rollpacker_stages::train::config::Precision;
 use tch::TchError;
 
 use super::backlog::Backlog;
@@ -166,8 +167,9 @@ impl InstanceContext {
     }
 }
 
-/// Packs the weights of the decoders, once if they are equal.
-pub(super) fn pack(decoders: &mut [Decoder]) -> Result<(), TorchEngineError> {
+/// Packs the weights of the decoders in a precision, once if they are equal.
+pub(super) fn pack(decoders: &mut [Decoder], dtype: Precision) -> Result<(), TorchEngineError> {
+    decoders.iter_mut().for_each(|decoder| decoder.set_precision(dtype));
     let Some((first, others)) = decoders.split_first_mut() else { return Ok(()) };
     let shared = SharedPacking::default();
     first.pack(&shared)?;

@@ -71,7 +71,7 @@ impl TorchMeasure {
         config.check()?;
         let mut decoders =
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
-        owner::pack(&mut decoders)?;
+        owner::pack(&mut decoders, config.dtype)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
         // Responses never end, so nothing is reported.

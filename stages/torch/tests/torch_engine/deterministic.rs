@@ -9,11 +9,13 @@ use rollpacker_stages::rollout::{
     Completion, FinishReason, Partial, Placement, Request, RolloutEngine, RolloutError,
     RolloutEvent,
 };
-use rollpacker_torch::model::WeightStore;
+use rollpacker_stages::train::config::Precision;
+use rollpacker_torch::model::{Decoder, WeightStore, Weights};
 use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::driver::{
-    BUILT_IN, Driver, Turnstile, WIDE, config, decoder, deterministic, id, request, scaled,
+    BUILT_IN, Driver, Turnstile, WIDE, config, decoder, deterministic, has_kernels, id, request,
+    rounded, scaled,
 };
 
 /// Token ids, bits of the log-probabilities, and the finish reason.
@@ -53,11 +55,6 @@ fn generated(
 
 #[test]
 fn threads_of_an_instance_change_no_token() {
-    // Without these, libtorch computes, and its sums depend on the number of threads.
-    #[cfg(target_arch = "x86_64")]
-    let kernels = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-    #[cfg(not(target_arch = "x86_64"))]
-    let kernels = false;
     let base = config(Sampling { min_new_tokens: 8, ..Sampling::unrestricted(40) });
     for (base, exact) in [(deterministic(base.clone()), true), (base, false)] {
         let of = |threads_per_instance| {
@@ -65,7 +62,8 @@ fn threads_of_an_instance_change_no_token() {
             generated(WIDE, config, 0..8, 0).0
         };
         let (one, three) = (of(1), of(3));
-        if exact && kernels {
+        // The sums of libtorch depend on the number of threads.
+        if exact && has_kernels() {
             assert_eq!(one, three);
         }
         for (id, (ids, logprobs, _)) in &one {
@@ -75,6 +73,26 @@ fn threads_of_an_instance_change_no_token() {
                 assert!((one - three).abs() < 1e-4, "{id}: {one} {three}");
             }
         }
+    }
+}
+
+#[test]
+fn bfloat16_rounds_the_matrices_of_the_layers() {
+    let sampling = Sampling { min_new_tokens: 8, ..Sampling::unrestricted(40) };
+    let exact = deterministic(config(sampling));
+    let half = TorchEngineConfig { dtype: Precision::Bfloat16, ..exact.clone() };
+    let of = |config: &TorchEngineConfig, weights: fn(&Decoder) -> Weights| {
+        let store = WeightStore::new(2);
+        let mut driver = Driver::start(WIDE, config.clone(), store.clone());
+        driver.engine.load(&store.publish(PolicyVersion(1), weights(&decoder(WIDE))));
+        (0..8).for_each(|at| driver.engine.generate(request(at, 0..6, &prompts()[at as usize])));
+        let all = driver.collect(48);
+        all.iter().map(|(id, completion)| (*id, bits(completion))).collect::<BTreeMap<_, _>>()
+    };
+    let found = of(&half, |decoder| scaled(decoder, 1.0));
+    assert_ne!(found, of(&exact, |decoder| scaled(decoder, 1.0)));
+    if has_kernels() {
+        assert_eq!(found, of(&exact, rounded));
     }
 }
 

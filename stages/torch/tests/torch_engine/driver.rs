@@ -11,9 +11,10 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_model::{Family, ModelConfig, Rope};
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::{Decoder, WeightStore, Weights};
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 pub(super) const EOS: i32 = 258;
 
@@ -61,6 +62,27 @@ fn built_in() -> ModelConfig {
     }
 }
 
+/// Returns the weights of a model, those of the layers' matrices rounded to bfloat16.
+pub(super) fn rounded(decoder: &Decoder) -> Weights {
+    let rounded = |(name, tensor): &(String, Tensor)| {
+        let tensor = match name.contains("_proj.weight") {
+            true => tensor.to_kind(Kind::BFloat16).to_kind(Kind::Float),
+            false => tensor.copy(),
+        };
+        (name.clone(), tensor)
+    };
+    Weights::new(decoder.parameters().iter().map(rounded).collect()).unwrap()
+}
+
+/// Returns `true` if the engine computes products and attention of float32 by its own kernels. libtorch computes elsewhere.
+pub(super) fn has_kernels() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    let found = false;
+    found
+}
+
 /// Returns the weights of a model times `factor`.
 pub(super) fn scaled(decoder: &Decoder, factor: f64) -> Weights {
     let scaled = |(name, tensor): &(String, Tensor)| (name.clone(), tensor * factor);
@@ -77,6 +99,7 @@ pub(super) fn config(sampling: Sampling) -> TorchEngineConfig {
         threads_per_instance: 1,
         max_running: 64,
         kv_cache_tokens: 10_000,
+        dtype: Precision::Float32,
         sampling,
         seed: 7,
         replay: None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::Placement;
+use rollpacker_stages::train::config::Precision;
 
 use super::*;
 use crate::rollout::guests::{GuestUse, Guests, Lodger};
@@ -23,6 +24,7 @@ impl Actor {
             threads_per_instance: 1,
             max_running: 16,
             kv_cache_tokens: 4000,
+            dtype: Precision::Float32,
             sampling: Sampling { min_new_tokens: 60, ..Sampling::unrestricted(120) },
             seed: 3,
             replay: None,

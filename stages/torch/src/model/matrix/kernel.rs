@@ -1,9 +1,14 @@
 //! The product of rows with packed weights, on a CPU.
 //!
+//! Weights are stored in float32 or rounded to bfloat16, which halves the memory to read; factors and sums are float32 in any case.
+//!
 //! The code is plain Rust over fixed-size arrays, which the compiler vectorizes for the instructions that [`Kernel::detect`] finds. An
 //! element is summed in the order of the inputs, whatever the number of rows, so its bits are the same in every batch.
 
 use std::ops::Range;
+
+use half::bf16;
+use rollpacker_stages::train::config::Precision;
 
 use super::super::instructions::Instructions;
 use super::super::kernel_threads;
@@ -29,7 +34,34 @@ pub(super) struct Kernel(Instructions);
 pub(super) struct Panels {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
-    numbers: Vec<f32>,
+    weights: Weights,
+}
+
+/// The weights of panels.
+#[derive(Debug)]
+enum Weights {
+    Float32(Vec<f32>),
+    /// Each as the upper half of a float32.
+    Bfloat16(Vec<u16>),
+}
+
+/// A stored weight.
+trait Weight: Copy + Default + Sync {
+    fn value(self) -> f32;
+}
+
+impl Weight for f32 {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        self
+    }
+}
+
+impl Weight for u16 {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32::from_bits(u32::from(self) << 16)
+    }
 }
 
 /// A range of the outputs, and the sums of the rows of a block for them.
@@ -39,21 +71,47 @@ struct Share<'a> {
 }
 
 impl Panels {
-    /// Packs `weights [outputs, inputs]`. There must be at least one of both.
-    pub(super) fn new(weights: &[f32], inputs: usize) -> Self {
+    /// Packs `weights [outputs, inputs]`, rounded to `precision`. There must be at least one of both.
+    pub(super) fn new(weights: &[f32], inputs: usize, precision: Precision) -> Self {
         let outputs = weights.len() / inputs;
-        let mut numbers = vec![0.0; outputs.next_multiple_of(PANEL) * inputs];
-        let rows = weights.chunks(PANEL * inputs);
-        for (rows, panel) in rows.zip(numbers.chunks_exact_mut(PANEL * inputs)) {
-            transpose(rows, inputs, panel, PANEL);
-        }
-        Self { inputs, outputs, numbers }
+        let weights = match precision {
+            Precision::Float32 => Weights::Float32(packed(weights, inputs)),
+            Precision::Bfloat16 => {
+                let rounded = weights.iter().map(|weight| bf16::from_f32(*weight).to_bits());
+                Weights::Bfloat16(packed(&rounded.collect::<Vec<_>>(), inputs))
+            }
+        };
+        Self { inputs, outputs, weights }
     }
+
+    /// Returns the precision of the weights.
+    pub(super) fn precision(&self) -> Precision {
+        match self.weights {
+            Weights::Float32(_) => Precision::Float32,
+            Weights::Bfloat16(_) => Precision::Bfloat16,
+        }
+    }
+
+    /// Returns the cost of a product with `rows` rows, in products of two numbers.
+    fn cost(&self, rows: usize) -> usize {
+        self.inputs * self.outputs * rows.div_ceil(FREE_ROWS)
+    }
+}
+
+/// Returns the panels of `weights [outputs, inputs]`.
+fn packed<W: Weight>(weights: &[W], inputs: usize) -> Vec<W> {
+    let outputs = weights.len() / inputs;
+    let mut panels = vec![W::default(); outputs.next_multiple_of(PANEL) * inputs];
+    let rows = weights.chunks(PANEL * inputs);
+    for (rows, panel) in rows.zip(panels.chunks_exact_mut(PANEL * inputs)) {
+        transpose(rows, inputs, panel, PANEL);
+    }
+    panels
 }
 
 /// Writes rows of `length` numbers as columns of a matrix with rows of `width` numbers.
 #[inline(always)]
-fn transpose(rows: &[f32], length: usize, columns: &mut [f32], width: usize) {
+fn transpose<T: Copy>(rows: &[T], length: usize, columns: &mut [T], width: usize) {
     for (at, row) in rows.chunks_exact(length).enumerate() {
         for (column, number) in columns[at..].iter_mut().step_by(width).zip(row) {
             *column = *number;
@@ -71,7 +129,7 @@ impl Kernel {
     /// different blocks of rows, or different outputs if there are few rows.
     pub(super) fn add_product(self, x: &[f32], panels: &Panels, sums: &mut [f32]) {
         let Panels { inputs, outputs, .. } = *panels;
-        let cost = |x: &[f32]| panels.numbers.len() * (x.len() / inputs).div_ceil(FREE_ROWS);
+        let cost = |x: &[f32]| panels.cost(x.len() / inputs);
         let blocks = x.chunks(BLOCK_ROWS * inputs).zip(sums.chunks_mut(BLOCK_ROWS * outputs));
         if kernel_threads::worthwhile(cost(x)) <= blocks.len() {
             kernel_threads::each(blocks.collect(), |(x, sums)| {
@@ -144,30 +202,39 @@ const AVX2_ROWS: usize = 6;
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn add_avx512(columns: &[f32], panels: &Panels, share: Share<'_>) {
-    add::<AVX512_ROWS, 32>(columns, panels, share);
+    match &panels.weights {
+        Weights::Float32(weights) => add::<AVX512_ROWS, 32, _>(columns, panels, weights, share),
+        Weights::Bfloat16(weights) => add::<AVX512_ROWS, 32, _>(columns, panels, weights, share),
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn add_avx2(columns: &[f32], panels: &Panels, share: Share<'_>) {
-    add::<AVX2_ROWS, 16>(columns, panels, share);
+    match &panels.weights {
+        Weights::Float32(weights) => add::<AVX2_ROWS, 16, _>(columns, panels, weights, share),
+        Weights::Bfloat16(weights) => add::<AVX2_ROWS, 16, _>(columns, panels, weights, share),
+    }
 }
 
 /// Computes tiles of up to `ROWS` rows and `WIDTH` outputs. All functions that this one calls are inlined, so that they are compiled for the
 /// features of the caller.
 #[inline(always)]
-fn add<const ROWS: usize, const WIDTH: usize>(
+fn add<const ROWS: usize, const WIDTH: usize, W: Weight>(
     columns: &[f32],
-    panels: &Panels,
+    &Panels { inputs, .. }: &Panels,
+    weights: &[W],
     Share { outputs, mut sums }: Share<'_>,
 ) {
     let rows = sums.len();
     let (wide, narrow) = tiled::<ROWS>(rows);
     for output in outputs.clone().step_by(WIDTH) {
         let at = output - outputs.start;
-        tiles::<ROWS, WIDTH>(0..wide, columns, panels, output, at, &mut sums);
-        tiles::<NARROW, WIDTH>(wide..narrow, columns, panels, output, at, &mut sums);
-        tiles::<1, WIDTH>(narrow..rows, columns, panels, output, at, &mut sums);
+        let panel = &weights[output / PANEL * PANEL * inputs..][..PANEL * inputs];
+        let panel = &panel[output % PANEL..];
+        tiles::<ROWS, WIDTH, W>(0..wide, columns, inputs, panel, at, &mut sums);
+        tiles::<NARROW, WIDTH, W>(wide..narrow, columns, inputs, panel, at, &mut sums);
+        tiles::<1, WIDTH, W>(narrow..rows, columns, inputs, panel, at, &mut sums);
     }
 }
 
@@ -193,21 +260,20 @@ fn by_tiles<const ROWS: usize>(x: &[f32], inputs: usize) -> Vec<f32> {
     columns
 }
 
-/// Adds the products of `rows`, whose number is a multiple of `ROWS`, with the outputs from `output` on to their sums, which begin at `at`.
+/// Adds the products of `rows`, whose number is a multiple of `ROWS`, with the first `WIDTH` outputs of `panel`, or of its second half, to
+/// their sums, which begin at `at`.
 #[inline(always)]
-fn tiles<const ROWS: usize, const WIDTH: usize>(
+fn tiles<const ROWS: usize, const WIDTH: usize, W: Weight>(
     rows: Range<usize>,
     columns: &[f32],
-    panels: &Panels,
-    output: usize,
+    inputs: usize,
+    panel: &[W],
     at: usize,
     sums: &mut [&mut [f32]],
 ) {
-    let Panels { inputs, ref numbers, .. } = *panels;
-    let panel = &numbers[output / PANEL * PANEL * inputs..][..PANEL * inputs];
     for row in rows.step_by(ROWS) {
         let columns = &columns[row * inputs..][..ROWS * inputs];
-        let product = tile::<ROWS, WIDTH>(columns, &panel[output % PANEL..]);
+        let product = tile::<ROWS, WIDTH, W>(columns, panel);
         for (sums, product) in sums[row..row + ROWS].iter_mut().zip(product) {
             let end = sums.len().min(at + WIDTH);
             for (sum, product) in sums[at..end].iter_mut().zip(product) {
@@ -219,16 +285,17 @@ fn tiles<const ROWS: usize, const WIDTH: usize>(
 
 /// Returns the product of `columns [inputs, ROWS]` with the first `WIDTH` outputs of a panel, or of its second half.
 #[inline(always)]
-fn tile<const ROWS: usize, const WIDTH: usize>(
+fn tile<const ROWS: usize, const WIDTH: usize, W: Weight>(
     columns: &[f32],
-    panel: &[f32],
+    panel: &[W],
 ) -> [[f32; WIDTH]; ROWS] {
     let mut sums = [[0.0; WIDTH]; ROWS];
     for (x, weights) in columns.as_chunks::<ROWS>().0.iter().zip(panel.chunks(PANEL)) {
         let Some(weights) = weights.first_chunk::<WIDTH>() else { break };
+        let weights = weights.map(W::value);
         for (sums, x) in sums.iter_mut().zip(x) {
             for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = x.mul_add(*weight, *sum);
+                *sum = x.mul_add(weight, *sum);
             }
         }
     }

@@ -11,6 +11,7 @@ use rollpacker_model::{Family, ModelConfig, Rope};
 use rollpacker_stages::rollout::Completion;
 use rollpacker_stages::rollout::lockstep::End;
 use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::train::config::Precision;
 use tch::Device;
 
 use super::*;
@@ -99,6 +100,7 @@ impl Game {
             threads_per_instance: 1,
             max_running: 2,
             kv_cache_tokens: 64,
+            dtype: Precision::Float32,
             sampling,
             seed: 5,
             replay: None,
