@@ -10,7 +10,8 @@ use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
 use super::lag::lag;
-use super::stages::{StageInstants, StageTimes, ran};
+use super::occupancy::{Occupancy, runs};
+use super::stages::{StageInstants, StageTimes};
 use super::statistics::{ratio, spread};
 use super::values::values;
 use crate::schedule::Reason;
@@ -78,7 +79,7 @@ pub fn measure(report: &StepReport) -> Metrics {
     lag(&mut metrics, report.step, &report.groups);
     schedule(&mut metrics, &report.decisions);
     let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
-    let rollout = span(&report.responses);
+    let rollout = Occupancy::of(runs(&report.responses));
     metrics.extend(stages(&StageTimes::of(&instants)));
     rewards(&mut metrics, &report.groups);
     metrics.extend(
@@ -87,6 +88,7 @@ pub fn measure(report: &StepReport) -> Metrics {
             ("timing_s/step", instants.seconds()),
             ("timing_s/gen", rollout.seconds),
             ("rollout/bubble_ratio", rollout.bubble_ratio),
+            ("rollout/idle_ratio", rollout.idle_ratio),
             (
                 "rollout/launched_responses",
                 (launched.finished.len() + launched.aborted.len()) as f64,
@@ -306,35 +308,4 @@ fn stages(stages: &StageTimes) -> Metrics {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
-}
-
-/// The duration of the rollout, and the occupancy of the engine during it.
-struct Span {
-    /// Seconds from the start of the first response to the end of the last one.
-    seconds: f64,
-    bubble_ratio: f64,
-}
-
-/// Bubble ratio of SortedRL, equation 4: `sum_k (Q - r_k) dt_k / (Q T)`, where `r_k` responses run in interval `k` of the rollout
-/// and `Q` is the most that ran at once.
-fn span(responses: &[Batch]) -> Span {
-    let mut events: Vec<(u64, i64)> = Vec::new();
-    let mut running_time = 0.0;
-    for (started, finished) in ran(responses) {
-        events.extend([(started, 1), (finished, -1)]);
-        running_time += finished.saturating_sub(started) as f64;
-    }
-    // If one response ends when another starts, the end sorts first (-1 before 1): both use the same slot.
-    events.sort_unstable();
-    let most = events.iter().scan(0, |running, (_, change)| {
-        *running += change;
-        Some(*running)
-    });
-    let (most, first, last) = (most.max().unwrap_or(0), events.first(), events.last());
-    let length = last.map_or(0, |last| last.0) - first.map_or(0, |first| first.0);
-    let capacity = most as f64 * length as f64;
-    Span {
-        seconds: length as f64 / 1e9,
-        bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 },
-    }
 }

@@ -2,6 +2,7 @@
 
 mod lag;
 mod measure;
+mod occupancy;
 mod order;
 mod recorded;
 mod saved;

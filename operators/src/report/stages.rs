@@ -1,12 +1,12 @@
 //! Breaks the time of a step down by stage.
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
-use rollpacker_dataflow::batch::Batch;
+use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use serde::{Deserialize, Serialize};
 
 use super::StepReport;
+use super::occupancy::runs;
 use crate::wire::metric::LOAD;
 
 /// The times at which a step moved from one stage to the next.
@@ -48,8 +48,8 @@ impl StageInstants {
         // A validation between two steps holds the frontier back, but is not part of the step.
         let testing = report.metrics.get("timing_s/testing").copied().unwrap_or(0.0);
         let closed = Nanos(report.closed.0.saturating_sub(Nanos::from_secs_f64(testing).0));
-        let first = ran(&report.responses).map(|(started, _)| started).min();
-        let last = ran(&report.responses).map(|(_, finished)| finished).max();
+        let first = runs(&report.responses).map(|run| run.started).min();
+        let last = runs(&report.responses).map(|run| run.finished).max();
         let scored = report.groups.iter().flat_map(|batch| {
             batch.values::<UInt64Type>(column::SCORED_AT).values().iter().copied()
         });
@@ -106,23 +106,6 @@ impl StageTimes {
             ("training", self.training),
         ]
     }
-}
-
-/// Returns the start and end of each response of the step, in nanoseconds of the run's clock. Responses that ended in an earlier round
-/// and were kept are left out, because they occupy no slot.
-pub(super) fn ran(responses: &[Batch]) -> impl Iterator<Item = (u64, u64)> {
-    responses.iter().flat_map(|batch| {
-        let started = batch.values::<UInt64Type>(column::STARTED).values();
-        let finished = batch.values::<UInt64Type>(column::FINISHED).values();
-        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
-        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
-        let sampled = tokens.iter().zip(resumed);
-        let times = started.iter().copied().zip(finished.iter().copied());
-        times
-            .zip(sampled)
-            .filter(|(_, (tokens, resumed))| **resumed == 0 || tokens > resumed)
-            .map(|(times, _)| times)
-    })
 }
 
 #[cfg(test)]

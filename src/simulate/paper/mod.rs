@@ -11,6 +11,7 @@ mod fig13;
 mod fig14;
 mod fig15;
 mod fig16;
+mod fig2b;
 mod fig4;
 mod fig7;
 mod item;
@@ -41,6 +42,7 @@ const ITEMS: &[fn(&mut Plan) -> Vec<Item>] = &[
     table1::items,
     table2::items,
     tables34::items,
+    fig2b::items,
     fig4::items,
     fig7::items,
     fig10_11::items,
@@ -146,7 +148,7 @@ mod tests {
     fn every_item_says_by_which_commands_its_jobs_are_run() {
         let size = PlanSize { seeds: NonZero::<u64>::MIN, steps: None };
         let commands = Reproduction::new(&[], &[], size).expect("all").commands();
-        assert_eq!(commands.len(), 22);
+        assert_eq!(commands.len(), 23);
         for (title, setting, commands) in commands {
             assert!(!commands.is_empty() && !setting.is_empty(), "{title}");
             let known = commands.iter().all(|line| line.contains("--config configs/sim/"));

@@ -1,0 +1,144 @@
+//! The occupancy of the engine during the rollout of a step.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
+
+use super::statistics::ratio;
+
+/// A response that occupied a slot of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The instance that finished it.
+    pub(super) instance: u32,
+    /// The start, in nanoseconds of the run's clock.
+    pub(super) started: u64,
+    /// The end, in nanoseconds of the run's clock.
+    pub(super) finished: u64,
+}
+
+/// Returns the responses of a step that ran in it. Those that ended in an earlier round and were kept are left out.
+pub(super) fn runs(responses: &[Batch]) -> impl Iterator<Item = Run> {
+    responses.iter().flat_map(|batch| {
+        let started = batch.values::<UInt64Type>(column::STARTED).values();
+        let finished = batch.values::<UInt64Type>(column::FINISHED).values();
+        let instances = batch.values::<UInt32Type>(column::INSTANCE).values();
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
+        (0..batch.num_rows()).filter(|&row| resumed[row] == 0 || tokens[row] > resumed[row]).map(
+            |row| Run { instance: instances[row], started: started[row], finished: finished[row] },
+        )
+    })
+}
+
+/// The duration of the rollout, and the share of it that the engine's slots and instances were idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Occupancy {
+    /// Seconds from the start of the first response to the end of the last one.
+    pub(super) seconds: f64,
+    /// Bubble ratio of SortedRL, equation 4: `sum_k (Q - r_k) dt_k / (Q T)`, where `r_k` responses run in interval `k` of the rollout
+    /// and `Q` is the most that ran at once.
+    pub(super) bubble_ratio: f64,
+    /// Share of the time in which an instance ran no response, as a mean over the instances that ran one.
+    pub(super) idle_ratio: f64,
+}
+
+impl Occupancy {
+    /// Returns the occupancy of the engine by `runs`.
+    pub(super) fn of(runs: impl Iterator<Item = Run>) -> Self {
+        let mut all = Vec::new();
+        let mut instances = BTreeMap::<u32, Vec<(u64, i64)>>::new();
+        for Run { instance, started, finished } in runs {
+            // A response that another one follows at once ends first (-1 before 1): both use the same slot.
+            let changes = [(started, 1), (started.max(finished), -1)];
+            all.extend(changes);
+            instances.entry(instance).or_default().extend(changes);
+        }
+        let Load { length, slot_time, most, .. } = Load::of(all);
+        let number = instances.len() as f64;
+        let busy: u64 = instances.into_values().map(|changes| Load::of(changes).busy).sum();
+        let idle = |used: u64, capacity: f64| {
+            if capacity > 0.0 { 1.0 - ratio(used as f64, capacity) } else { 0.0 }
+        };
+        Self {
+            seconds: length as f64 / 1e9,
+            bubble_ratio: idle(slot_time, most as f64 * length as f64),
+            idle_ratio: idle(busy, number * length as f64),
+        }
+    }
+}
+
+/// The load by responses over time.
+#[derive(Default)]
+struct Load {
+    /// Nanoseconds from the first start to the last end.
+    length: u64,
+    /// Nanoseconds in which at least one response ran.
+    busy: u64,
+    /// Nanoseconds summed over the responses.
+    slot_time: u64,
+    /// The most responses that ran at once.
+    most: u64,
+}
+
+impl Load {
+    /// Returns the load after `changes`: times at which the number of running responses changed, and by how much.
+    fn of(mut changes: Vec<(u64, i64)>) -> Self {
+        changes.sort_unstable();
+        let (mut load, mut running) = (Self::default(), 0_u64);
+        let Some(&(first, _)) = changes.first() else { return load };
+        let mut since = first;
+        for (time, change) in changes {
+            load.slot_time += running * (time - since);
+            load.busy += if running > 0 { time - since } else { 0 };
+            (running, since) = (running.saturating_add_signed(change), time);
+            load.most = load.most.max(running);
+        }
+        Self { length: since - first, ..load }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the occupancy by responses with an instance, a start and an end in seconds.
+    fn occupancy(runs: &[(u32, u64, u64)]) -> Occupancy {
+        let run = |&(instance, started, finished): &(u32, u64, u64)| Run {
+            instance,
+            started: started * 1_000_000_000,
+            finished: finished * 1_000_000_000,
+        };
+        Occupancy::of(runs.iter().map(run))
+    }
+
+    #[test]
+    fn without_responses_nothing_is_idle() {
+        assert_eq!(occupancy(&[]), Occupancy::default());
+        assert_eq!(occupancy(&[(0, 5, 5)]), Occupancy::default());
+    }
+
+    #[test]
+    fn an_instance_is_idle_before_its_first_response_between_two_and_after_its_last() {
+        // Instance 0 runs from 10 to 20; instance 1 from 12 to 14 and from 16 to 18.
+        let own = occupancy(&[(0, 10, 20), (1, 12, 14), (1, 16, 18)]);
+        assert_eq!(own.seconds, 10.0);
+        assert_eq!(own.idle_ratio, 0.3);
+        assert!((own.bubble_ratio - 0.3).abs() < 1e-12);
+    }
+
+    #[test]
+    fn slots_can_be_idle_where_no_instance_is() {
+        let own = occupancy(&[(0, 0, 10), (0, 0, 2), (1, 0, 10), (1, 4, 10)]);
+        assert_eq!(own.idle_ratio, 0.0);
+        assert!((own.bubble_ratio - 2.0 / 30.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_response_takes_the_slot_of_one_that_ends_when_it_starts() {
+        let own = occupancy(&[(0, 0, 4), (0, 4, 10)]);
+        assert_eq!((own.bubble_ratio, own.idle_ratio), (0.0, 0.0));
+    }
+}
