@@ -82,7 +82,7 @@ pub mod column {
     pub const FINISHED: &str = "finished_ns";
     /// `UInt32`: how often the engine preempted the response and recomputed its KV cache.
     pub const PREEMPTIONS: &str = "preemptions";
-    /// `UInt32`: the engine instance that finished the response.
+    /// `UInt32`: the engine instance that finished the response. Instance `i` of worker `w` of `n` has the number `i * n + w`.
     pub const INSTANCE: &str = "instance";
     /// `Float64`: the reward, including token rewards; NaN if an error drops the response's group.
     pub const SCORE: &str = "score";

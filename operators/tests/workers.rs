@@ -268,6 +268,15 @@ impl Ran {
         assert_eq!(trained, (0..PROMPTS).map(|prompt| (prompt, 4)).collect());
     }
 
+    /// Returns the numbers of the engine instances that generated.
+    fn instances(&self) -> BTreeSet<u32> {
+        let batches = self.reports.iter().flat_map(|report| &report.responses);
+        batches
+            .flat_map(|batch| batch.values::<UInt32Type>(column::INSTANCE).values())
+            .copied()
+            .collect()
+    }
+
     fn sum(&self, name: &str) -> f64 {
         self.reports.iter().map(|report| measure(report).get(name).copied().unwrap_or(0.0)).sum()
     }
@@ -309,6 +318,7 @@ fn check_same_as_one(run: &Run) {
         }
         let idle = ran.updated.iter().filter(|replica| replica.own == 0).count();
         assert_eq!(idle, 0, "every worker has a share: {cluster:?}");
+        assert_eq!(ran.instances().len(), ran.updated.len(), "each worker has one: {cluster:?}");
         assert!(ran.sum("reduce/bytes") > 0.0 && one.sum("reduce/bytes") == 0.0);
     }
 }

@@ -58,6 +58,8 @@ pub(crate) type HeldRequests = (Step, RolloutCapabilities, Batch);
 pub(crate) struct RolloutDriver {
     engine: CheckedEngine,
     clock: Arc<dyn Clock>,
+    /// The index of this worker, and the number of workers.
+    worker: (u32, u32),
     waiting: WaitHandle,
     steps: BTreeMap<Step, StepInFlight>,
     /// The policies of steps without a request so far.
@@ -89,6 +91,7 @@ impl RolloutDriver {
             in_flight: InFlightResponses::default(),
             engine: CheckedEngine::new(engine),
             clock,
+            worker: (0, 1),
             waiting: WaitHandle::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
@@ -99,6 +102,11 @@ impl RolloutDriver {
             unreported_failure: None,
             is_saving: false,
         }
+    }
+
+    /// Numbers the engine's instances as those of worker `index` of `peers`, so that no two workers have instances of the same number.
+    pub(super) fn with_worker(self, index: usize, peers: usize) -> Self {
+        Self { worker: (index as u32, peers as u32), ..self }
     }
 
     /// Restores paused responses from a snapshot; later requests continue them.
@@ -323,7 +331,9 @@ impl RolloutDriver {
     fn listen(&mut self) {
         while let Some(event) = self.engine.poll() {
             match event {
-                RolloutEvent::Completed(completion) => {
+                RolloutEvent::Completed(mut completion) => {
+                    let (index, peers) = self.worker;
+                    completion.instance = completion.instance * peers + index;
                     self.waiting.end(completion.id);
                     let version = self.version(completion.id);
                     let ended = self.kept.end(completion, version);

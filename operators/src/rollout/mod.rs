@@ -183,7 +183,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let in_flight = InFlightResponses::default();
         let kept = of_worker(kept, scope.index(), scope.peers());
-        let driver = RolloutDriver::new(Box::new(engine), pauses, clock);
+        let driver = RolloutDriver::new(Box::new(engine), pauses, clock)
+            .with_worker(scope.index(), scope.peers());
         let mut driver = driver.with_kept(kept).with_counter(in_flight.clone());
         if in_lockstep {
             driver.race_in_lockstep(scope.index());

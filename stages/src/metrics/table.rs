@@ -68,8 +68,7 @@ const ROLLOUT: &[Metric] = &[
         "Share of the engine's slots that were idle during `timing_s/gen`, with as many slots as responses ran at once \
          (SortedRL, equation 4).").timed(),
     Metric::new("rollout/idle_ratio", "1",
-        "Share of `timing_s/gen` in which an instance of the engine ran no response, as a mean over the instances that ran one. \
-         Instances of the same number of several workers count as one.").timed(),
+        "Share of `timing_s/gen` in which an instance of the engine ran no response, as a mean over the instances that ran one.").timed(),
     Metric::new("rollout/preemptions", "{preemption}", "Times that a response was preempted for lack of KV cache.").timed(),
     Metric::new("rollout/load_s", "s",
         "Time from when the engine was given the weights until all of it had them; absent for engines that do not report it.").max().timed(),
