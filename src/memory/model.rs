@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use rollpacker_model::ModelConfig;
+#[cfg(feature = "torch")]
+use rollpacker_stages::train::config::Precision;
 use toml::{Table, Value};
 
 use super::part::{MemoryPart, setting};
@@ -14,6 +16,27 @@ pub(super) const FLOAT: u64 = size_of::<f32>() as u64;
 /// Returns the size of a model's weights in bytes.
 pub(super) fn weights(model: &ModelConfig) -> u64 {
     size(model.parameter_count()).saturating_mul(FLOAT)
+}
+
+/// Returns the bytes of the weights that an engine packs for its products: the matrices of the layers, rounded to `dtype`, and the head.
+#[cfg(feature = "torch")]
+pub(super) fn packed(model: &ModelConfig, dtype: Precision) -> u64 {
+    let of_layers = match dtype {
+        Precision::Float32 => FLOAT,
+        Precision::Bfloat16 => FLOAT / 2,
+    };
+    let hidden = size(model.hidden_size);
+    let [queries, keys] =
+        [model.heads, model.kv_heads].map(|heads| size(heads).saturating_mul(size(model.head_dim)));
+    // Queries and output, keys and values; gate, up and down.
+    let columns = 2 * queries + 2 * keys + 3 * size(model.intermediate_size);
+    let product = |factors: [u64; 4]| factors.into_iter().fold(1, u64::saturating_mul);
+    product([size(model.layers), hidden, columns, of_layers]).saturating_add(product([
+        size(model.vocab_size),
+        hidden,
+        FLOAT,
+        1,
+    ]))
 }
 
 /// Returns the bytes of keys and values per token in a KV cache.

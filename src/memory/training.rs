@@ -1,8 +1,9 @@
 //! The memory of reinforcement learning.
 
 use rollpacker_model::ModelConfig;
+use rollpacker_torch::rollout::packs_weights;
 
-use super::model::{FLOAT, cache_of_token, size, weights};
+use super::model::{FLOAT, cache_of_token, packed, size, weights};
 use super::part::{MemoryPart, setting};
 use crate::recipe::Recipe;
 
@@ -59,6 +60,9 @@ pub(crate) fn training(run: Training<'_>) -> Vec<MemoryPart> {
     }
     if run.on_host && run.has_torch_engine {
         parts.extend([run.engines(), run.caches(), run.logits()]);
+        if packs_weights() {
+            parts.push(run.packed());
+        }
     }
     parts
 }
@@ -77,17 +81,29 @@ impl Training<'_> {
         )
     }
 
+    /// Returns the number of engines, including those of validation.
+    fn engine_count(&self) -> u64 {
+        let validation = if self.recipe.val_data.is_some() { OF_VALIDATION } else { 0 };
+        self.workers() + validation
+    }
+
     fn engines(&self) -> MemoryPart {
         let instances = self.recipe.engine_instances();
-        let validation = if self.recipe.val_data.is_some() { OF_VALIDATION } else { 0 };
-        let engines = self.workers() + validation;
         let settings =
             self.model_and([setting("rollout.instances", instances), self.workers_setting()]);
         MemoryPart::new(
             "the weights of engine instances",
             settings,
-            [engines, instances.into(), weights(self.model)],
+            [self.engine_count(), instances.into(), weights(self.model)],
         )
+    }
+
+    /// Returns the packed weights, of which the instances of an engine share one copy.
+    fn packed(&self) -> MemoryPart {
+        let dtype = self.recipe.raw.rollout.dtype;
+        let settings = self.model_and([self.workers_setting(), setting("rollout.dtype", dtype)]);
+        let bytes = packed(self.model, dtype);
+        MemoryPart::new("packed weights of engines", settings, [self.engine_count(), bytes])
     }
 
     /// Returns the published weight versions other than the newest, which is counted with the trainer.

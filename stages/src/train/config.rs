@@ -3,6 +3,8 @@
 //! Plain values without libtorch, so that recipes resolve and validate in every build. The bounds stated here are checked when a recipe is
 //! resolved; a trainer relies on them.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::learning_rate::LearningRate;
@@ -54,6 +56,15 @@ pub enum Precision {
     /// Factors are rounded to bfloat16, with a relative error of at most 2^-8, and sums are float32. The result is rounded to bfloat16.
     /// CPUs with AVX-512 BF16 or AMX and GPUs compute such products several times as fast.
     Bfloat16,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Float32 => "float32",
+            Self::Bfloat16 => "bfloat16",
+        })
+    }
 }
 
 /// The settings of `TorchTrainer`.
