@@ -15,48 +15,19 @@ use crate::wire::decision::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
 use crate::wire::finish_reason::finish_reason;
 use crate::wire::finish_reason::is_returned_whole;
 
-/// A fact about lengths, kept with its number of occurrences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(super) enum Length {
-    /// A response that is observed beyond these tokens only.
-    Entered(u32),
-    /// A response that ended at these tokens.
-    Ended(u32),
-    /// A response that was aborted at these tokens when its round was full.
-    Cut(u32),
-    /// A response that was aborted at these tokens when its group was full.
-    Surplus(u32),
-    /// A response that was trained on.
-    Trained(u32),
-}
-
-/// The name of a kind of fact, and its constructor.
-type Kind = (&'static str, fn(u32) -> Length);
-
-impl Length {
-    const KINDS: [Kind; 5] = [
-        ("entered", Self::Entered),
-        ("ended", Self::Ended),
-        ("cut", Self::Cut),
-        ("surplus", Self::Surplus),
-        ("trained", Self::Trained),
-    ];
-
-    /// Returns the fact of this kind about `tokens` tokens; `None` if the kind is unknown.
-    pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
-        let known = Self::KINDS.iter().find(|(known, _)| *known == kind);
-        known.map(|(_, make)| make(tokens))
-    }
-
-    /// Returns the kind and the tokens.
-    pub(super) fn parts(self) -> (&'static str, u32) {
-        match self {
-            Self::Entered(tokens) => ("entered", tokens),
-            Self::Ended(tokens) => ("ended", tokens),
-            Self::Cut(tokens) => ("cut", tokens),
-            Self::Surplus(tokens) => ("surplus", tokens),
-            Self::Trained(tokens) => ("trained", tokens),
-        }
+facts! {
+    /// A fact about lengths, kept with its number of occurrences.
+    Length {
+        /// A response that is observed beyond these tokens only.
+        Entered = "entered",
+        /// A response that ended at these tokens.
+        Ended = "ended",
+        /// A response that was aborted at these tokens when its round was full.
+        Cut = "cut",
+        /// A response that was aborted at these tokens when its group was full.
+        Surplus = "surplus",
+        /// A response that was trained on.
+        Trained = "trained",
     }
 }
 

@@ -47,6 +47,30 @@
 //! The table of [`metrics`](rollpacker_stages::metrics) has the metrics `bias/...` and `ledger/...`. The length advantage is the covariance
 //! of score and length within a prompt.
 
+/// Declares a kind of facts that are kept by a number of tokens, with the names of the facts in snapshots.
+macro_rules! facts {
+    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $fact:ident = $kind:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub(super) enum $name { $($(#[$doc])* $fact(u32),)* }
+
+        impl $name {
+            /// Returns the fact of this name about `tokens` tokens; `None` if the name is unknown.
+            pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
+                match kind {
+                    $($kind => Some(Self::$fact(tokens)),)*
+                    _ => None,
+                }
+            }
+
+            /// Returns the name and the tokens.
+            pub(super) fn parts(self) -> (&'static str, u32) {
+                match self { $(Self::$fact(tokens) => ($kind, tokens),)* }
+            }
+        }
+    };
+}
+
 mod anchor_totals;
 mod anchors;
 mod bias;

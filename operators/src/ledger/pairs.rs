@@ -28,52 +28,21 @@ const MOST: f64 = (1u64 << 38) as f64;
 /// The number of standard errors that the policy's product must exceed before ratios to it are reported.
 const SIGNIFICANT: f64 = 3.0;
 
-/// A fact about pairs of responses to one prompt, by the tokens of the longer response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(super) enum Pair {
-    /// The pair is observed only beyond these tokens.
-    Entered(u32),
-    /// Both responses ended.
-    Ended(u32),
-    /// A response was aborted when the round was full.
-    Cut(u32),
-    /// A response was aborted when its group was full.
-    Surplus(u32),
-    /// Both responses were trained on, and the pair is one of the observations above.
-    Scored(u32),
-    /// Both responses were trained on. This fact is not kept by tokens, which are 0.
-    Trained(u32),
-}
-
-/// The name of a kind of fact, and its constructor.
-type Kind = (&'static str, fn(u32) -> Pair);
-
-impl Pair {
-    const KINDS: [Kind; 6] = [
-        ("entered", Self::Entered),
-        ("ended", Self::Ended),
-        ("cut", Self::Cut),
-        ("surplus", Self::Surplus),
-        ("scored", Self::Scored),
-        ("trained", Self::Trained),
-    ];
-
-    /// Returns the fact of this kind about `tokens` tokens; `None` if the kind is unknown.
-    pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
-        let known = Self::KINDS.iter().find(|(known, _)| *known == kind);
-        known.map(|(_, make)| make(tokens))
-    }
-
-    /// Returns the kind and the tokens.
-    pub(super) fn parts(self) -> (&'static str, u32) {
-        match self {
-            Self::Entered(tokens) => ("entered", tokens),
-            Self::Ended(tokens) => ("ended", tokens),
-            Self::Cut(tokens) => ("cut", tokens),
-            Self::Surplus(tokens) => ("surplus", tokens),
-            Self::Scored(tokens) => ("scored", tokens),
-            Self::Trained(tokens) => ("trained", tokens),
-        }
+facts! {
+    /// A fact about pairs of responses to one prompt, by the tokens of the longer response.
+    Pair {
+        /// The pair is observed only beyond these tokens.
+        Entered = "entered",
+        /// Both responses ended.
+        Ended = "ended",
+        /// A response was aborted when the round was full.
+        Cut = "cut",
+        /// A response was aborted when its group was full.
+        Surplus = "surplus",
+        /// Both responses were trained on, and the pair is one of the observations above.
+        Scored = "scored",
+        /// Both responses were trained on. This fact is not kept by tokens, which are 0.
+        Trained = "trained",
     }
 }
 

@@ -125,7 +125,7 @@ mod tests {
         // Instance 0 runs from 10 to 20; instance 1 from 12 to 14 and from 16 to 18.
         let own = occupancy(&[(0, 10, 20), (1, 12, 14), (1, 16, 18)]);
         assert_eq!(own.seconds, 10.0);
-        assert_eq!(own.idle_ratio, 0.3);
+        assert!((own.idle_ratio - 0.3).abs() < 1e-12);
         assert!((own.bubble_ratio - 0.3).abs() < 1e-12);
     }
 
