@@ -10,7 +10,7 @@ mod small_model;
 
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::prelude::*;
-use rollpacker::recipe::{RawRecipe, raw};
+use rollpacker::recipe::Recipe;
 
 /// A reward of 1 for an empty response that halves with every `halved_every` characters.
 #[derive(serde::Deserialize)]
@@ -27,10 +27,20 @@ impl Reward for Terse {
     }
 }
 
-/// The section `[reward]` of the recipe, as a recipe file would contain it.
-const REWARD: &str = r#"
+/// The recipe. Its paths are set below.
+const RECIPE: &str = r#"
+[data]
+train_batch_size = 4
+max_response_length = 24
+[rollout]
+n = 4
+[reward]
 routes = { "rollpacker/*" = "terse" }
 options.terse = { halved_every = 10 }
+[actor]
+lr = 1e-3
+[trainer]
+total_training_steps = 2
 "#;
 
 struct Print;
@@ -46,23 +56,14 @@ fn main() -> anyhow::Result<()> {
     let folder = temporary.path();
     let chain = generate::ChainConfig { rows: 32, validation_rows: 4, ..Default::default() };
     let data = generate::generate(&chain, folder, WriteOptions::default())?;
-    small_model::save(&folder.join("model"))?;
-    let recipe = RawRecipe {
-        data: raw::Data {
-            train_files: vec![data.train.display().to_string()],
-            train_batch_size: 4,
-            max_response_length: 24,
-            ..Default::default()
-        },
-        model: raw::Model { path: folder.join("model") },
-        rollout: raw::Rollout { n: 4, ..Default::default() },
-        actor: raw::Actor { lr: 1e-3, ..Default::default() },
-        reward: toml::from_str(REWARD)?,
-        trainer: raw::Trainer { total_training_steps: Some(2), ..Default::default() },
-        ..Default::default()
-    };
+    let (path, model) = (folder.join("recipe.toml"), folder.join("model"));
+    small_model::save(&model)?;
+    std::fs::write(&path, RECIPE)?;
+    let paths = [("data.train_files", &data.train), ("model.path", &model)];
+    let overrides = paths.map(|(key, path)| format!("{key}={}", path.display()));
+    let recipe = Recipe::read(&path, &overrides)?;
     let registry = Registry::builtin().with("terse", |terse: Terse| Ok(terse));
-    let session = rollpacker::session::Session::open_with(recipe.resolve()?, &registry)?;
+    let session = rollpacker::session::Session::open_with(recipe, &registry)?;
     session.train(&Stop::default(), &folder.join("trained"), Print, |_| {})?;
     Ok(())
 }

@@ -9,9 +9,8 @@ use rollpacker_torch::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, p
 
 use crate::recipe::Recipe;
 use crate::recipe::aliases::{ALIASES, Alias};
-use crate::recipe::choice::{KeyedChoice, make};
+use crate::recipe::choice::make;
 use crate::recipe::error::{RecipeError, out_of_bounds};
-use crate::recipe::raw::Critic;
 
 /// The algorithms that recipes can name. A program adds its own algorithms to these catalogs.
 ///
@@ -60,13 +59,12 @@ impl Algorithms {
     /// If the name or an option is unknown, an option has a wrong value, or the recipe configures a critic that the estimator does not use.
     /// The message names the key.
     pub fn estimator(&self, recipe: &Recipe) -> Result<Estimator, RecipeError> {
-        let estimator = make(&self.advantages, &recipe.raw.adv_estimator())?;
-        let raw = &recipe.raw;
-        let idle = raw.critic == Critic::default() && raw.trainer.critic_warmup == 0;
-        if !idle && !estimator.needs_values() {
+        let chosen = &recipe.choices.estimator;
+        let estimator = make(&self.advantages, chosen)?;
+        if recipe.sets_critic() && !estimator.needs_values() {
             let expected =
                 "an estimator with a critic when `[critic]` or trainer.critic_warmup is set";
-            let found = format!("`{}`", raw.algorithm.adv_estimator);
+            let found = format!("`{}`", chosen.name());
             return Err(out_of_bounds("algorithm.adv_estimator", expected, found));
         }
         Ok(estimator)
@@ -77,24 +75,19 @@ impl Algorithms {
     /// # Errors
     /// If a name or an option is unknown, or an option has a wrong value. The message names the key.
     pub fn objective(&self, recipe: &Recipe) -> Result<Objective, RecipeError> {
-        let actor = &recipe.raw.actor;
-        let policy_loss = make(&self.policy_losses, &recipe.raw.policy_loss())?;
-        if let (Some(own), Some(written)) = (policy_loss.aggregation(), actor.loss_agg_mode)
+        let choices = &recipe.choices;
+        let policy_loss = make(&self.policy_losses, &choices.policy_loss)?;
+        if let (Some(own), Some(written)) = (policy_loss.aggregation(), recipe.set_aggregation())
             && own != written
         {
-            let expected = format!("{own}, which `{}` requires", actor.policy_loss.loss_mode);
+            let expected = format!("{own}, which `{}` requires", choices.policy_loss.name());
             return Err(out_of_bounds("actor.loss_agg_mode", expected, written));
         }
-        let kl = |key, name: &str| {
-            let (choice, keyed) = (Choice::of(name), Vec::new());
-            make(&self.kl_estimators, &KeyedChoice { key, section: "", choice, keyed })
-        };
-        let algorithm = &recipe.raw.algorithm;
-        let penalty = kl("algorithm.kl_penalty", &algorithm.kl_penalty)?;
+        let penalty = make(&self.kl_estimators, &choices.kl_penalty)?;
         Ok(Objective {
             policy_loss,
-            kl_loss: kl("actor.kl_loss_type", &actor.kl_loss_type)?,
-            reward_kl: algorithm.use_kl_in_reward.then_some(penalty),
+            kl_loss: make(&self.kl_estimators, &choices.kl_loss)?,
+            reward_kl: recipe.reward_kl.map(|_| penalty),
         })
     }
 

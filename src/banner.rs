@@ -20,8 +20,8 @@ impl StartBanner {
     /// Returns the facts of a run of `recipe`.
     pub(crate) fn of(recipe: &Recipe, session: &Session) -> Self {
         let facts = [
-            ("run folder", recipe.raw.trainer.default_local_dir.display().to_string()),
-            ("model", model(&recipe.raw.model.path)),
+            ("run folder", recipe.run.default_local_dir.display().to_string()),
+            ("model", model(&recipe.model.path)),
             ("data", data(recipe, session)),
             ("recipe", algorithm(recipe, session.prompts())),
             ("schedule", schedule(recipe)),
@@ -75,63 +75,59 @@ fn short_count(count: u64) -> String {
 
 fn data(recipe: &Recipe, session: &Session) -> String {
     let files = |files: &[String]| files.join(", ");
-    let data = &recipe.raw.data;
-    let trained = format!("{}: {} prompts", files(&data.train_files), session.prompts());
-    match session.validation_prompts() {
-        Some(prompts) => {
-            format!("{trained}; validation: {}: {prompts} prompts", files(&data.val_files))
+    let trained = format!("{}: {} prompts", files(&recipe.train_data.files), session.prompts());
+    match recipe.val_data.as_ref().zip(session.validation_prompts()) {
+        Some((data, prompts)) => {
+            format!("{trained}; validation: {}: {prompts} prompts", files(&data.files))
         }
         None => trained,
     }
 }
 
 fn algorithm(recipe: &Recipe, prompts: u64) -> String {
-    let raw = &recipe.raw;
     format!(
         "{}, {} prompts x {} responses a step, at most {} tokens each, about {} steps, learning rate {}",
-        raw.algorithm.adv_estimator,
-        raw.data.train_batch_size,
-        raw.rollout.n,
-        raw.data.max_response_length,
+        recipe.choices.estimator.name(),
+        recipe.data.train_batch_size,
+        recipe.rollout.n,
+        recipe.data.max_response_length,
         expected_steps(recipe, prompts),
-        raw.actor.lr,
+        recipe.trainer.optimizer.learning_rate.peak,
     )
 }
 
 fn schedule(recipe: &Recipe) -> String {
-    let raw = &recipe.raw;
-    let name = &raw.schedule.name;
+    let name = recipe.schedule_name();
     let (prompts, responses) = recipe.launched();
-    match (prompts, responses) == (raw.data.train_batch_size, raw.rollout.n) {
-        true => name.clone(),
+    match (prompts, responses) == (recipe.data.train_batch_size, recipe.rollout.n) {
+        true => name.to_owned(),
         false => format!("{name}, short rounds launch {prompts} prompts x {responses} responses"),
     }
 }
 
 fn rewards(recipe: &Recipe) -> String {
-    let routes = recipe.raw.reward.routes.iter();
+    let routes = recipe.reward.routes.iter();
     routes.map(|(source, routed)| format!("{source} = {routed}")).collect::<Vec<_>>().join(", ")
 }
 
 fn engine(recipe: &Recipe) -> String {
-    let rollout = &recipe.raw.rollout;
-    let (instances, slots) = (recipe.engine_instances(), rollout.max_num_seqs);
-    format!("{}, {instances} instances, at most {slots} responses each at once", rollout.engine)
+    let (name, slots) = (recipe.choices.engine.name(), recipe.rollout.max_num_seqs);
+    let instances = recipe.engine_instances();
+    format!("{name}, {instances} instances, at most {slots} responses each at once")
 }
 
 /// Returns the budget of the torch engine's KV cache; other engines have budgets of their own.
 fn kv_cache(recipe: &Recipe) -> Option<String> {
-    let rollout = &recipe.raw.rollout;
-    let config = ModelConfig::from_folder(&recipe.raw.model.path).ok();
-    let config = config.filter(|_| rollout.engine == "torch")?;
-    let tokens = rollout.kv_cache_tokens as u64;
+    let config = ModelConfig::from_folder(&recipe.model.path).ok();
+    let config = config.filter(|_| recipe.choices.engine.name() == "torch")?;
+    let tokens = recipe.rollout.kv_cache_tokens as u64;
     let bytes = ByteSize(memory::cache_of_token(&config).saturating_mul(tokens));
     Some(format!("at most {tokens} tokens an instance, {bytes}"))
 }
 
 fn trainer(recipe: &Recipe, device: &str) -> String {
-    let (raw, threads) = (&recipe.raw, recipe.trainer.threads);
-    let workers = match raw.trainer.workers {
+    let threads = recipe.trainer.threads;
+    let workers = match recipe.run.workers {
         0 | 1 => String::new(),
         workers => format!(", {workers} workers"),
     };
@@ -141,7 +137,7 @@ fn trainer(recipe: &Recipe, device: &str) -> String {
         }
         _ => String::new(),
     };
-    format!("{} on {device}{threads}{workers}", raw.actor.strategy)
+    format!("{} on {device}{threads}{workers}", recipe.choices.trainer.name())
 }
 
 /// Returns the last line of a run: its folders and the next command.

@@ -134,9 +134,8 @@ impl RunReporter {
         telemetry: Option<Telemetry>,
         stop: Stop,
     ) -> Result<Self, RecordError> {
-        let trainer = &recipe.raw.trainer;
-        let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
-        let folder = RunFolder::create(path, &text, trainer.write_rollouts)?;
+        let (run, text) = (&recipe.run, recipe.to_toml());
+        let folder = RunFolder::create(&run.default_local_dir, &text, run.write_rollouts)?;
         let folder = with_loggers(folder, recipe)?;
         Ok(Self::of(recipe, prompts, telemetry, stop, folder))
     }
@@ -155,9 +154,8 @@ impl RunReporter {
         let Some(kept) = ObserverState::read::<ReporterSnapshot>(restored, KEPT)? else {
             bail!("the snapshot after step {} has no run folder", restored.step().next());
         };
-        let trainer = &recipe.raw.trainer;
-        let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
-        let folder = RunFolder::resume(path, &text, trainer.write_rollouts, kept.extent)?;
+        let (path, text) = (&recipe.run.default_local_dir, recipe.to_toml());
+        let folder = RunFolder::resume(path, &text, recipe.run.write_rollouts, kept.extent)?;
         let folder = with_loggers(folder, recipe)?;
         let mut run = Self::of(recipe, prompts, telemetry, stop, folder);
         let number = |(name, value): (String, Option<f64>)| (name, value.unwrap_or(f64::NAN));
@@ -174,9 +172,8 @@ impl RunReporter {
         stop: Stop,
         folder: RunFolder,
     ) -> Self {
-        let raw = &recipe.raw;
-        let wanted =
-            raw.data.train_batch_size * usize::try_from(raw.rollout.n).unwrap_or(usize::MAX);
+        let responses = usize::try_from(recipe.rollout.n).unwrap_or(usize::MAX);
+        let wanted = recipe.data.train_batch_size * responses;
         Self {
             console: Console::new(expected_steps(recipe, prompts), wanted),
             writer: RunWriter::start(folder, stop),
@@ -354,8 +351,7 @@ impl Totals {
 
 /// Adds the outputs that `trainer.logger` names.
 fn with_loggers(folder: RunFolder, recipe: &Recipe) -> Result<RunFolder, RecordError> {
-    let writes_events = recipe.raw.trainer.logger.iter().any(|logger| logger == "tensorboard");
-    if writes_events { folder.with_events() } else { Ok(folder) }
+    if recipe.tensorboard { folder.with_events() } else { Ok(folder) }
 }
 
 fn ended_reason(ended: EndReason) -> Option<&'static str> {
@@ -380,9 +376,9 @@ fn shutdown_grace(recipe: &Recipe) -> Duration {
 
 /// Returns the expected number of steps, assuming that no prompts are left out.
 pub(crate) fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
-    let (data, trainer) = (&recipe.raw.data, &recipe.raw.trainer);
-    let steps = prompts.div_ceil(data.train_batch_size as u64) * u64::from(trainer.total_epochs);
-    trainer.total_training_steps.map_or(steps, |limit| limit.min(steps))
+    let (data, run) = (&recipe.data, &recipe.run);
+    let steps = prompts.div_ceil(data.train_batch_size as u64) * u64::from(run.total_epochs);
+    run.total_training_steps.map_or(steps, |limit| limit.min(steps))
 }
 
 /// Returns a description of the run before it starts: the resolved recipe, the batch arithmetic and the graph.
@@ -390,8 +386,7 @@ pub(crate) fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
 /// # Errors
 /// If the schedule's options are out of bounds.
 pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::RecipeError> {
-    let raw = &recipe.raw;
-    let (p0, r0, n) = (raw.data.train_batch_size, raw.rollout.n, &raw.schedule);
+    let (p0, r0, choices) = (recipe.data.train_batch_size, recipe.rollout.n, &recipe.choices);
     let mut text = format!("# resolved recipe\n{}\n# batch arithmetic\n", recipe.to_toml());
     let steps = expected_steps(recipe, prompts);
     // Writing to a string does not fail.
@@ -419,7 +414,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
     let _ = writeln!(
         text,
         "micro-batches             at most {} tokens, without padding",
-        raw.actor.ppo_max_token_len
+        recipe.trainer.micro_batch_tokens
     );
     let _ = match recipe.describe_placement() {
         Some(placement) => writeln!(text, "placement                 {placement}"),
@@ -429,19 +424,20 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         text,
         "\n# graph\nprompts -> schedule({}) <-> rollout({} x {}) -> reward({}) -> group -> advantage({}) -> gradient({}) -> update{}\n   \
          ^ policies(staleness {}): from update to schedule and rollout\n",
-        n.name,
-        raw.rollout.engine,
+        recipe.schedule_name(),
+        choices.engine.name(),
         recipe.engine_instances(),
-        raw.reward
+        recipe
+            .reward
             .routes
             .iter()
             .map(|(source, routed)| format!("{source}={routed}"))
             .collect::<Vec<_>>()
             .join(" "),
-        raw.algorithm.adv_estimator,
-        raw.actor.strategy,
+        choices.estimator.name(),
+        choices.trainer.name(),
         if recipe.val_data.is_some() { " -> validate" } else { "" },
-        raw.algorithm.staleness,
+        recipe.staleness,
     );
     Ok(text)
 }

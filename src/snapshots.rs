@@ -14,7 +14,7 @@ use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::recipe::{RawRecipe, Recipe};
+use crate::recipe::Recipe;
 use crate::run_folder::RunFolder;
 
 pub use self::error::{ResumeFromError, RunSnapshotsError};
@@ -80,11 +80,10 @@ impl RunSnapshots {
         resume: Option<ResumeFrom>,
         overwrite: bool,
     ) -> Result<Self, RunSnapshotsError> {
-        let folder = folder(&recipe.raw.trainer.default_local_dir);
+        let folder = folder(&recipe.run.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
         let every = recipe.save_freq;
-        let (begins, ends) =
-            (&recipe.raw.model.path, RunFolder::model(&recipe.raw.trainer.default_local_dir));
+        let (begins, ends) = (&recipe.model.path, RunFolder::model(&recipe.run.default_local_dir));
         if (every > 0 || resume.is_some()) && is_same(begins, &ends) {
             return Err(RunSnapshotsError::ModelIsOutput { path: begins.clone() });
         }
@@ -95,7 +94,7 @@ impl RunSnapshots {
             return Ok(Self::default());
         }
         let identity = identity(recipe, data);
-        let keep = recipe.raw.trainer.max_ckpt_to_keep;
+        let keep = recipe.run.max_ckpt_to_keep;
         let store =
             SnapshotStore::open(&folder, StoreOptions { identity: identity.clone(), keep })?;
         let mut notes = Vec::new();
@@ -135,9 +134,8 @@ impl RunSnapshots {
         let JoinNote { generation, resumed } =
             serde_json::from_str(note).map_err(RunSnapshotsError::Note)?;
         let Some(generation) = generation else { return Ok(Self::default()) };
-        let (folder, identity) =
-            (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
-        let options = StoreOptions { identity, keep: recipe.raw.trainer.max_ckpt_to_keep };
+        let (folder, identity) = (folder(&recipe.run.default_local_dir), identity(recipe, data));
+        let options = StoreOptions { identity, keep: recipe.run.max_ckpt_to_keep };
         let store = SnapshotStore::join(&folder, generation, options)?;
         let restored = resumed.map(|step| joined_snapshot(&store, &folder, step)).transpose()?;
         let plan = plan(recipe, store, restored.as_ref());
@@ -169,14 +167,14 @@ fn plan(
     (every > 0).then(|| SnapshotPlan {
         store: Arc::new(store),
         cadence: if has_servers(recipe) { cadence.holding() } else { cadence },
-        on_error: recipe.raw.trainer.snapshot_on_error.into(),
+        on_error: recipe.run.snapshot_on_error.into(),
         resumed: restored.map(RestoredSnapshot::step),
     })
 }
 
 /// Returns `true` if the engine may end the run because no server is available. The last complete step is then saved.
 fn has_servers(recipe: &Recipe) -> bool {
-    matches!(recipe.raw.rollout.engine.as_str(), "vllm" | "sglang")
+    matches!(recipe.choices.engine.name(), "vllm" | "sglang")
 }
 
 /// Returns the snapshot that the first process resumes from, as it is visible to this process.
@@ -230,10 +228,9 @@ fn find(
 
 fn identity(recipe: &Recipe, data: u64) -> Identity {
     let keys: serde_json::Map<_, _> = recipe
-        .raw
         .settings()
         .into_iter()
-        .filter(|(key, _)| !RawRecipe::is_resumable(key))
+        .filter(|(key, _)| !Recipe::is_resumable(key))
         .map(|(key, value)| (key, Value::from(value)))
         .collect();
     let facts = [(RECIPE.to_owned(), Value::Object(keys)), (DATA.to_owned(), data.into())];
@@ -256,7 +253,7 @@ fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshot
         identity.facts.get(RECIPE).and_then(Value::as_object).cloned().unwrap_or_default()
     };
     let (ours, theirs) = (of(ours), of(theirs));
-    let defaults = RawRecipe::default().settings();
+    let defaults = Recipe::default_settings();
     let said = |keys: &serde_json::Map<String, Value>, key: &str| {
         let said = keys.get(key).and_then(Value::as_str).map(str::to_owned);
         said.or_else(|| defaults.get(key).cloned()).unwrap_or_else(|| "nothing".to_owned())

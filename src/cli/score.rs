@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::WallClock;
+use rollpacker_datasets::DatasetConfig;
 use rollpacker_files::{Inputs, NewFile};
 use toml::Table;
 
@@ -18,8 +19,7 @@ use super::bad_input;
 use crate::App;
 use crate::memory::{Estimate, judges};
 use crate::progress::RowProgress;
-use crate::recipe::raw::{self, RouteTarget};
-use crate::recipe::{Recipe, overlay};
+use crate::recipe::{Recipe, Reward, RouteTarget, overlay};
 use crate::rewards::rewards;
 use crate::score::{ScoreColumns, ScoreSummary, Scoring};
 use crate::terminal::{self, JsonRows};
@@ -190,19 +190,19 @@ impl ScoreArgs {
         let path = Path::new(&self.reward);
         if path.extension().is_some_and(|extension| extension == "toml") {
             let recipe = Recipe::read_with(path, &self.options, &app.schedules, &app.placements)?;
-            let columns = self.columns.over(Some(&recipe.raw.data));
-            let mut inputs = recipe.raw.inputs();
+            let columns = self.columns.over(Some(&recipe.train_data));
+            let mut inputs = recipe.inputs();
             inputs.add(path);
-            return Ok(Section { reward: recipe.raw.reward, columns, inputs });
+            return Ok(Section { reward: recipe.reward, columns, inputs });
         }
         let mut options = Table::new();
         for option in &self.options {
             overlay(&mut options, option)?;
         }
-        let reward = raw::Reward {
+        let reward = Reward {
             routes: BTreeMap::from([("*".to_owned(), RouteTarget::One(self.reward.clone()))]),
             options: BTreeMap::from([(self.reward.clone(), options)]),
-            ..raw::Reward::default()
+            ..Reward::default()
         };
         let inputs = reward.inputs();
         Ok(Section { reward, columns: self.columns.over(None), inputs })
@@ -240,7 +240,7 @@ impl ScoreArgs {
 
 /// The rewards and columns to score with, and the input files that they were read from or that they name.
 struct Section {
-    reward: raw::Reward,
+    reward: Reward,
     columns: ScoreColumns,
     inputs: Inputs,
 }
@@ -251,14 +251,14 @@ fn is_standard(path: &Path) -> bool {
 
 impl ColumnArgs {
     /// Returns the columns that the command line names, and those of a recipe where it names none.
-    fn over(&self, recipe: Option<&raw::Data>) -> ScoreColumns {
-        let data = recipe.cloned().unwrap_or_default();
+    fn over(&self, recipe: Option<&DatasetConfig>) -> ScoreColumns {
+        let columns = recipe.map(|data| data.columns.clone()).unwrap_or_default();
         let extra = || recipe.map(|data| data.extra_columns.clone());
         ScoreColumns {
             response: self.response_key.clone(),
-            data_source: self.data_source_key.clone().or(data.reward_fn_key),
-            ground_truth: self.ground_truth_key.clone().or(data.ground_truth_key),
-            prompt: self.prompt_key.clone().or(data.prompt_key),
+            data_source: self.data_source_key.clone().or(columns.data_source),
+            ground_truth: self.ground_truth_key.clone().or(columns.ground_truth),
+            prompt: self.prompt_key.clone().or(columns.prompt),
             extra_info: self.extra_info_key.clone(),
             group: self.group_key.clone(),
             extra_columns: self.extra_columns.clone().or_else(extra),

@@ -153,8 +153,8 @@ impl SftRecipe {
     }
 
     fn resolve(recipe: &Recipe, out: Option<PathBuf>) -> anyhow::Result<Self> {
-        let (sft, trainer) = (&recipe.raw.sft, &recipe.raw.trainer);
-        let out = out.unwrap_or_else(|| recipe.raw.model.path.clone());
+        let sft = &recipe.sft;
+        let out = out.unwrap_or_else(|| recipe.model.path.clone());
         ensure!(
             !out.as_os_str().is_empty(),
             "key `model.path`: expected a folder to write, or --out"
@@ -180,17 +180,17 @@ impl SftRecipe {
                 max_position_embeddings: sft.max_position_embeddings,
             },
             alphabet: sft.alphabet.clone(),
-            data: recipe.raw.dataset(&sft.train_files, -1, false),
+            data: recipe.sft_data.clone(),
             demonstration_key: sft.response_key.clone(),
             training: SftConfig {
                 optimizer,
                 steps: sft.steps,
                 batch_size: sft.batch_size,
-                seed: trainer.seed,
+                seed: recipe.run.seed,
                 micro_batch_tokens: sft.micro_batch_tokens,
                 threads: sft.threads,
             },
-            device: trainer.device.parse()?,
+            device: recipe.device,
             print_every: sft.steps.div_ceil(12),
             out,
         })

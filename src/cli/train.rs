@@ -90,6 +90,26 @@ impl TrainArgs {
         let wrong = |error: ResumeFromError| anyhow!("--resume `{written}`: {error}");
         written.parse().map(Some).map_err(wrong)
     }
+
+    /// Reads the recipe with the settings of the command line, which may have verl's keys, and prints what became of these.
+    fn read(&self, app: &App) -> Result<Recipe, RecipeError> {
+        let config = self.config.as_deref();
+        let mut settings = config.map_or_else(|| Ok(Table::new()), |path| read_table(path, &[]))?;
+        let rewards: Vec<&str> = app.rewards.names().collect();
+        let translation = verl::translate(&settings, &self.overrides, &rewards)?;
+        translation.notes().iter().for_each(|note| terminal::warn(note));
+        for text in &translation.overrides {
+            overlay(&mut settings, text)?;
+        }
+        Recipe::from_settings(settings, &app.schedules, &app.placements, |run| {
+            if let Some(out) = &self.out {
+                run.default_local_dir.clone_from(out);
+            }
+            if let Some(workers) = self.workers {
+                run.workers = workers.into();
+            }
+        })
+    }
 }
 
 pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
@@ -103,14 +123,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         Ok(resume) => resume,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let recipe = read(args.config.as_deref(), &args.overrides, app);
-    let opened = recipe.map_err(anyhow::Error::from).and_then(|mut recipe| {
-        if let Some(out) = args.out {
-            recipe.raw.trainer.default_local_dir = out;
-        }
-        if let Some(workers) = args.workers {
-            recipe.raw.trainer.workers = usize::from(workers);
-        }
+    let opened = args.read(app).map_err(anyhow::Error::from).and_then(|recipe| {
         check_outputs(&recipe, args.config.as_deref())?;
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
@@ -161,29 +174,17 @@ fn leads(cluster: Option<&Cluster>) -> bool {
     cluster.is_none_or(|cluster| cluster.process() == 0)
 }
 
-/// Reads a recipe with overrides, which may have verl's keys, and prints what became of these.
-fn read(config: Option<&Path>, overrides: &[String], app: &App) -> Result<Recipe, RecipeError> {
-    let mut settings = config.map_or_else(|| Ok(Table::new()), |path| read_table(path, &[]))?;
-    let rewards: Vec<&str> = app.rewards.names().collect();
-    let translation = verl::translate(&settings, overrides, &rewards)?;
-    translation.notes().iter().for_each(|note| terminal::warn(note));
-    for text in &translation.overrides {
-        overlay(&mut settings, text)?;
-    }
-    Recipe::from_settings(settings, &app.schedules, &app.placements)
-}
-
 /// Rejects a run folder whose files are inputs of the run. The model may be an input: it is read completely before it is replaced.
 fn check_outputs(recipe: &Recipe, config: Option<&Path>) -> anyhow::Result<()> {
-    let folder = &recipe.raw.trainer.default_local_dir;
-    let inputs = recipe.raw.inputs();
+    let folder = &recipe.run.default_local_dir;
+    let inputs = recipe.inputs();
     let key = || format!("key `trainer.default_local_dir`: {}", folder.display());
     RunFolder::check(folder, &inputs).with_context(key)?;
     inputs.check_folder(&snapshots::folder(folder)).with_context(key)?;
     let model = FOLDER_FILES.map(|name| RunFolder::model(folder).join(name));
     model.iter().try_for_each(|place| check_place(place)).with_context(key)?;
     // The recipe in the run folder may itself be the input, unless recording it would remove credentials from it.
-    if recipe.raw.has_credentials() {
+    if recipe.has_credentials() {
         Inputs::of(config).check_output(&RunFolder::recipe(folder)).with_context(key)?;
     }
     Ok(())
@@ -195,7 +196,7 @@ fn cluster(
     hostfile: Option<&Path>,
     process: Option<usize>,
 ) -> Result<Option<Cluster>, ClusterError> {
-    let threads = recipe.raw.trainer.workers;
+    let threads = recipe.run.workers;
     match (hostfile, process) {
         (Some(hostfile), Some(process)) => {
             Cluster::with_processes(threads, Hosts::read(hostfile)?, process).map(Some)
@@ -240,7 +241,7 @@ pub(super) fn train(
     handle: Option<WorkerHandle>,
     stop: &Stop,
 ) -> anyhow::Result<TrainingReport> {
-    let telemetry = Telemetry::of_run(&recipe.raw.trainer.default_local_dir)?;
+    let telemetry = Telemetry::of_run(&recipe.run.default_local_dir)?;
     let prompts = session.prompts();
     warnings::print();
     let run = match &snapshots.restored {
@@ -248,13 +249,14 @@ pub(super) fn train(
         Some(restored) => RunReporter::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
     };
     StartBanner::of(recipe, &session).print(run.console());
-    let batch = training_batch_larger_than_dataset(recipe.raw.data.train_batch_size, prompts);
+    let batch = training_batch_larger_than_dataset(recipe.data.train_batch_size, prompts);
     snapshots.notes.iter().chain(&batch).for_each(|note| run.print_line(note));
     let run = Rc::new(RefCell::new(run));
     let session = session.with_snapshots(snapshots);
-    let session = match recipe.raw.trainer.write_rollouts {
-        true => session
-            .with_validation_folder(RunFolder::validation(&recipe.raw.trainer.default_local_dir)),
+    let session = match recipe.run.write_rollouts {
+        true => {
+            session.with_validation_folder(RunFolder::validation(&recipe.run.default_local_dir))
+        }
         false => session,
     };
     let folder = run.borrow().model_folder();
@@ -270,7 +272,7 @@ pub(super) fn train(
             None => error,
         })?;
     let summary = run.borrow_mut().finish(&finished)?;
-    let run = recipe.raw.trainer.default_local_dir.clone();
+    let run = recipe.run.default_local_dir.clone();
     Ok(TrainingReport { run, model: folder, summary, ended: finished.ended })
 }
 

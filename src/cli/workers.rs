@@ -65,7 +65,7 @@ impl Workers {
         let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
         let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));
         let own = [version, prompts].map(|(name, value)| (name.to_owned(), value));
-        let settings = self.recipe.raw.settings().into_iter();
+        let settings = self.recipe.settings().into_iter();
         let shared = settings.filter(|(key, _)| key != "trainer.default_local_dir");
         let shared = shared.map(|(key, value)| (format!("value of {key}"), value));
         own.into_iter().chain(shared).collect()
@@ -96,7 +96,7 @@ impl Workers {
             return train(&self.recipe, session, snapshots, Some(handle), &self.stop).map(Some);
         }
         let session = opened.clone().with_snapshots(snapshots).session(&handle)?;
-        let folder = RunFolder::model(&self.recipe.raw.trainer.default_local_dir);
+        let folder = RunFolder::model(&self.recipe.run.default_local_dir);
         session.train_worker(Some(handle), &self.stop, &folder, Silent, |_| {})?;
         Ok(None)
     }

@@ -186,8 +186,8 @@ impl Engines {
     /// # Errors
     /// If there is no engine of that name, or an option is unknown or has a wrong value.
     pub(crate) fn chosen(&self, recipe: &Recipe) -> Result<ChosenEngine, RecipeError> {
-        let starter = make(&self.0, &recipe.raw.engine())?;
-        Ok(ChosenEngine { name: recipe.raw.rollout.engine.clone(), starter })
+        let starter = make(&self.0, &recipe.choices.engine)?;
+        Ok(ChosenEngine { name: recipe.choices.engine.name().to_owned(), starter })
     }
 }
 

@@ -8,7 +8,7 @@ use rollpacker_stages::train::config::Precision;
 use toml::{Table, Value};
 
 use super::part::{MemoryPart, setting};
-use crate::recipe::raw;
+use crate::recipe::{Reward, RouteTarget};
 
 /// Bytes of a float32, the type of all weights.
 pub(super) const FLOAT: u64 = size_of::<f32>() as u64;
@@ -68,10 +68,10 @@ pub(super) fn size(size: i64) -> u64 {
 /// budget.
 ///
 /// A model folder that cannot be read is skipped here; the judge reports the error when it is built.
-pub(crate) fn judges(section: &raw::Reward) -> impl Iterator<Item = MemoryPart> {
+pub(crate) fn judges(section: &Reward) -> impl Iterator<Item = MemoryPart> {
     let names = section.routes.values().flat_map(|routed| match routed {
-        raw::RouteTarget::One(name) => vec![name],
-        raw::RouteTarget::Sum(terms) => terms.keys().collect(),
+        RouteTarget::One(name) => vec![name],
+        RouteTarget::Sum(terms) => terms.keys().collect(),
     });
     let names: std::collections::BTreeSet<&String> = names.collect();
     names.into_iter().filter_map(|name| judge(name, section.options.get(name)?))

@@ -47,7 +47,7 @@ const OF_PROMPT: u64 = 256;
 #[cfg(feature = "cli")]
 pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> MemoryPart {
     let instances = recipe.engine_instances();
-    let path = setting("model.path", recipe.raw.model.path.display());
+    let path = setting("model.path", recipe.model.path.display());
     let settings = [path, setting("rollout.instances", instances)];
     MemoryPart::new("the weights of engine instances", settings, [instances.into(), weights(model)])
 }
@@ -100,7 +100,7 @@ impl Training<'_> {
 
     /// Returns the packed weights, of which the instances of an engine share one copy.
     fn packed(&self) -> MemoryPart {
-        let dtype = self.recipe.raw.rollout.dtype;
+        let dtype = self.recipe.rollout.dtype;
         let settings = self.model_and([self.workers_setting(), setting("rollout.dtype", dtype)]);
         let bytes = packed(self.model, dtype);
         MemoryPart::new("packed weights of engines", settings, [self.engine_count(), bytes])
@@ -108,7 +108,7 @@ impl Training<'_> {
 
     /// Returns the published weight versions other than the newest, which is counted with the trainer.
     fn published(&self) -> MemoryPart {
-        let staleness = self.recipe.raw.algorithm.staleness;
+        let staleness = self.recipe.staleness;
         let held = (staleness + 1).min(self.steps().saturating_sub(1));
         let settings = self.model_and([setting("algorithm.staleness", staleness)]);
         MemoryPart::new(
@@ -119,12 +119,12 @@ impl Training<'_> {
     }
 
     fn caches(&self) -> MemoryPart {
-        let rollout = &self.recipe.raw.rollout;
+        let rollout = &self.recipe.rollout;
         let running = self.running();
         let settings = [
             setting("rollout.max_num_seqs", rollout.max_num_seqs),
             setting("rollout.n", rollout.n),
-            setting("data.train_batch_size", self.recipe.raw.data.train_batch_size),
+            setting("data.train_batch_size", self.recipe.data.train_batch_size),
         ];
         MemoryPart::new(
             "keys and values of running responses",
@@ -134,7 +134,7 @@ impl Training<'_> {
     }
 
     fn logits(&self) -> MemoryPart {
-        let rollout = &self.recipe.raw.rollout;
+        let rollout = &self.recipe.rollout;
         let settings = self.model_and([
             setting("rollout.max_num_seqs", rollout.max_num_seqs),
             setting("rollout.n", rollout.n),
@@ -148,65 +148,60 @@ impl Training<'_> {
 
     fn responses(&self) -> MemoryPart {
         let (prompts, responses) = self.launched();
-        let raw = &self.recipe.raw;
+        let recipe = self.recipe;
         let settings = [
-            setting("rollout.n", raw.rollout.n),
-            setting("data.train_batch_size", raw.data.train_batch_size),
+            setting("rollout.n", recipe.rollout.n),
+            setting("data.train_batch_size", recipe.data.train_batch_size),
         ];
         MemoryPart::new("the responses of a step", settings, [prompts, responses, OF_RESPONSE])
     }
 
     fn read_ahead(&self) -> MemoryPart {
-        let settings = [setting("data.train_batch_size", self.recipe.raw.data.train_batch_size)];
+        let settings = [setting("data.train_batch_size", self.recipe.data.train_batch_size)];
         MemoryPart::new("the prompts of a step", settings, [self.launched().0, OF_PROMPT])
     }
 
     /// Returns the number of responses that the engines run at once in the first step, limited by slots and KV-cache tokens.
     fn running(&self) -> u64 {
-        let rollout = &self.recipe.raw.rollout;
-        let data = &self.recipe.raw.data;
+        let rollout = &self.recipe.rollout;
+        let data = &self.recipe.data;
         let longest = (data.max_prompt_length as u64 + u64::from(data.max_response_length)).max(1);
         let of_instance =
             (rollout.max_num_seqs as u64).min(rollout.kv_cache_tokens as u64 / longest);
         let (prompts, responses) = self.launched();
         let instances = u64::from(self.recipe.engine_instances());
         let slots = of_instance.saturating_mul(instances * self.workers());
-        slots.min(prompts.saturating_mul(responses)).min(self.let_run())
-    }
-
-    /// Returns the schedule's own limit on responses in flight, if it has one.
-    fn let_run(&self) -> u64 {
-        let slots = self.recipe.raw.schedule.options.get("slots");
-        let slots = slots.and_then(toml::Value::as_integer);
-        slots.and_then(|slots| u64::try_from(slots).ok()).unwrap_or(u64::MAX)
+        slots
+            .min(prompts.saturating_mul(responses))
+            .min(self.recipe.schedule_slots().unwrap_or(u64::MAX))
     }
 
     /// Returns the number of prompts that the first step launches, limited by the dataset, and the number of responses to each.
     fn launched(&self) -> (u64, u64) {
         let (prompts, responses) = self.recipe.launched();
-        let epochs = u64::from(self.recipe.raw.trainer.total_epochs);
+        let epochs = u64::from(self.recipe.run.total_epochs);
         ((prompts as u64).min(self.prompts.saturating_mul(epochs)), responses.into())
     }
 
     /// Returns the maximum number of steps of the run.
     fn steps(&self) -> u64 {
-        let (data, trainer) = (&self.recipe.raw.data, &self.recipe.raw.trainer);
-        let prompts = self.prompts.saturating_mul(trainer.total_epochs.into());
+        let (data, run) = (&self.recipe.data, &self.recipe.run);
+        let prompts = self.prompts.saturating_mul(run.total_epochs.into());
         let steps = prompts / data.train_batch_size as u64;
-        trainer.total_training_steps.map_or(steps, |most| most.min(steps))
+        run.total_training_steps.map_or(steps, |most| most.min(steps))
     }
 
     fn workers(&self) -> u64 {
-        self.recipe.raw.trainer.workers as u64
+        self.recipe.run.workers as u64
     }
 
     fn workers_setting(&self) -> String {
-        setting("trainer.workers", self.recipe.raw.trainer.workers)
+        setting("trainer.workers", self.recipe.run.workers)
     }
 
     /// Returns the model setting together with other settings.
     fn model_and<const N: usize>(&self, others: [String; N]) -> Vec<String> {
-        let model = setting("model.path", self.recipe.raw.model.path.display());
+        let model = setting("model.path", self.recipe.model.path.display());
         std::iter::once(model).chain(others).collect()
     }
 }

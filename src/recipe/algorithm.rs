@@ -2,6 +2,8 @@
 
 use rollpacker_operators::advantage::{KlControl, KlController};
 use rollpacker_stages::catalog::Choice;
+#[cfg(feature = "torch")]
+use rollpacker_stages::train::config::Aggregation;
 use rollpacker_stages::train::config::{
     CriticConfig, MiniBatches, OldLogprobs, OptimizerConfig, TrainerConfig,
 };
@@ -11,6 +13,8 @@ use super::choice::{KeyedChoice, KeyedOption, choice};
 use super::error::{RecipeError, out_of_bounds};
 use super::raw::{Algorithm, RawRecipe};
 use super::rollout_correction::REINFORCE_LOSS;
+#[cfg(feature = "torch")]
+use super::{Recipe, raw::Critic};
 
 const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
 
@@ -29,7 +33,36 @@ pub(crate) fn check_replicas(config: &TrainerConfig, workers: usize) -> Result<(
     }
 }
 
+/// The catalog entries that a recipe names.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "only sessions make the entries"))]
+pub(crate) struct Choices {
+    pub(crate) engine: KeyedChoice,
+    pub(crate) trainer: KeyedChoice,
+    pub(crate) estimator: KeyedChoice,
+    pub(crate) policy_loss: KeyedChoice,
+    pub(crate) kl_loss: KeyedChoice,
+    pub(crate) kl_penalty: KeyedChoice,
+}
+
 impl RawRecipe {
+    pub(super) fn choices(&self) -> Choices {
+        let (actor, algorithm) = (&self.actor, &self.algorithm);
+        Choices {
+            engine: self.engine(),
+            trainer: KeyedChoice {
+                key: "actor.strategy",
+                section: "actor.strategy_options",
+                choice: choice(&actor.strategy, &actor.strategy_options),
+                keyed: Vec::new(),
+            },
+            estimator: self.adv_estimator(),
+            policy_loss: self.policy_loss(),
+            kl_loss: KeyedChoice::of("actor.kl_loss_type", &actor.kl_loss_type),
+            kl_penalty: KeyedChoice::of("algorithm.kl_penalty", &algorithm.kl_penalty),
+        }
+    }
+
     pub(super) fn trainer_config(&self, bypasses: bool) -> Result<TrainerConfig, RecipeError> {
         let (actor, algorithm) = (&self.actor, &self.algorithm);
         Ok(TrainerConfig {
@@ -109,7 +142,7 @@ impl RawRecipe {
     }
 
     /// Returns the policy loss with its options and their recipe keys.
-    pub(crate) fn policy_loss(&self) -> KeyedChoice {
+    pub(super) fn policy_loss(&self) -> KeyedChoice {
         let actor = &self.actor;
         let low = actor.clip_ratio_low.or(actor.clip_ratio);
         let high = actor.clip_ratio_high.or(actor.clip_ratio);
@@ -132,11 +165,7 @@ impl RawRecipe {
     }
 
     /// Returns the advantage estimator with its options and their recipe keys.
-    #[cfg_attr(
-        not(feature = "torch"),
-        expect(dead_code, reason = "only the stages on libtorch make the estimator")
-    )]
-    pub(crate) fn adv_estimator(&self) -> KeyedChoice {
+    fn adv_estimator(&self) -> KeyedChoice {
         let Algorithm { adv_estimator, adv_options, norm_adv_by_std_in_grpo, .. } = &self.algorithm;
         let norm = norm_adv_by_std_in_grpo.map(|norm| KeyedOption {
             key: "algorithm.norm_adv_by_std_in_grpo",
@@ -156,8 +185,7 @@ impl RawRecipe {
     }
 
     /// Returns the rollout engine with its options.
-    #[cfg(feature = "torch")]
-    pub(crate) fn engine(&self) -> KeyedChoice {
+    fn engine(&self) -> KeyedChoice {
         let (servers, server_timeout) = (&self.rollout.servers, &self.rollout.server_timeout);
         let servers = (!servers.is_empty()).then(|| KeyedOption {
             key: "rollout.servers",
@@ -178,20 +206,8 @@ impl RawRecipe {
         }
     }
 
-    /// Returns the trainer with its options.
-    #[cfg(feature = "torch")]
-    pub(crate) fn strategy(&self) -> KeyedChoice {
-        KeyedChoice {
-            key: "actor.strategy",
-            section: "actor.strategy_options",
-            choice: choice(&self.actor.strategy, &self.actor.strategy_options),
-            keyed: Vec::new(),
-        }
-    }
-
     /// Returns the KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
-    #[must_use]
-    pub fn reward_kl(&self) -> Option<KlController> {
+    pub(super) fn reward_kl(&self) -> Option<KlController> {
         let control = &self.algorithm.kl_ctrl;
         let kind = if control.r#type == "adaptive" {
             KlControl::Adaptive { target_kl: control.target_kl, horizon: control.horizon }
@@ -199,6 +215,19 @@ impl RawRecipe {
             KlControl::Fixed
         };
         self.algorithm.use_kl_in_reward.then(|| KlController::new(kind, control.kl_coef))
+    }
+}
+
+#[cfg(feature = "torch")]
+impl Recipe {
+    /// Returns `true` if a setting of the critic differs from its default.
+    pub(crate) fn sets_critic(&self) -> bool {
+        self.raw.critic != Critic::default() || self.raw.trainer.critic_warmup > 0
+    }
+
+    /// Returns the aggregation of token losses that `actor.loss_agg_mode` sets, if it does.
+    pub(crate) fn set_aggregation(&self) -> Option<Aggregation> {
+        self.raw.actor.loss_agg_mode
     }
 }
 

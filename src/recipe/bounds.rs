@@ -94,7 +94,7 @@ impl RawRecipe {
             let expected = "true when algorithm.kl_penalty or algorithm.kl_ctrl is set";
             return Err(out_of_bounds("algorithm.use_kl_in_reward", expected, false));
         }
-        self.check_rollout_correction()
+        self.check_loss_type()
     }
 
     fn check_model_made_from_scratch(&self) -> Result<(), RecipeError> {

@@ -7,6 +7,7 @@ use toml::Table;
 use super::error::{RecipeError, nearest, one_of, out_of_bounds};
 
 /// A catalog choice together with the recipe keys under which its options are written.
+#[derive(Clone, Debug)]
 pub(crate) struct KeyedChoice {
     pub(crate) key: &'static str,
     /// The table that holds the options without a recipe key of their own.
@@ -17,6 +18,7 @@ pub(crate) struct KeyedChoice {
 }
 
 /// An option with a recipe key of its own.
+#[derive(Clone, Debug)]
 pub(crate) struct KeyedOption {
     pub(crate) key: &'static str,
     pub(crate) option: &'static str,
@@ -24,6 +26,17 @@ pub(crate) struct KeyedOption {
 }
 
 impl KeyedChoice {
+    /// Returns a choice without options.
+    pub(crate) fn of(key: &'static str, name: &str) -> Self {
+        Self { key, section: "", choice: Choice::of(name), keyed: Vec::new() }
+    }
+
+    /// Returns the name of the entry.
+    #[cfg(feature = "torch")]
+    pub(crate) fn name(&self) -> &str {
+        &self.choice.name
+    }
+
     /// Returns the choice with all its options, those with a key of their own included.
     pub(crate) fn all(&self) -> Choice {
         self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {

@@ -60,6 +60,10 @@ pub enum RecipeError {
         /// The expected and the found type or value.
         reason: String,
     },
+    /// `trainer.device` is none of the devices that it may name.
+    #[cfg(feature = "torch")]
+    #[error(transparent)]
+    Device(#[from] rollpacker_torch::model::TorchError),
     /// A value is out of its bounds.
     #[error("key `{key}`: expected {expected}, found {found}")]
     Bound {

@@ -6,27 +6,28 @@ use rollpacker_datasets::DatasetConfig;
 use rollpacker_files::Inputs;
 use toml::Value;
 
+use super::Recipe;
 use super::raw::{RawRecipe, Reward};
 
-impl RawRecipe {
+impl Recipe {
     /// Returns the files that a run of this recipe reads: datasets, models, and the files that options of rewards, the engine, the trainer
     /// and the placement name.
     ///
     /// Paths that do not exist are ignored here. The code that reads them reports the error.
     #[must_use]
     pub fn inputs(&self) -> Inputs {
-        let mut inputs = self.reward.inputs();
-        let datasets = [&self.data.train_files, &self.data.val_files, &self.sft.train_files];
+        let RawRecipe { data, model, rollout, placement, reward, actor, critic, sft, .. } =
+            &self.raw;
+        let mut inputs = reward.inputs();
+        let datasets = [&data.train_files, &data.val_files, &sft.train_files];
         for pattern in datasets.into_iter().flatten() {
             let paths = DatasetConfig::of([pattern.as_str()]).paths().unwrap_or_default();
             paths.iter().for_each(|path| inputs.add(path));
         }
-        let (model, rollout) = (&self.model.path, &self.rollout);
-        let named = [self.critic.path.as_ref(), rollout.replay_lengths.as_ref()];
-        let named = named.into_iter().chain([rollout.profile.as_ref(), Some(model)]).flatten();
-        named.for_each(|path| inputs.add(path));
-        let options =
-            [&rollout.engine_options, &self.actor.strategy_options, &self.placement.options];
+        let named = [critic.path.as_ref(), rollout.replay_lengths.as_ref()];
+        let named = named.into_iter().chain([rollout.profile.as_ref(), Some(&model.path)]);
+        named.flatten().for_each(|path| inputs.add(path));
+        let options = [&rollout.engine_options, &actor.strategy_options, &placement.options];
         let options = options.into_iter().flat_map(|options| options.values());
         options.for_each(|option| add_paths(option, &mut inputs));
         inputs
@@ -94,7 +95,7 @@ mod tests {
             "#
         );
         fs::write(path("recipe.toml"), text).expect("written");
-        let inputs = RawRecipe::read(&path("recipe.toml"), &[]).expect("a recipe").inputs();
+        let inputs = Recipe::read(&path("recipe.toml"), &[]).expect("a recipe").inputs();
         let read =
             ["train-0.jsonl", "val.jsonl", "sft.jsonl", "scorer.py", "lengths", "engine.json"];
         let folders = ["model/config.json", "critic/config.json", "judge/config.json"];

@@ -1,9 +1,9 @@
 //! Recipes: TOML files that describe a run, with overrides on the command line.
 //!
-//! Reading has two phases. [`RawRecipe`] holds the settings as written, with defaults. [`Recipe`] holds the validated settings. Later code
-//! never parses text again, except the names of catalog entries with their options and the name of the device.
+//! Reading has two phases. `RawRecipe` holds the settings as written, with defaults. [`Recipe`] holds their values: every setting is
+//! checked and converted once, when the recipe is read. Only the catalogs of a program know the options of the entries that a recipe names.
 
-pub(crate) mod algorithm;
+mod algorithm;
 pub mod aliases;
 mod bounds;
 pub(crate) mod choice;
@@ -18,7 +18,11 @@ mod pipeline;
 pub(crate) mod placement;
 #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
 pub(crate) mod ranges;
-pub mod raw;
+#[expect(
+    unreachable_pub,
+    reason = "one macro declares the sections that `Recipe` has and those that it resolves"
+)]
+mod raw;
 mod rollout_correction;
 pub mod schedule;
 #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
@@ -31,48 +35,86 @@ pub(crate) mod value;
 )]
 pub(crate) mod verl;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::{DatasetConfig, PromptColumns};
+use rollpacker_operators::advantage::KlController;
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::schedule::Schedule;
+use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
+#[cfg(feature = "torch")]
+use rollpacker_torch::model::DeviceChoice;
 
 use crate::placements::Placements;
-pub(crate) use algorithm::check_replicas;
+pub(crate) use algorithm::{Choices, check_replicas};
 pub(crate) use bounds::check_curriculum;
 use choices::check_choice;
 pub use error::RecipeError;
 use error::out_of_bounds;
 pub use placement::PlacementKind;
-pub use raw::RawRecipe;
+#[cfg(feature = "cli")]
+pub(crate) use raw::PolicyLoss;
 #[cfg(feature = "servers")]
 pub(crate) use raw::Serve;
-use schedule::Schedules;
+pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft, SnapshotOnError};
+pub(crate) use raw::{Pipeline, RawRecipe, section};
+use schedule::{ScheduleSection, Schedules};
 pub(crate) use table::{from_table, overlay, read_table};
 
-/// A validated recipe.
+/// A validated recipe. Its settings as text do not follow changes of its fields.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// The settings as written, with defaults filled in.
-    pub raw: RawRecipe,
+    /// The settings from which the other fields were resolved.
+    raw: RawRecipe,
+    /// The size of a step, and the limits of lengths.
+    pub data: Data,
     /// The training prompts.
     pub train_data: DatasetConfig,
     /// The validation prompts, if any.
     pub val_data: Option<DatasetConfig>,
-    /// The trainer's options. The critic is not set here: only the advantage estimator determines whether one is needed.
-    pub trainer: TrainerConfig,
-    /// The critic's options, used if the advantage estimator needs one.
-    pub critic: CriticConfig,
+    /// The demonstrations for supervised fine-tuning.
+    pub sft_data: DatasetConfig,
+    /// The initial model.
+    pub model: Model,
+    /// The number of responses to a prompt, and the instances of the rollout engine.
+    pub rollout: Rollout,
+    /// The sampling of training responses.
+    pub sampling: Sampling,
+    /// The seed of sampling: `rollout.seed`, or `trainer.seed` if that is not set.
+    pub sampling_seed: u64,
+    /// The catalog entries that the recipe names.
+    #[cfg_attr(
+        not(feature = "torch"),
+        expect(dead_code, reason = "only sessions make the entries")
+    )]
+    pub(crate) choices: Choices,
     /// The division of the engine instances between rollout and training.
     pub placement: PlacementKind,
     /// The time at which responses are scored: according to `pipeline.reward`, or to the default of the schedule.
     pub scoring: Scoring,
     /// The time at which groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
     pub gradient: GroupDelivery,
+    /// The rewards.
+    pub reward: Reward,
+    /// The KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
+    pub reward_kl: Option<KlController>,
+    /// Maximum number of steps by which the sampling policy may lag behind the trained one.
+    pub staleness: u64,
+    /// The trainer's options. The critic is not set here: only the advantage estimator determines whether one is needed.
+    pub trainer: TrainerConfig,
+    /// The critic's options, used if the advantage estimator needs one.
+    pub critic: CriticConfig,
+    /// The folder of the critic's initial model. Default: that of the policy.
+    pub critic_model: Option<PathBuf>,
+    /// The length of training, workers, snapshots and outputs: the section `[trainer]`.
+    pub run: Run,
+    /// The device of the models.
+    #[cfg(feature = "torch")]
+    pub device: DeviceChoice,
     /// Number of steps between two validations; 0 disables validation during training.
     pub test_freq: u64,
     /// Number of steps between two snapshots; 0 disables snapshots.
@@ -81,59 +123,58 @@ pub struct Recipe {
     pub stall_timeout: Nanos,
     /// The maximum wall time of the run, if there is one.
     pub max_wall_time: Option<Nanos>,
+    /// `true` to write an event file of TensorBoard.
+    pub tensorboard: bool,
+    /// Supervised fine-tuning before training.
+    pub sft: Sft,
 }
 
 impl RawRecipe {
-    /// Reads a recipe and applies `overrides`, each of the form `section.key=value`.
+    /// Checks the bounds of all settings and converts them.
     ///
     /// # Errors
-    /// If the file cannot be read or is not valid TOML, a key does not exist, or a value has the wrong type.
-    pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
-        from_table(read_table(path, overrides)?)
-    }
-
-    /// Returns the dotted names of all keys that a recipe may have.
-    ///
-    /// `schedule`, `actor.policy_loss` and tables of options count as one key each: the keys in them depend on a name in them.
-    /// See [`schedule::Schedules::options`] for the keys of schedules.
-    #[must_use]
-    pub fn keys() -> Vec<String> {
-        keys::all::<Self>()
-    }
-
-    /// Checks the bounds of all settings.
-    ///
-    /// # Errors
-    /// [`RecipeError::Bound`] for the first value out of its bounds.
-    pub fn resolve(self) -> Result<Recipe, RecipeError> {
+    /// For the first value that is out of its bounds.
+    fn resolve(self) -> Result<Recipe, RecipeError> {
         self.check()?;
         let placement = self.placement_kind()?;
-        let mut trainer = self.trainer_config(self.uses_engine_logprobs()?)?;
+        let schedule = self.build_schedule()?;
+        let mut trainer = self.trainer_config(self.uses_engine_logprobs(&*schedule))?;
         trainer.threads = self.trainer_threads(&placement);
         check_replicas(&trainer, self.trainer.workers)?;
-        let schedule = self.build_schedule()?;
         let scoring = self.pipeline.scoring(&self.schedule)?;
         schedule::check_scoring(&*schedule, scoring)?;
-        let max_wall_time = self.trainer.max_wall_time.as_ref();
+        let (data, run) = (&self.data, &self.trainer);
         let recipe = Recipe {
-            train_data: self.dataset(
-                &self.data.train_files,
-                self.data.train_max_samples,
-                self.data.shuffle,
-            ),
-            val_data: (!self.data.val_files.is_empty())
-                .then(|| self.dataset(&self.data.val_files, self.data.val_max_samples, false)),
-            trainer,
-            critic: self.critic_config(),
+            data: data.clone(),
+            train_data: self.dataset(&data.train_files, data.train_max_samples, data.shuffle),
+            val_data: (!data.val_files.is_empty())
+                .then(|| self.dataset(&data.val_files, data.val_max_samples, false)),
+            sft_data: self.dataset(&self.sft.train_files, -1, false),
+            model: self.model.clone(),
+            rollout: self.rollout.clone(),
+            sampling: self.sampling(),
+            sampling_seed: self.rollout.seed.unwrap_or(run.seed),
+            choices: self.choices(),
             placement,
             scoring,
             gradient: self.pipeline.fetch(&self.schedule)?,
-            test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
-            save_freq: u64::try_from(self.trainer.save_freq).unwrap_or(0),
-            stall_timeout: self.trainer.stall_timeout.nanos("trainer.stall_timeout")?,
-            max_wall_time: max_wall_time
+            reward: self.reward.clone(),
+            reward_kl: self.reward_kl(),
+            staleness: self.algorithm.staleness,
+            trainer,
+            critic: self.critic_config(),
+            critic_model: self.critic.path.clone(),
+            run: run.clone(),
+            #[cfg(feature = "torch")]
+            device: run.device.parse()?,
+            test_freq: u64::try_from(run.test_freq).unwrap_or(0),
+            save_freq: u64::try_from(run.save_freq).unwrap_or(0),
+            stall_timeout: run.stall_timeout.nanos("trainer.stall_timeout")?,
+            max_wall_time: (run.max_wall_time.as_ref())
                 .map(|limit| limit.nanos("trainer.max_wall_time"))
                 .transpose()?,
+            tensorboard: run.logger.iter().any(|logger| logger == "tensorboard"),
+            sft: self.sft.clone(),
             raw: self,
         };
         recipe.check_streams()?;
@@ -150,18 +191,7 @@ impl RawRecipe {
         })
     }
 
-    /// Returns the seed of the prompt order: `data.seed`, or `trainer.seed` if that is not set.
-    #[must_use]
-    pub fn data_seed(&self) -> u64 {
-        self.data.seed.unwrap_or(self.trainer.seed)
-    }
-
-    pub(crate) fn dataset(
-        &self,
-        files: &[String],
-        max_samples: i64,
-        shuffle: bool,
-    ) -> DatasetConfig {
+    fn dataset(&self, files: &[String], max_samples: i64, shuffle: bool) -> DatasetConfig {
         let columns = PromptColumns {
             prompt: self.data.prompt_key.clone(),
             data_source: self.data.reward_fn_key.clone(),
@@ -173,13 +203,24 @@ impl RawRecipe {
             columns,
             extra_columns: self.data.extra_columns.clone(),
             shuffle,
-            seed: self.data_seed(),
+            seed: self.data.seed.unwrap_or(self.trainer.seed),
             max_samples: u64::try_from(max_samples).ok(),
             ..DatasetConfig::of(files.iter().cloned())
         }
     }
 
-    pub(super) fn decay(&self) -> Result<Decay, RecipeError> {
+    fn sampling(&self) -> Sampling {
+        let rollout = &self.rollout;
+        Sampling {
+            temperature: rollout.temperature,
+            top_p: rollout.top_p,
+            top_k: u32::try_from(rollout.top_k).unwrap_or(0),
+            min_new_tokens: rollout.min_response_length,
+            max_new_tokens: self.data.max_response_length,
+        }
+    }
+
+    fn decay(&self) -> Result<Decay, RecipeError> {
         let key = "actor.lr_scheduler_type";
         check_choice(key, &self.actor.lr_scheduler_type)?;
         if self.actor.lr_scheduler_type == "constant" {
@@ -199,10 +240,19 @@ impl RawRecipe {
 }
 
 impl Recipe {
-    /// Reads a recipe and validates it.
+    /// Returns the dotted names of all keys that a recipe may have.
+    ///
+    /// `schedule`, `actor.policy_loss` and tables of options count as one key each: the keys in them depend on a name in them.
+    /// See [`schedule::Schedules::options`] for the keys of schedules.
+    #[must_use]
+    pub fn keys() -> Vec<String> {
+        keys::all::<RawRecipe>()
+    }
+
+    /// Reads a recipe, applies `overrides`, each of the form `section.key=value`, and validates it.
     ///
     /// # Errors
-    /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
+    /// If the file cannot be read or is not valid TOML, a key does not exist, or a value has the wrong type or is out of its bounds.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         Self::read_with(path, overrides, &Schedules::default(), &Placements::default())
     }
@@ -210,26 +260,46 @@ impl Recipe {
     /// Reads a recipe that may name one of `schedules` or one of `placements`, and validates it.
     ///
     /// # Errors
-    /// As [`RawRecipe::read`] and [`RawRecipe::resolve`].
+    /// As [`Recipe::read`].
     pub fn read_with(
         path: &Path,
         overrides: &[String],
         schedules: &Schedules,
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
-        Self::from_settings(read_table(path, overrides)?, schedules, placements)
+        Self::from_settings(read_table(path, overrides)?, schedules, placements, |_| {})
     }
 
-    /// Validates the settings of a table, which may name one of `schedules` or one of `placements`.
+    /// Validates the settings of a table, which may name one of `schedules` or one of `placements`. `change` has precedence over the
+    /// table.
     pub(crate) fn from_settings(
         settings: toml::Table,
         schedules: &Schedules,
         placements: &Placements,
+        change: impl FnOnce(&mut Run),
     ) -> Result<Self, RecipeError> {
         let mut raw: RawRecipe = from_table(settings)?;
         raw.schedule.schedules = schedules.clone();
         raw.placement.placements = placements.clone();
+        change(&mut raw.trainer);
         raw.resolve()
+    }
+
+    /// Returns this recipe with the schedule of another section.
+    #[cfg(feature = "torch")]
+    pub(crate) fn with_schedule(&self, schedule: ScheduleSection) -> Result<Self, RecipeError> {
+        RawRecipe { schedule, ..self.raw.clone() }.resolve()
+    }
+
+    /// Returns this recipe with the placement `kind`, one of `placements`.
+    #[cfg(feature = "torch")]
+    pub(crate) fn with_placement(
+        &self,
+        kind: String,
+        placements: Placements,
+    ) -> Result<Self, RecipeError> {
+        let placement = raw::Placement { kind, placements, ..raw::Placement::default() };
+        RawRecipe { placement, ..self.raw.clone() }.resolve()
     }
 
     /// Returns the schedule in its initial state.
@@ -240,10 +310,23 @@ impl Recipe {
         self.raw.build_schedule()
     }
 
+    /// Returns the name of the schedule.
+    #[must_use]
+    pub fn schedule_name(&self) -> &str {
+        &self.raw.schedule.name
+    }
+
+    /// Returns the schedule's own limit on responses in flight, if the recipe sets one.
+    #[cfg(feature = "torch")]
+    pub(crate) fn schedule_slots(&self) -> Option<u64> {
+        let slots = self.raw.schedule.options.get("slots")?;
+        slots.as_integer().and_then(|slots| u64::try_from(slots).ok())
+    }
+
     /// Returns the configuration of the watchdog, or `None` if it is disabled. Each call returns a progress counter of its own.
     #[must_use]
     pub fn watch(&self) -> Option<WatchdogSettings> {
-        let (after, on_stall) = (self.stall_timeout, self.raw.trainer.on_stall);
+        let (after, on_stall) = (self.stall_timeout, self.run.on_stall);
         let pulse = ProgressCounter::default();
         (after > Nanos(0)).then_some(WatchdogSettings { after, on_stall, pulse })
     }
@@ -251,18 +334,8 @@ impl Recipe {
     /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each.
     #[must_use]
     pub fn launched(&self) -> (usize, u32) {
-        let (prompts, responses) = (self.raw.data.train_batch_size, self.raw.rollout.n);
         let launched = self.schedule().ok().and_then(|schedule| schedule.round_size());
-        launched.unwrap_or((prompts, responses))
-    }
-
-    /// Returns the recipe as TOML, with defaults filled in and credentials removed.
-    ///
-    /// # Panics
-    /// Never: every value of a recipe can be written as TOML.
-    #[must_use]
-    pub fn to_toml(&self) -> String {
-        toml::to_string_pretty(&self.raw.recorded()).expect("invariant: recipes are read from TOML")
+        launched.unwrap_or((self.data.train_batch_size, self.rollout.n))
     }
 }
 

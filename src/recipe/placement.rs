@@ -228,7 +228,7 @@ impl Recipe {
             PlacementKind::SeparatePools { training_instances } => *training_instances,
             _ => 0,
         };
-        self.raw.rollout.instances - training
+        self.rollout.instances - training
     }
 
     /// Returns the number of threads that train for each lent instance. `None` if the trainer's threads do not change during the run.
@@ -236,7 +236,7 @@ impl Recipe {
     pub fn lent_threads(&self) -> Option<usize> {
         let lends =
             matches!(self.placement, PlacementKind::StreamTrainer(_) | PlacementKind::Own(_));
-        lends.then_some(self.raw.rollout.threads_per_instance)
+        lends.then_some(self.rollout.threads_per_instance)
     }
 
     /// Returns the devices that the placement of a run with this number of workers divides.
@@ -267,6 +267,12 @@ impl Recipe {
             self.raw.pipeline.gradient.clone()
         };
         Err(out_of_bounds(key, expected, written.unwrap_or(found)))
+    }
+
+    /// Returns the name of the placement.
+    #[cfg(feature = "torch")]
+    pub(crate) fn placement_name(&self) -> &str {
+        &self.raw.placement.kind
     }
 
     /// Returns a description of the placement, or `None` if it is fixed.

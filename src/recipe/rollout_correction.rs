@@ -1,5 +1,6 @@
 //! Converts `[algorithm.rollout_correction]` into the configuration of the trainer.
 
+use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{
     Divergence, Level, RejectionUnit, RolloutIs, RolloutRs, Threshold,
 };
@@ -20,18 +21,11 @@ impl RawRecipe {
     ///
     /// Defaults to `true` when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
     /// responses.
-    pub(super) fn uses_engine_logprobs(&self) -> Result<bool, RecipeError> {
+    pub(super) fn uses_engine_logprobs(&self, schedule: &dyn Schedule) -> bool {
         let correction = &self.algorithm.rollout_correction;
-        let older = self.algorithm.staleness > 0 || self.build_schedule()?.pauses();
+        let older = self.algorithm.staleness > 0 || schedule.pauses();
         // Importance weights already correct for the older policy; ratios would correct a second time.
-        Ok(correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()))
-    }
-
-    /// Checks all keys of the section.
-    pub(super) fn check_rollout_correction(&self) -> Result<(), RecipeError> {
-        self.check_loss_type()?;
-        self.rollout_is()?;
-        self.rollout_rs().map(|_| ())
+        correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none())
     }
 
     /// Returns `true` if the policy loss is that of `loss_type = "reinforce"`.
@@ -39,7 +33,7 @@ impl RawRecipe {
         self.algorithm.rollout_correction.loss_type.as_deref() == Some("reinforce")
     }
 
-    fn check_loss_type(&self) -> Result<(), RecipeError> {
+    pub(super) fn check_loss_type(&self) -> Result<(), RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let Some(loss_type) = correction.loss_type.as_deref() else { return Ok(()) };
         let key = "algorithm.rollout_correction.loss_type";

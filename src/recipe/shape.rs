@@ -175,7 +175,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::raw::{Actor, RolloutCorrection, Trainer};
+    use crate::recipe::raw::{Actor, RolloutCorrection, Run};
 
     fn shape<T: serde::de::DeserializeOwned>(field: &str) -> Shape {
         let shapes = field_shapes::<T>();
@@ -188,17 +188,11 @@ mod tests {
         assert_eq!(shape::<Actor>("betas"), Shape::Named("list"));
         assert_eq!(shape::<Actor>("strategy_options"), Shape::Named("table"));
         assert_eq!(shape::<Actor>("clip_ratio"), Shape::Named("number"));
-        assert_eq!(shape::<Trainer>("default_local_dir"), Shape::Named("string"));
-        assert_eq!(shape::<Trainer>("on_stall"), Shape::Choice(&["warn", "fail"]));
+        assert_eq!(shape::<Run>("default_local_dir"), Shape::Named("string"));
+        assert_eq!(shape::<Run>("on_stall"), Shape::Choice(&["warn", "fail"]));
         let several = |words: &str| Shape::Several(words.to_owned());
-        assert_eq!(
-            shape::<Trainer>("stall_timeout"),
-            several("seconds, or a text such as `1h30m`")
-        );
-        assert_eq!(
-            shape::<Trainer>("max_wall_time"),
-            several("seconds, or a text such as `1h30m`")
-        );
+        assert_eq!(shape::<Run>("stall_timeout"), several("seconds, or a text such as `1h30m`"));
+        assert_eq!(shape::<Run>("max_wall_time"), several("seconds, or a text such as `1h30m`"));
         let threshold = shape::<RolloutCorrection>("rollout_is_threshold");
         assert_eq!(threshold, several("a number, or a text `low_high`"));
     }

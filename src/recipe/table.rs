@@ -11,16 +11,40 @@ use toml::{Table, Value};
 use super::error::{RecipeError, first_line};
 use super::raw::{RawRecipe, Serve};
 use super::value::{NULL, value_of};
-use super::{aliases, keys, limits, schedule};
+use super::{Recipe, aliases, keys, limits, schedule};
 
-impl RawRecipe {
+impl Recipe {
     /// Returns the settings by their dotted names, formatted as TOML. Defaults are filled in. Optional settings without a value and
     /// credentials are omitted.
+    #[must_use]
+    pub fn settings(&self) -> BTreeMap<String, String> {
+        self.raw.settings()
+    }
+
+    /// Returns the settings of a recipe that sets nothing, as [`settings`](Self::settings) does.
+    #[must_use]
+    pub fn default_settings() -> BTreeMap<String, String> {
+        RawRecipe::default().settings()
+    }
+
+    /// Returns the recipe as TOML, with defaults filled in and credentials removed.
     ///
     /// # Panics
     /// Never: every value of a recipe can be written as TOML.
     #[must_use]
-    pub fn settings(&self) -> BTreeMap<String, String> {
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(&self.raw.recorded()).expect("invariant: recipes are read from TOML")
+    }
+
+    /// Returns `true` if the recipe has credentials, which its text omits.
+    #[cfg(any(test, all(feature = "torch", feature = "cli")))]
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.raw != self.raw.recorded()
+    }
+}
+
+impl RawRecipe {
+    fn settings(&self) -> BTreeMap<String, String> {
         let table = Table::try_from(self.recorded());
         let table = table.expect("invariant: recipes are read from TOML");
         let mut settings = BTreeMap::new();
@@ -32,7 +56,7 @@ impl RawRecipe {
     ///
     /// Options of rewards, engines, trainers and placements are free-form and may contain credentials. Credentials in URLs are removed, as are strings
     /// whose key looks like the name of a secret.
-    pub(crate) fn recorded(&self) -> Self {
+    fn recorded(&self) -> Self {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(leave_out_credentials);
         leave_out_credentials(&mut recorded.rollout.engine_options);
@@ -45,18 +69,6 @@ impl RawRecipe {
         leave_out_credentials(&mut recorded.actor.strategy_options);
         leave_out_credentials(&mut recorded.placement.options);
         recorded
-    }
-
-    /// Returns `true` if [`recorded`](Self::recorded) removes something.
-    #[cfg(any(test, all(feature = "torch", feature = "cli")))]
-    pub(crate) fn has_credentials(&self) -> bool {
-        let recorded = self.recorded();
-        self.reward.options != recorded.reward.options
-            || self.rollout.engine_options != recorded.rollout.engine_options
-            || self.rollout.servers != recorded.rollout.servers
-            || self.rollout.serve != recorded.rollout.serve
-            || self.actor.strategy_options != recorded.actor.strategy_options
-            || self.placement.options != recorded.placement.options
     }
 }
 

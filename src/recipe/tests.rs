@@ -20,11 +20,11 @@ fn keys_declare_whether_a_run_may_be_resumed_with_another_value() {
     for key in
         ["trainer.workers", "rollout.instances", "rollout.serve.count", "placement.kind", "sft.lr"]
     {
-        assert!(RawRecipe::is_resumable(key), "{key}");
+        assert!(Recipe::is_resumable(key), "{key}");
     }
     for key in ["actor.lr", "rollout.n", "trainer.seed", "reward.timeout.seconds", "schedule.name"]
     {
-        assert!(!RawRecipe::is_resumable(key), "{key}");
+        assert!(!Recipe::is_resumable(key), "{key}");
     }
 }
 
@@ -33,9 +33,9 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
     let recipe =
         read("[rollout]\nn = 4\ntop_p = 0.9", &["rollout.n=6", "data.train_files=a.parquet"])
             .expect("valid");
-    let RawRecipe { rollout, data, .. } = &recipe.raw;
-    assert_eq!((rollout.n, rollout.top_p, rollout.temperature), (6, 0.9, 1.0));
-    assert_eq!(data.train_files, ["a.parquet"]);
+    let Recipe { rollout, sampling, train_data, .. } = &recipe;
+    assert_eq!((rollout.n, sampling.top_p, sampling.temperature), (6, 0.9, 1.0));
+    assert_eq!(train_data.files, ["a.parquet"]);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_recorded_recipe_has_no_credentials() {
         env = { HF_TOKEN = "hub-key", CUDA_VISIBLE_DEVICES = "{index}" }
     "#;
     let recipe = read(text, &[]).expect("valid");
-    let settings = format!("{:?}", recipe.raw.settings());
+    let settings = format!("{:?}", recipe.settings());
     for recorded in [recipe.to_toml(), settings] {
         for secret in ["pass-word", "query-key", "body-key", "user:", "flag-key", "hub-key"] {
             assert!(!recorded.contains(secret), "{recorded}");
@@ -79,10 +79,10 @@ fn a_recorded_recipe_has_no_credentials() {
             assert!(recorded.contains(kept), "{kept}: {recorded}");
         }
     }
-    assert!(recipe.raw.has_credentials());
-    assert!(recipe.raw.reward.options["http"]["url"].as_str().expect("text").contains("pass-word"));
+    assert!(recipe.has_credentials());
+    assert!(recipe.reward.options["http"]["url"].as_str().expect("text").contains("pass-word"));
     let again = read(&recipe.to_toml(), &[]).expect("valid");
-    assert!(!again.raw.has_credentials());
+    assert!(!again.has_credentials());
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn names_of_other_frameworks_are_understood() {
     let recipe =
         read("[rollout]\nnum_generations = 4\n[actor]\nbeta = 0.1\nuse_kl_loss = true", &[])
             .expect("valid");
-    assert_eq!((recipe.raw.rollout.n, recipe.trainer.kl_loss_coef), (4, 0.1));
+    assert_eq!((recipe.rollout.n, recipe.trainer.kl_loss_coef), (4, 0.1));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn sizes_of_a_model_made_from_scratch_that_do_not_fit_name_the_key() {
 #[test]
 fn limits_of_test_cases_are_checked_by_their_keys() {
     let recipe = read("[reward.timeout]\nmax_s = 10", &["reward.timeout.slack=2"]);
-    let limits = recipe.expect("valid").raw.reward.timeout;
+    let limits = recipe.expect("valid").reward.timeout;
     assert_eq!((limits.min_s, limits.max_s, limits.slack), (2.0, 10.0, 2.0));
     let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
     check(

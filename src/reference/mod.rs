@@ -12,13 +12,13 @@ mod tests;
 
 use toml::{Table, Value};
 
-use crate::recipe::RawRecipe;
 use crate::recipe::aliases::ALIASES;
 use crate::recipe::choices::choices_of;
 use crate::recipe::error::Number;
 use crate::recipe::keys::{Section, Sections};
 use crate::recipe::ranges::range_of;
 use crate::recipe::shape::Shape;
+use crate::recipe::{RawRecipe, Recipe};
 pub(crate) use json::json;
 #[cfg(test)]
 use markdown::markdown;
@@ -145,7 +145,7 @@ fn described(
         trl.filter_map(|(alias, _)| alias.rsplit('.').next().map(str::to_owned)).collect();
     trl.extend(prose.trl.filter(|named| !trl.contains(named)));
     Key {
-        is_resumable: RawRecipe::is_resumable(&name),
+        is_resumable: Recipe::is_resumable(&name),
         of: None,
         kind: shape.words().to_owned(),
         unit,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::prose::Prose;
 use super::{Key, joined};
-use crate::recipe::raw::PolicyLoss;
+use crate::recipe::PolicyLoss;
 use crate::recipe::schedule::{ScheduleSection, Schedules};
 use crate::recipe::shape::Shape;
 

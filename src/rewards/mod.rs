@@ -10,9 +10,8 @@ use rollpacker_stages::reward::{
 };
 use serde_json::Value;
 
-use crate::recipe::RecipeError;
 use crate::recipe::error::{nearest, one_of, out_of_bounds};
-use crate::recipe::raw::{self, RouteTarget};
+use crate::recipe::{RecipeError, Reward, RouteTarget};
 
 /// Option keys that every reward accepts, in addition to its own keys and those of its guard.
 const COMMON: [&str; 2] = ["kind", "on_error"];
@@ -26,7 +25,7 @@ const MOST_SLOTS: u64 = 1024;
 ///
 /// # Errors
 /// If a route names an unknown reward, or an option is unknown, has the wrong type or is out of its bounds. The message names the key.
-pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, RecipeError> {
+pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeError> {
     let named = section.make_all(registry)?;
     let mut router = Router::default();
     for (pattern, routed) in &section.routes {
@@ -65,7 +64,7 @@ impl RouteTarget {
     }
 }
 
-impl raw::Reward {
+impl Reward {
     fn make_all(&self, registry: &Registry) -> Result<BTreeMap<String, NamedReward>, RecipeError> {
         let mut all = BTreeMap::new();
         for (pattern, routed) in &self.routes {
@@ -116,7 +115,7 @@ struct RewardOptions {
 }
 
 impl RewardOptions {
-    fn of(section: &raw::Reward, name: &str) -> Result<Self, RecipeError> {
+    fn of(section: &Reward, name: &str) -> Result<Self, RecipeError> {
         let key = |key: &str| format!("reward.options.{name}.{key}");
         let table = section.options.get(name).cloned().unwrap_or_default();
         let options = serde_json::to_value(table);
@@ -284,7 +283,7 @@ fn refused(section: &str, error: CatalogError) -> RecipeError {
 }
 
 /// The reward names that a route may use: those of the registry and those with options in the recipe.
-fn names<'a>(registry: &'a Registry, section: &'a raw::Reward) -> Vec<&'a str> {
+fn names<'a>(registry: &'a Registry, section: &'a Reward) -> Vec<&'a str> {
     let names = registry.names().chain(section.options.keys().map(String::as_str));
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }

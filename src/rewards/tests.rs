@@ -15,7 +15,7 @@ fn registry() -> Registry {
 }
 
 fn made(text: &str) -> Result<Router, RecipeError> {
-    let section: raw::Reward = toml::from_str(text).expect("a section");
+    let section: Reward = toml::from_str(text).expect("a section");
     rewards(&section, &registry())
 }
 

@@ -14,9 +14,9 @@ use crate::recipe::Recipe;
 impl SharedInputs {
     /// Returns the inputs of the training engine, which forces the recipe's recorded lengths and hosts judges.
     pub(super) fn training_engine(&self) -> anyhow::Result<EngineContext> {
-        let lengths = self.recipe.raw.rollout.replay_lengths.as_deref();
+        let lengths = self.recipe.rollout.replay_lengths.as_deref();
         let replay = lengths.map(Lengths::read).transpose()?;
-        let context = self.engine_context(EnginePurpose::Training, sampling(&self.recipe));
+        let context = self.engine_context(EnginePurpose::Training, self.recipe.sampling);
         let example = if self.engine.is_torch() {
             Vec::new()
         } else {
@@ -35,8 +35,8 @@ impl SharedInputs {
         EngineContext {
             purpose,
             worker: self.worker,
-            model: self.recipe.raw.model.path.clone(),
-            run_folder: self.recipe.raw.trainer.default_local_dir.clone(),
+            model: self.recipe.model.path.clone(),
+            run_folder: self.recipe.run.default_local_dir.clone(),
             vocab_size: usize::try_from(self.vocab_size).unwrap_or(0),
             tokenizer: self.stages.encoder.tokenizer.clone(),
             weights: self.stages.store.clone(),
@@ -50,31 +50,19 @@ impl SharedInputs {
     }
 }
 
-/// Returns the sampling settings of training.
-pub(super) fn sampling(recipe: &Recipe) -> Sampling {
-    let (rollout, data) = (&recipe.raw.rollout, &recipe.raw.data);
-    Sampling {
-        temperature: rollout.temperature,
-        top_p: rollout.top_p,
-        top_k: u32::try_from(rollout.top_k).unwrap_or(0),
-        min_new_tokens: rollout.min_response_length,
-        max_new_tokens: data.max_response_length,
-    }
-}
-
 /// Returns the settings of the training engine.
 fn settings(recipe: &Recipe) -> EngineSettings {
-    let rollout = &recipe.raw.rollout;
+    let rollout = &recipe.rollout;
     EngineSettings {
-        sampling: sampling(recipe),
-        seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
-        max_prompt_length: recipe.raw.data.max_prompt_length,
+        sampling: recipe.sampling,
+        seed: recipe.sampling_seed,
+        max_prompt_length: recipe.data.max_prompt_length,
         instances: recipe.engine_instances(),
         threads_per_instance: rollout.threads_per_instance,
         max_running: rollout.max_num_seqs,
         kv_cache_tokens: rollout.kv_cache_tokens,
         dtype: rollout.dtype,
-        deterministic: recipe.raw.trainer.deterministic,
+        deterministic: recipe.run.deterministic,
     }
 }
 
@@ -86,7 +74,7 @@ pub(crate) fn engine_config(recipe: &Recipe) -> rollpacker_torch::rollout::Torch
 
 /// Rejects prompt and response lengths that exceed the model's maximum context.
 pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
-    let data = &recipe.raw.data;
+    let data = &recipe.data;
     let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);
     let context = model.max_position_embeddings;
     ensure!(

@@ -20,7 +20,7 @@ use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
 use crate::prompts::OverlongPrompts;
 use crate::recipe::schedule::ScheduleSection;
-use crate::recipe::{RawRecipe, Recipe, RecipeError, raw};
+use crate::recipe::{Recipe, RecipeError};
 use crate::snapshots::RunSnapshots;
 use crate::trainers::{ChosenTrainer, TrainerContext, Trainers};
 use anyhow::Context;
@@ -95,7 +95,7 @@ impl SharedInputs {
             store: WeightStore::new(versions(&self.recipe)),
             ..self.stages.clone()
         };
-        let device = device_of(&self.recipe.raw.trainer.device, self.device, handle.local_index());
+        let device = device_of(self.recipe.device, self.device, handle.local_index());
         let guests = if is_host { self.guests.clone() } else { Guests::default() };
         let worker = handle.index();
         Session::of(Self { stages, device, guests, worker, ..self.clone() }, worker == 0)
@@ -179,13 +179,7 @@ impl Session {
         mut self,
         schedule: S,
     ) -> Result<Self, RecipeError> {
-        let raw =
-            RawRecipe { schedule: ScheduleSection::of(schedule), ..self.opened.recipe.raw.clone() };
-        let Recipe { raw, trainer, scoring, gradient, .. } = raw.resolve()?;
-        // A schedule that pauses responses trains on tokens of older policies.
-        self.opened.recipe.trainer.old_logprobs = trainer.old_logprobs;
-        let recipe = &mut self.opened.recipe;
-        (recipe.raw, recipe.scoring, recipe.gradient) = (raw, scoring, gradient);
+        self.opened.recipe = self.opened.recipe.with_schedule(ScheduleSection::of(schedule))?;
         Ok(self)
     }
 
@@ -201,13 +195,8 @@ impl Session {
         let kind = std::any::type_name::<P>().to_owned();
         let placements =
             Placements::default().with(&kind, move |_: NoOptions, context| make(context));
-        let placement = raw::Placement { kind, placements, ..raw::Placement::default() };
-        let raw = RawRecipe { placement, ..self.opened.recipe.raw.clone() };
-        let Recipe { raw, placement, trainer, .. } = raw.resolve()?;
-        let recipe = &mut self.opened.recipe;
-        (recipe.raw, recipe.placement) = (raw, placement);
-        recipe.trainer.threads = trainer.threads;
-        check_device(recipe, self.opened.device)?;
+        self.opened.recipe = self.opened.recipe.with_placement(kind, placements)?;
+        check_device(&self.opened.recipe, self.opened.device)?;
         Ok(self)
     }
 
@@ -322,7 +311,7 @@ impl Session {
 }
 
 fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<ProfileMonitor>>>> {
-    let Some(path) = recipe.raw.rollout.profile.clone() else { return Ok(None) };
+    let Some(path) = recipe.rollout.profile.clone() else { return Ok(None) };
     let monitor = ProfileMonitor::open(path, drift::DriftOptions::default())
         .context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))

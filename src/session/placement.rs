@@ -41,7 +41,7 @@ pub(super) fn policy(recipe: &Recipe, workers: usize) -> anyhow::Result<Option<L
 
 /// Rejects a placement on a device other than the CPU. All instances of a GPU share it, so that none can be lent.
 pub(super) fn check_device(recipe: &Recipe, device: Device) -> anyhow::Result<()> {
-    let kind = &recipe.raw.placement.kind;
+    let kind = recipe.placement_name();
     ensure!(
         recipe.placement == PlacementKind::Fixed || device == Device::Cpu,
         "key `placement.kind`: expected `fixed` on a GPU, whose instances and trainer share it, found `{kind}`: set trainer.device = \"cpu\" to use it"

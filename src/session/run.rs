@@ -162,11 +162,11 @@ impl Session {
             monitor.borrow().finish()?;
         }
         finished.left_out = self.left_out.count();
-        let curriculum = self.opened.recipe.raw.data.curriculum;
+        let curriculum = self.opened.recipe.data.curriculum;
         finished.skipped = curriculum.map(|_| SkippedCounts::from(&self.skipped));
         let updates = trainer.policy().map_err(Error::msg)?.version;
         finished.ended =
-            EndReason::of(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
+            EndReason::of(stop, updates.0, self.opened.recipe.run.total_training_steps);
         ensure!(
             updates > PolicyVersion(0) || stop.is_requested(),
             "no prompt could be trained on: {} are longer than data.max_prompt_length, and the schedule has no quota for the others",
@@ -197,15 +197,14 @@ impl Session {
         validator: Option<&Rc<ValidatorThread>>,
         initial: &Policy,
     ) -> anyhow::Result<Option<Metrics>> {
-        let validator = validator.filter(|_| self.opened.recipe.raw.trainer.val_before_train);
+        let validator = validator.filter(|_| self.opened.recipe.run.val_before_train);
         validator.map(|validator| validate(validator, initial.clone())).transpose()
     }
 
     /// Makes `stop` end the run before its wall-time limit.
     fn limit(&self, stop: &Stop) {
         if let Some(limit) = self.opened.recipe.max_wall_time {
-            let time =
-                WallTime::new(self.clock(), limit, self.opened.recipe.raw.algorithm.staleness);
+            let time = WallTime::new(self.clock(), limit, self.opened.recipe.staleness);
             stop.set_deadline_check(move |step| time.allows(step));
         }
     }
@@ -219,7 +218,7 @@ impl Session {
         begin: RunStart,
         stop: &Stop,
     ) -> anyhow::Result<Pipeline> {
-        let raw = &self.opened.recipe.raw;
+        let recipe = &self.opened.recipe;
         let last = match &begin {
             RunStart::Initial(_) => None,
             RunStart::Resumed(restored) => last_prompt(restored)?,
@@ -227,45 +226,46 @@ impl Session {
         let stages = &self.opened.stages;
         let builder = Pipeline::builder(
             self.prompt_source(last),
-            self.opened.recipe.schedule()?,
+            recipe.schedule()?,
             engine,
             stages.router.clone(),
             trainer.clone(),
-            raw.data.max_response_length,
+            recipe.data.max_response_length,
         )
         .curriculum(self.curriculum()?)
-        .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
-        .limit(AdaptiveLimits::new(raw.reward.timeout, raw.trainer.seed)?)
-        .scoring(self.opened.recipe.scoring)
+        .prompts_ahead(ROUNDS_AHEAD * recipe.data.train_batch_size)
+        .limit(AdaptiveLimits::new(recipe.reward.timeout, recipe.run.seed)?)
+        .scoring(recipe.scoring)
         .advantage(self.opened.advantage.clone())
-        .reward_kl(raw.reward_kl())
-        .delivery(self.opened.recipe.gradient)
+        .reward_kl(recipe.reward_kl)
+        .delivery(recipe.gradient)
         .validator(validator)
         .start(begin)
         .snapshots(self.opened.snapshots.plan.clone())
-        .staleness(raw.algorithm.staleness)
-        .deterministic(raw.trainer.deterministic)
+        .staleness(recipe.staleness)
+        .deterministic(recipe.run.deterministic)
         .rewards(Executor::Tokio(self.opened.rewards.handle().clone()))
         .time(RunTime::Wall(stages.clock.clone()))
         .stop(stop.clone())
         .watchdog(self.opened.watch.clone());
         let builder = match placement {
-            Some(policy) => builder.placement(policy).devices(raw.rollout.instances),
+            Some(policy) => builder.placement(policy).devices(recipe.rollout.instances),
             None => builder,
         };
         Ok(builder.build()?)
     }
 
     fn curriculum(&self) -> anyhow::Result<Option<CurriculumStage>> {
-        let raw = &self.opened.recipe.raw;
-        let Some(options) = raw.data.curriculum else { return Ok(None) };
-        let curriculum = Curriculum::new(options, raw.data_seed()).context("data.curriculum")?;
+        let recipe = &self.opened.recipe;
+        let Some(options) = recipe.data.curriculum else { return Ok(None) };
+        let curriculum =
+            Curriculum::new(options, recipe.train_data.seed).context("data.curriculum")?;
         Ok(Some(CurriculumStage { curriculum, skipped: self.skipped.clone() }))
     }
 
     fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {
         let reader = self.opened.reader(self.opened.train_data.clone(), self.left_out.clone());
-        let epochs = self.opened.recipe.raw.trainer.total_epochs;
+        let epochs = self.opened.recipe.run.total_epochs;
         PromptSource::Thread(Box::new(move |emitter| {
             Ok(reader.emit(epochs, last, emitter).map_err(WithOrigin::from)?)
         }))

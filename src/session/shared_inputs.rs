@@ -77,15 +77,15 @@ impl SharedInputs {
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let engine = engines.chosen(&recipe)?;
         let trainer = trainers.chosen(&recipe)?;
-        let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
+        let device = recipe.device.resolve()?;
         check_device(&recipe, device)?;
-        let folder = &recipe.raw.model.path;
+        let folder = &recipe.model.path;
         ensure!(
             !folder.as_os_str().is_empty(),
             "key `model.path`: expected a folder in Hugging Face format"
         );
         let model = Decoder::check_folder(folder)?;
-        if let Some(critic) = &recipe.raw.critic.path {
+        if let Some(critic) = &recipe.critic_model {
             Decoder::check_folder(critic).context("key `critic.path`")?;
         }
         check_context(&recipe, &model)?;
@@ -100,15 +100,15 @@ impl SharedInputs {
             prompts: train_data.len(),
             on_host: device == Device::Cpu,
         }));
-        estimate.extend(memory::judges(&recipe.raw.reward));
+        estimate.extend(memory::judges(&recipe.reward));
         estimate.check()?;
         // In-process judges load their models here, after the memory check.
         let judges = Models::default();
         registry.set_judge_engine(Arc::new(judges.clone()));
-        let router = rewards(&recipe.raw.reward, registry)?;
+        let router = rewards(&recipe.reward, registry)?;
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
-            template: match recipe.raw.data.apply_chat_template {
+            template: match recipe.data.apply_chat_template {
                 true => ChatTemplate::from_folder(folder)?,
                 false => ChatTemplate::plain(),
             },
@@ -120,7 +120,7 @@ impl SharedInputs {
             store: WeightStore::new(versions(&recipe)),
         };
         let rewards = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(recipe.raw.reward.num_workers)
+            .worker_threads(recipe.reward.num_workers)
             .thread_name("reward")
             .enable_all()
             .build()
@@ -150,7 +150,7 @@ impl SharedInputs {
 
     /// Rejects settings that only the torch engine supports, if another engine generates the responses.
     pub(super) fn check_engine(&self) -> Result<(), RecipeError> {
-        let rollout = &self.recipe.raw.rollout;
+        let rollout = &self.recipe.rollout;
         for (is_set, when) in [
             (rollout.replay_lengths.is_some(), "`rollout.replay_lengths` is set"),
             (rollout.profile.is_some(), "`rollout.profile` is set"),
@@ -179,11 +179,12 @@ impl SharedInputs {
     /// # Errors
     /// At the first prompt that cannot be used.
     pub(super) fn warnings(&self) -> Result<Vec<String>, PromptError> {
-        let raw = &self.recipe.raw;
+        let recipe = &self.recipe;
         let reader = self.reader(self.train_data.clone(), OverlongPrompts::default());
-        let template = raw.data.apply_chat_template;
+        let template = recipe.data.apply_chat_template;
         let mut warnings = prompt_checks::warnings(&reader, self.val_data.as_ref(), template)?;
-        warnings.extend(prompt_checks::group_of_one(&raw.algorithm.adv_estimator, raw.rollout.n));
+        let estimator = recipe.choices.estimator.name();
+        warnings.extend(prompt_checks::group_of_one(estimator, recipe.rollout.n));
         Ok(warnings)
     }
 
@@ -191,7 +192,7 @@ impl SharedInputs {
         PromptReader {
             dataset,
             encoder: self.stages.encoder.clone(),
-            max_prompt_length: self.recipe.raw.data.max_prompt_length,
+            max_prompt_length: self.recipe.data.max_prompt_length,
             vocab_size: self.vocab_size,
             router: self.stages.router.clone(),
             left_out,
@@ -204,8 +205,8 @@ impl SharedInputs {
         let critic = self.advantage.needs_values().then_some(self.recipe.critic);
         let context = TrainerContext {
             worker: self.worker,
-            model: self.recipe.raw.model.path.clone(),
-            critic: self.recipe.raw.critic.path.clone(),
+            model: self.recipe.model.path.clone(),
+            critic: self.recipe.critic_model.clone(),
             device: self.device,
             config: TrainerConfig { critic, ..self.recipe.trainer.clone() },
             objective: self.objective.clone(),
@@ -228,7 +229,7 @@ impl SharedInputs {
     pub(super) fn save(&self, trainer: &TrainerThread, folder: &Path) -> anyhow::Result<()> {
         trainer.save(folder.to_owned()).map_err(Error::msg)?;
         for name in TOKENIZER_FILES {
-            let (from, to) = (self.recipe.raw.model.path.join(name), folder.join(name));
+            let (from, to) = (self.recipe.model.path.join(name), folder.join(name));
             if from.exists() {
                 rollpacker_files::copy(&from, &to)?;
             }
@@ -239,13 +240,13 @@ impl SharedInputs {
 
 /// Returns the number of weight versions that engines may still request.
 pub(super) fn versions(recipe: &Recipe) -> usize {
-    usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX)
+    usize::try_from(recipe.staleness + 2).unwrap_or(usize::MAX)
 }
 
-/// Returns the device of a worker. If `written` does not name a specific device, the workers use the CUDA devices in turn.
-pub(super) fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
+/// Returns the device of a worker. If `choice` is not a specific device, the workers use the CUDA devices in turn.
+pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -> Device {
     match resolved {
-        Device::Cuda(_) if !written.contains(':') => {
+        Device::Cuda(_) if !matches!(choice, DeviceChoice::Cuda(_)) => {
             let devices = usize::try_from(tch::Cuda::device_count()).unwrap_or(1);
             Device::Cuda(worker % devices.max(1))
         }

@@ -10,7 +10,6 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::Metrics;
 
-use super::engine::sampling;
 use super::shared_inputs::SharedInputs;
 use crate::engines::EngineContext;
 use crate::prompts::OverlongPrompts;
@@ -40,13 +39,13 @@ impl SharedInputs {
         let prompts = self.reader(dataset, left_out.clone()).read_all()?;
         let overlong = left_out.count();
         let count = prompts.len();
-        let as_trained = sampling(&self.recipe);
+        let as_trained = self.recipe.sampling;
         let sampled = self.validation_engine(as_trained);
         let greedy = self.validation_engine(Sampling { temperature: 0.0, ..as_trained });
         let engine = self.engine.clone();
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
-        let limits = self.recipe.raw.reward.timeout.unlearned()?;
+        let limits = self.recipe.reward.timeout.unlearned()?;
         let pulse = self.pulse();
         let records = self.validation_records.clone();
         let thread = OwnerThread::spawn("validation", move || {

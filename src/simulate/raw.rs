@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::recipe::keys::{Section, Sections};
-use crate::recipe::raw::section;
-use crate::recipe::schedule;
+use crate::recipe::{schedule, section};
 
 section! {
     /// A job as written in TOML.
@@ -393,7 +392,7 @@ choice! {
 }
 
 impl RawJob {
-    /// Returns the dotted names of all keys of a job, like [`RawRecipe::keys`](crate::recipe::RawRecipe::keys) for recipes.
+    /// Returns the dotted names of all keys of a job, like [`Recipe::keys`](crate::recipe::Recipe::keys) for recipes.
     #[must_use]
     pub fn keys() -> Vec<String> {
         crate::recipe::keys::all::<Self>()

@@ -4,7 +4,7 @@ use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::LimitMode;
 
 use super::raw::{Dispatch, Judge, Placement, RawJob};
-use crate::recipe::{RecipeError, raw};
+use crate::recipe::{Pipeline, RecipeError};
 
 /// The way in which the authors of a schedule run it.
 struct ScheduleDefaults {
@@ -81,8 +81,8 @@ impl RawJob {
     }
 
     /// Returns the overlap of the stages as a section of a recipe.
-    fn overlap(&self) -> raw::Pipeline {
-        raw::Pipeline {
+    fn overlap(&self) -> Pipeline {
+        Pipeline {
             reward: self.pipeline.reward,
             gradient: self.pipeline.gradient.clone(),
             max_groups: self.pipeline.max_groups,

@@ -151,8 +151,8 @@ impl Trainers {
     /// # Errors
     /// If there is no trainer of that name, or an option is unknown or has a wrong value.
     pub(crate) fn chosen(&self, recipe: &Recipe) -> Result<ChosenTrainer, RecipeError> {
-        let starter = make(&self.0, &recipe.raw.strategy())?;
-        Ok(ChosenTrainer { name: recipe.raw.actor.strategy.clone(), starter })
+        let starter = make(&self.0, &recipe.choices.trainer)?;
+        Ok(ChosenTrainer { name: recipe.choices.trainer.name().to_owned(), starter })
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rollpacker::algorithms::Algorithms;
 use rollpacker::recipe::schedule::Schedules;
-use rollpacker::recipe::{RawRecipe, Recipe};
+use rollpacker::recipe::{Recipe, RecipeError};
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
@@ -97,9 +97,12 @@ fn is_of_sft(key: &Key) -> bool {
     key.name.starts_with("sft.")
 }
 
-/// Returns `true` if the key accepts some number, ignoring its dependencies on other keys.
+/// Returns `true` if the key accepts some number, ignoring bounds and its dependencies on other keys.
 fn is_numeric(path: &Path, name: &str) -> bool {
-    ["1", "0.5"].iter().any(|value| RawRecipe::read(path, &[format!("{name}={value}")]).is_ok())
+    ["1", "0.5"].iter().any(|value| {
+        let read = Recipe::read(path, &[format!("{name}={value}")]);
+        matches!(read, Ok(_) | Err(RecipeError::Bound { .. }))
+    })
 }
 
 /// Returns all numeric keys of recipes, including those of schedules, losses and estimators.
@@ -108,7 +111,7 @@ fn keys(path: &Path) -> Vec<Key> {
         let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
         found.flat_map(|(_, settings)| settings.iter().map(|&setting| setting.to_owned())).collect()
     };
-    let plain = RawRecipe::keys().into_iter().filter(|name| is_numeric(path, name));
+    let plain = Recipe::keys().into_iter().filter(|name| is_numeric(path, name));
     let mut keys: Vec<Key> = plain.map(|name| Key { beside: beside(&name), name }).collect();
     let schedules = Schedules::default();
     for name in schedules.names() {

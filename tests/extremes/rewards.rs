@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use rollpacker::recipe::RawRecipe;
+use rollpacker::recipe::Recipe;
 use rollpacker::rewards::rewards;
 use rollpacker::stages::catalog::CatalogError;
 use rollpacker::stages::fields::fields;
@@ -112,11 +112,10 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
         let own = [format!("reward.routes={{\"*\" = \"{name}\"}}"), format!("{key}={value}")];
         let settings: Vec<String> = needs.chain(own).collect();
         let made = catch_unwind(|| {
-            let raw = RawRecipe::read(&place.path("recipe.toml"), &settings)?;
+            let recipe = Recipe::read(&place.path("recipe.toml"), &settings)?;
             // In the real program the registry starts a sandbox.
-            let section = &raw.reward;
             let registry = Registry::builtin().with("code", |options: Sandboxed| options.reward());
-            rewards(section, &registry).map(drop)
+            rewards(&recipe.reward, &registry).map(drop)
         });
         made.unwrap_or_else(|_| panic!("{settings:?} panics")).map_err(|error| error.to_string())
     };

@@ -7,7 +7,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
 use rollpacker_stages::rollout::profile::{Grid, measure};
-use rollpacker_torch::model::{Decoder, DeviceChoice};
+use rollpacker_torch::model::Decoder;
 use rollpacker_torch::rollout::profile::TorchMeasure;
 use tch::Device;
 
@@ -29,17 +29,17 @@ impl TorchSubject {
     pub(super) fn open(config: &Path, overrides: &[String], app: &App) -> anyhow::Result<Self> {
         let recipe = Recipe::read_with(config, overrides, &app.schedules, &app.placements)?;
         app.engines.chosen(&recipe)?.require_torch_if(true, "`rollpacker profile` measures it")?;
-        let folder = &recipe.raw.model.path;
+        let folder = &recipe.model.path;
         let model = Decoder::check_folder(folder)?;
         check_context(&recipe, &model)?;
-        let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
+        let device = recipe.device.resolve()?;
         if device == Device::Cpu {
             Estimate::default().with(profiling(&recipe, &model)).check()?;
         }
         let clock = Arc::new(WallClock::start());
         let decoder = |_instance| Decoder::load(folder, device);
         let engine = TorchMeasure::start(engine_config(&recipe), decoder, clock.clone())?;
-        Ok(Self { inputs: recipe.raw.inputs(), engine, grid: grid(&recipe), clock })
+        Ok(Self { inputs: recipe.inputs(), engine, grid: grid(&recipe), clock })
     }
 
     /// Returns the input files that the recipe names.
@@ -58,7 +58,7 @@ impl TorchSubject {
 
 /// Returns the grid of points, up to the largest batches and lengths that the recipe allows an instance.
 fn grid(recipe: &Recipe) -> Grid {
-    let (data, rollout) = (&recipe.raw.data, &recipe.raw.rollout);
+    let (data, rollout) = (&recipe.data, &recipe.rollout);
     let tokens = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
     let longest_prompt = tokens(data.max_prompt_length);
     let longest = longest_prompt.saturating_add(data.max_response_length);

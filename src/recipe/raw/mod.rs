@@ -15,7 +15,7 @@ pub use algorithm::{
 pub use placement::Placement;
 pub use reward::{Reward, RouteTarget};
 pub use serve::Serve;
-pub use trainer::{Sft, SnapshotOnError, Trainer};
+pub use trainer::{Run, Sft, SnapshotOnError};
 
 use std::path::PathBuf;
 
@@ -26,6 +26,7 @@ use rollpacker_stages::train::config::Precision;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::Recipe;
 use super::aliases::{ALIASES, Alias};
 use super::keys::{ResumableKeys, Section, Sections};
 use super::schedule;
@@ -33,17 +34,18 @@ use super::verl::entries;
 
 /// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets. `=> resumable` after a
 /// default declares that a run may be resumed with another value of the key, or of any key of the section: it affects the duration, the
-/// location or the reports of a run, not what it computes.
+/// location or the reports of a run, not what it computes. `(recipe)` before a key restricts its field to the module `crate::recipe`: other
+/// code uses the value that [`Recipe`](Recipe) has of it.
 macro_rules! section {
     (@key resumable $field:ident) => { stringify!($field) };
     ($(#[$meta:meta])* $name:ident {
-        $($(#[$($attribute:tt)*])* $field:ident: $type:ty $([$($unit:tt)+])? = $default:expr $(=> $mark:ident)?,)*
+        $($(#[$($attribute:tt)*])* $(($scope:ident))? $field:ident: $type:ty $([$($unit:tt)+])? = $default:expr $(=> $mark:ident)?,)*
     }) => {
         rollpacker_stages::documented! {
             $(#[$meta])*
             #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
             #[serde(deny_unknown_fields, default)]
-            pub struct $name { $($(#[$($attribute)*])* pub $field: $type $([$($unit)+])?,)* }
+            pub struct $name { $($(#[$($attribute)*])* pub $((in crate::$scope))? $field: $type $([$($unit)+])?,)* }
         }
 
         impl Default for $name {
@@ -54,7 +56,7 @@ macro_rules! section {
 
         impl $crate::recipe::keys::ResumableKeys for $name {
             const RESUMABLE: &'static [&'static str] =
-                &[$($($crate::recipe::raw::section!(@key $mark $field),)?)*];
+                &[$($($crate::recipe::section!(@key $mark $field),)?)*];
         }
     };
 }
@@ -85,7 +87,7 @@ section! {
         /// The value model.
         critic: Critic = Critic::default(),
         /// The length of training, and the outputs.
-        trainer: Trainer = Trainer::default(),
+        trainer: Run = Run::default(),
         /// Supervised fine-tuning before training.
         sft: Sft = Sft::default() => resumable,
     }
@@ -96,21 +98,21 @@ section! {
     Data {
         /// Parquet or JSONL files or globs of training prompts: a string or a list. (verl: `data.train_files`)
         #[serde(deserialize_with = "one_or_many")]
-        train_files: Vec<String> = Vec::new() => resumable,
+        (recipe) train_files: Vec<String> = Vec::new() => resumable,
         /// Parquet or JSONL files or globs of validation prompts. Default: none, which disables validation. (verl: `data.val_files`)
         #[serde(deserialize_with = "one_or_many")]
-        val_files: Vec<String> = Vec::new() => resumable,
+        (recipe) val_files: Vec<String> = Vec::new() => resumable,
         /// Number of prompts of a step, called P0 in the RollPacker paper. At least 1; default 16. (verl: `data.train_batch_size`; TRL:
         /// `generation_batch_size / num_generations`)
         train_batch_size: usize [prompts] = 16,
         /// Maximum number of training rows to use; -1, the default, uses all. (verl: `data.train_max_samples`)
-        train_max_samples: i64 [rows] = -1,
+        (recipe) train_max_samples: i64 [rows] = -1,
         /// Maximum number of validation rows to use; -1, the default, uses all. (verl: `data.val_max_samples`)
-        val_max_samples: i64 [rows] = -1 => resumable,
+        (recipe) val_max_samples: i64 [rows] = -1 => resumable,
         /// `true`, the default, to reshuffle the prompts in every epoch. (verl: `data.shuffle`)
-        shuffle: bool = true,
+        (recipe) shuffle: bool = true,
         /// Seed of the prompt order. Default: `trainer.seed`. (verl: `data.seed`)
-        seed: Option<u64> = None,
+        (recipe) seed: Option<u64> = None,
         /// Maximum prompt length in tokens, at least 1; default 512. Longer prompts are left out and counted. (verl:
         /// `data.max_prompt_length`)
         max_prompt_length: usize [tokens] = 512,
@@ -120,15 +122,15 @@ section! {
         /// carry the markup of a template already.
         apply_chat_template: bool = true,
         /// Column of the prompt. Default: one of the usual names. (verl: `data.prompt_key`)
-        prompt_key: Option<String> = None,
+        (recipe) prompt_key: Option<String> = None,
         /// Column of the data source, which selects the reward. Default: one of the usual names. (verl: `data.reward_fn_key`)
-        reward_fn_key: Option<String> = None,
+        (recipe) reward_fn_key: Option<String> = None,
         /// Column of the reference answer. Default: one of the usual names.
-        ground_truth_key: Option<String> = None,
+        (recipe) ground_truth_key: Option<String> = None,
         /// Column of the domain, to which the schedule's quotas apply. Default: one of the usual names.
-        domain_key: Option<String> = None,
+        (recipe) domain_key: Option<String> = None,
         /// Further columns to pass to rewards in `extra_info`. Default: none.
-        extra_columns: Vec<String> = Vec::new(),
+        (recipe) extra_columns: Vec<String> = Vec::new(),
         /// Skips prompts whose responses recently passed always or never, by the pass rate of the last group. A table of `min_pass_rate`,
         /// `max_pass_rate`, `exploration` and `pass_score`; an empty table has the defaults. Needs at least 2 epochs. Default: none, which
         /// trains on all prompts.
@@ -150,32 +152,32 @@ section! {
     Rollout {
         /// Name of the rollout engine: `torch` (the default), `vllm`, `sglang`, or one that the program [adds](crate::App::engine). (verl:
         /// `rollout.name`)
-        engine: String = "torch".to_owned(),
+        (recipe) engine: String = "torch".to_owned(),
         /// Options of the engine. Default: none. The engine `torch` has none; its settings are the other keys of this section. Those of
         /// `vllm` and `sglang` are in `docs/servers.md`. (verl: `rollout.engine_kwargs`)
-        engine_options: Table = Table::new(),
+        (recipe) engine_options: Table = Table::new(),
         /// URLs of the inference servers, for the engines `vllm` and `sglang`. Default: none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        servers: Vec<String> = Vec::new() => resumable,
+        (recipe) servers: Vec<String> = Vec::new() => resumable,
         /// Servers that the run starts, watches and stops itself, for the engines `vllm` and `sglang`: a table of `command`, `count` and
         /// `env`. Excludes `rollout.servers`. Default: none.
         #[serde(skip_serializing_if = "Option::is_none")]
-        serve: Option<Serve> = None => resumable,
+        (recipe) serve: Option<Serve> = None => resumable,
         /// Longest time without any inference server before the run ends, in seconds; positive. Default: 600.
         #[serde(skip_serializing_if = "Option::is_none")]
-        server_timeout: Option<f64> [seconds] = None => resumable,
+        (recipe) server_timeout: Option<f64> [seconds] = None => resumable,
         /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
         /// `num_generations`)
         n: u32 [responses] = 8,
         /// Sampling temperature, by which logits are divided. From 0.001 to 1000; default 1. (verl: `rollout.temperature`)
-        temperature: f64 = 1.0,
+        (recipe) temperature: f64 = 1.0,
         /// Nucleus sampling: draws from the most likely tokens whose probabilities sum to at least this value. In (0, 1]; the default, 1,
         /// disables it. (verl: `rollout.top_p`)
-        top_p: f64 = 1.0,
+        (recipe) top_p: f64 = 1.0,
         /// Top-k sampling: draws from this many most likely tokens. The default, -1, and 0 disable it. (verl: `rollout.top_k`)
-        top_k: i64 [tokens] = -1,
+        (recipe) top_k: i64 [tokens] = -1,
         /// Minimum response length in tokens: no response ends by itself earlier. At most `data.max_response_length`; default 0.
-        min_response_length: u32 [tokens] = 0,
+        (recipe) min_response_length: u32 [tokens] = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
         instances: u32 [instances] = 2 => resumable,
         /// Number of CPU threads that compute an instance. More instances of one thread are faster if there are enough responses. From 1 to 1024; default 1.
@@ -190,7 +192,7 @@ section! {
         /// (verl: `rollout.dtype`)
         dtype: Precision = Precision::Float32,
         /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
-        seed: Option<u64> = None,
+        (recipe) seed: Option<u64> = None,
         /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.
         replay_lengths: Option<PathBuf> = None,
         /// Profile of the engine, as `rollpacker profile` writes it. Each step compares it with the live engine. Cells that drifted are
@@ -231,7 +233,7 @@ impl Sections for RawRecipe {
             "algorithm.rollout_correction" => Section::of::<RolloutCorrection>(),
             "actor" => Section::of::<Actor>(),
             "critic" => Section::of::<Critic>(),
-            "trainer" => Section::of::<Trainer>(),
+            "trainer" => Section::of::<Run>(),
             "sft" => Section::of::<Sft>(),
             // The keys of a schedule, an engine or a policy loss depend on its name and are checked when it is built.
             _ => return None,
@@ -247,13 +249,13 @@ impl Sections for RawRecipe {
     }
 }
 
-impl RawRecipe {
+impl Recipe {
     /// Returns `true` if a run may be resumed with another value of the key with this dotted name. Each key declares it where it is
     /// defined, also for the keys of a table below it.
     #[must_use]
     pub fn is_resumable(key: &str) -> bool {
         let Some((section, key)) = key.split_once('.') else {
-            return Self::RESUMABLE.contains(&key);
+            return RawRecipe::RESUMABLE.contains(&key);
         };
         let keys = match section {
             "data" => Data::RESUMABLE,
@@ -262,11 +264,11 @@ impl RawRecipe {
             "algorithm" => Algorithm::RESUMABLE,
             "actor" => Actor::RESUMABLE,
             "critic" => Critic::RESUMABLE,
-            "trainer" => Trainer::RESUMABLE,
+            "trainer" => Run::RESUMABLE,
             _ => &[],
         };
         let key = key.split_once('.').map_or(key, |(table, _)| table);
-        Self::RESUMABLE.contains(&section) || keys.contains(&key)
+        RawRecipe::RESUMABLE.contains(&section) || keys.contains(&key)
     }
 }
 

@@ -30,7 +30,7 @@ impl From<SnapshotOnError> for OnError {
 
 section! {
     /// The section `[trainer]`: the length of training, workers, snapshots and outputs.
-    Trainer {
+    Run {
         /// Maximum number of steps, at least 1. Default: as many as the epochs have. (verl: `trainer.total_training_steps`; TRL:
         /// `max_steps`)
         total_training_steps: Option<u64> [steps] = None => resumable,
@@ -38,13 +38,13 @@ section! {
         total_epochs: u32 [epochs] = 1 => resumable,
         /// Number of steps between two validations. With -1, the default, and 0 only the validations before the first and after the last
         /// step run. (verl: `trainer.test_freq`)
-        test_freq: i64 [steps] = -1 => resumable,
+        (recipe) test_freq: i64 [steps] = -1 => resumable,
         /// `true`, the default, to validate before the first step. (verl: `trainer.val_before_train`)
         val_before_train: bool = true => resumable,
         /// Seed of everything that has no seed of its own; default 1.
         seed: u64 = 1,
         /// Device of the models: `auto` (the default), `cpu`, `cuda` or `cuda:N`.
-        device: String = "auto".to_owned() => resumable,
+        (recipe) device: String = "auto".to_owned() => resumable,
         /// Number of workers of each process, from 1 to 256; default 1. Each worker has `rollout.instances` engine instances and a replica
         /// of the trainer. `--workers` has precedence.
         workers: usize [workers] = 1 => resumable,
@@ -58,13 +58,13 @@ section! {
         /// trains. `console` and `file`, the terminal and `metrics.jsonl`, are always written. A string or a list; default none. (verl:
         /// `trainer.logger`)
         #[serde(deserialize_with = "one_or_many")]
-        logger: Vec<String> = Vec::new() => resumable,
+        (recipe) logger: Vec<String> = Vec::new() => resumable,
         /// `true` to make a run reproducible bit by bit: races between responses are decided by tokens instead of time, and sums do not
         /// depend on order. Slower. Default: `false`.
         deterministic: bool = false,
         /// Number of steps between two snapshots, from which `--resume` continues. -1, the default, and 0 disable snapshots. A run with
         /// snapshots also takes one at its end. (verl: `trainer.save_freq`; TRL: `save_steps`)
-        save_freq: i64 [steps] = -1 => resumable,
+        (recipe) save_freq: i64 [steps] = -1 => resumable,
         /// Number of valid snapshots to keep, newest first. At least 1; default 2. (verl: `trainer.max_actor_ckpt_to_keep`; TRL:
         /// `save_total_limit`)
         max_ckpt_to_keep: usize [snapshots] = 2 => resumable,
@@ -72,10 +72,10 @@ section! {
         snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail => resumable,
         /// Maximum wall time of the run, in seconds or as a string such as `1h30m`. A step that may not finish in time is not started.
         /// Default: unlimited.
-        max_wall_time: Option<Period> [seconds] = None => resumable,
+        (recipe) max_wall_time: Option<Period> [seconds] = None => resumable,
         /// Time without progress after which the watchdog prints what the run waits for, in seconds or as a string such as `5m`. 0 disables
         /// the watchdog; default 300.
-        stall_timeout: Period [seconds] = Period::Seconds(300.0) => resumable,
+        (recipe) stall_timeout: Period [seconds] = Period::Seconds(300.0) => resumable,
         /// Reaction of the watchdog to a stall: `warn` (the default), or `fail`, which ends the run.
         on_stall: OnStall = OnStall::default() => resumable,
     }
@@ -86,7 +86,7 @@ section! {
     Sft {
         /// Parquet or JSONL files or globs with demonstrations: a string or a list.
         #[serde(deserialize_with = "one_or_many")]
-        train_files: Vec<String> = Vec::new(),
+        (recipe) train_files: Vec<String> = Vec::new(),
         /// Field of `extra_info` that contains the demonstration. Default: `demonstration`.
         response_key: String = "demonstration".to_owned(),
         /// Number of updates, at least 1; default 1800.

@@ -17,8 +17,8 @@ use self::overlong::{Overlong, PENALTY};
 use super::aliases::rename;
 use super::error::RecipeError;
 use super::keys::{Sections, check, is_known};
-use super::raw::RawRecipe;
 use super::table::overlay;
+use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
 
 /// Overrides in our spelling, and what became of verl's.
@@ -287,7 +287,7 @@ impl Translator<'_> {
         let written =
             section.and_then(|value| parts.try_fold(value, |value, part| value.get(part)));
         let written = written.map(Value::to_string);
-        written.or_else(|| RawRecipe::default().settings().remove(key))
+        written.or_else(|| Recipe::default_settings().remove(key))
     }
 }
 

@@ -16,6 +16,8 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
+    /// The first CUDA device, written `cuda`.
+    FirstCuda,
     /// A CUDA device by its index.
     Cuda(usize),
 }
@@ -30,6 +32,7 @@ impl DeviceChoice {
             Self::Cpu => Ok(Device::Cpu),
             Self::Auto if cuda_devices() > 0 => Ok(Device::Cuda(0)),
             Self::Auto => Ok(Device::Cpu),
+            Self::FirstCuda => Self::Cuda(0).resolve(),
             Self::Cuda(index) if index < cuda_devices() => Ok(Device::Cuda(index)),
             Self::Cuda(_) => Err(TorchError::Device {
                 choice: self.to_string(),
@@ -47,7 +50,7 @@ impl FromStr for DeviceChoice {
         match text {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda(0)),
+            "cuda" => Ok(Self::FirstCuda),
             _ => index(text).map(Self::Cuda).ok_or_else(|| TorchError::Device {
                 choice: text.to_owned(),
                 reason: "expected auto, cpu, cuda or cuda:INDEX".to_owned(),
@@ -61,6 +64,7 @@ impl fmt::Display for DeviceChoice {
         match self {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
+            Self::FirstCuda => f.write_str("cuda"),
             Self::Cuda(index) => write!(f, "cuda:{index}"),
         }
     }
@@ -104,12 +108,12 @@ mod tests {
         for (text, choice) in [
             ("auto", DeviceChoice::Auto),
             ("cpu", DeviceChoice::Cpu),
+            ("cuda", DeviceChoice::FirstCuda),
             ("cuda:3", DeviceChoice::Cuda(3)),
         ] {
             assert_eq!(text.parse::<DeviceChoice>().unwrap(), choice);
             assert_eq!(choice.to_string(), text);
         }
-        assert_eq!("cuda".parse::<DeviceChoice>().unwrap(), DeviceChoice::Cuda(0));
         let error = "gpu".parse::<DeviceChoice>().unwrap_err().to_string();
         assert_eq!(error, "device `gpu`: expected auto, cpu, cuda or cuda:INDEX");
     }
