@@ -61,7 +61,7 @@ impl Algorithms {
     pub fn estimator(&self, recipe: &Recipe) -> Result<Estimator, RecipeError> {
         let chosen = &recipe.choices.estimator;
         let estimator = make(&self.advantages, chosen)?;
-        if recipe.sets_critic() && !estimator.needs_values() {
+        if recipe.choices.sets_critic && !estimator.needs_values() {
             let expected =
                 "an estimator with a critic when `[critic]` or trainer.critic_warmup is set";
             let found = format!("`{}`", chosen.name());
@@ -77,7 +77,7 @@ impl Algorithms {
     pub fn objective(&self, recipe: &Recipe) -> Result<Objective, RecipeError> {
         let choices = &recipe.choices;
         let policy_loss = make(&self.policy_losses, &choices.policy_loss)?;
-        if let (Some(own), Some(written)) = (policy_loss.aggregation(), recipe.set_aggregation())
+        if let (Some(own), Some(written)) = (policy_loss.aggregation(), choices.loss_agg_mode)
             && own != written
         {
             let expected = format!("{own}, which `{}` requires", choices.policy_loss.name());

@@ -167,7 +167,7 @@ fn plan(
     (every > 0).then(|| SnapshotPlan {
         store: Arc::new(store),
         cadence: if has_servers(recipe) { cadence.holding() } else { cadence },
-        on_error: recipe.run.snapshot_on_error.into(),
+        on_error: recipe.run.snapshot_on_error,
         resumed: restored.map(RestoredSnapshot::step),
     })
 }

@@ -23,7 +23,7 @@ use super::bad_input;
 use crate::App;
 use crate::memory::{self, Batches, Estimate};
 use crate::prompts::{batch_larger_than_dataset, chat};
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, Sft};
 use crate::terminal;
 
 /// Train a small model from scratch on the demonstrations of a prompt dataset, and write it in Hugging Face format.
@@ -43,14 +43,10 @@ pub(crate) struct SftArgs {
 /// The resolved settings of a fine-tuning run.
 #[derive(Clone, Debug)]
 pub(crate) struct SftRecipe {
-    /// The sizes of the model.
-    pub(crate) model: ModelShape,
-    /// The characters of the tokenizer, each once. Token ids follow their order.
-    pub(crate) alphabet: String,
+    /// The sizes of the model, its alphabet, and the field of `extra_info` that contains the demonstration.
+    pub(crate) sft: Sft,
     /// The prompts with demonstrations.
     pub(crate) data: DatasetConfig,
-    /// The field of `extra_info` that contains the demonstration.
-    pub(crate) demonstration_key: String,
     /// Optimizer, steps, batch size and seed. The seed also determines the initial weights.
     pub(crate) training: SftConfig,
     /// The device to train on.
@@ -61,65 +57,27 @@ pub(crate) struct SftRecipe {
     pub(crate) out: PathBuf,
 }
 
-/// The sizes of a model to train from scratch: a decoder of the Qwen3 family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ModelShape {
-    /// Width of the residual stream, at least 1.
-    pub(crate) hidden_size: i64,
-    /// Inner width of the feed-forward blocks, at least 1.
-    pub(crate) intermediate_size: i64,
-    /// Number of transformer blocks, at least 1.
-    pub(crate) num_hidden_layers: i64,
-    /// Number of query heads, at least 1. `hidden_size` must be an even multiple of it.
-    pub(crate) num_attention_heads: i64,
-    /// Number of key and value heads. Must divide `num_attention_heads`.
-    pub(crate) num_key_value_heads: i64,
-    /// `true` if the head is the embedding.
-    pub(crate) tie_word_embeddings: bool,
-    /// Maximum context length in tokens, at least 1. Written into the model's configuration.
-    pub(crate) max_position_embeddings: i64,
-}
-
-impl Default for ModelShape {
-    /// 0.34 million parameters with the alphabet of the built-in task.
-    fn default() -> Self {
-        Self {
-            hidden_size: 96,
-            intermediate_size: 256,
-            num_hidden_layers: 3,
-            num_attention_heads: 4,
-            num_key_value_heads: 4,
-            tie_word_embeddings: true,
-            max_position_embeddings: 2048,
-        }
-    }
-}
-
-impl ModelShape {
-    /// Returns the configuration of a model with the vocabulary of `tokenizer`. The bounds of recipes cover the sizes.
-    fn config(&self, tokenizer: &Tokenizer) -> anyhow::Result<ModelConfig> {
-        let (hidden, heads, kv_heads) =
-            (self.hidden_size, self.num_attention_heads, self.num_key_value_heads);
-        Ok(ModelConfig {
-            family: Family::Qwen3,
-            vocab_size: i64::try_from(tokenizer.vocab_size())?,
-            hidden_size: hidden,
-            intermediate_size: self.intermediate_size,
-            layers: self.num_hidden_layers,
-            heads,
-            kv_heads,
-            head_dim: hidden / heads,
-            rms_norm_eps: 1e-6,
-            rope: Rope::Default { theta: 10_000.0 },
-            tie_word_embeddings: self.tie_word_embeddings,
-            attention_bias: false,
-            max_position_embeddings: self.max_position_embeddings,
-            initializer_range: 0.02,
-            eos_token_ids: tokenizer.token_to_id(EOS).into_iter().collect(),
-            bos_token_id: None,
-            pad_token_id: tokenizer.token_to_id(rollpacker_model::tokenizer::PAD),
-        })
-    }
+/// Returns the configuration of a model from scratch with the vocabulary of `tokenizer`. The bounds of recipes cover the sizes.
+fn model(sft: &Sft, tokenizer: &Tokenizer) -> anyhow::Result<ModelConfig> {
+    Ok(ModelConfig {
+        family: Family::Qwen3,
+        vocab_size: i64::try_from(tokenizer.vocab_size())?,
+        hidden_size: sft.hidden_size,
+        intermediate_size: sft.intermediate_size,
+        layers: sft.num_hidden_layers,
+        heads: sft.num_attention_heads,
+        kv_heads: sft.num_key_value_heads,
+        head_dim: sft.hidden_size / sft.num_attention_heads,
+        rms_norm_eps: 1e-6,
+        rope: Rope::Default { theta: 10_000.0 },
+        tie_word_embeddings: sft.tie_word_embeddings,
+        attention_bias: false,
+        max_position_embeddings: sft.max_position_embeddings,
+        initializer_range: 0.02,
+        eos_token_ids: tokenizer.token_to_id(EOS).into_iter().collect(),
+        bos_token_id: None,
+        pad_token_id: tokenizer.token_to_id(rollpacker_model::tokenizer::PAD),
+    })
 }
 
 /// Reads the recipe that the command line names and runs its fine-tuning.
@@ -170,18 +128,7 @@ impl SftRecipe {
             ..OptimizerConfig::default()
         };
         Ok(Self {
-            model: ModelShape {
-                hidden_size: sft.hidden_size,
-                intermediate_size: sft.intermediate_size,
-                num_hidden_layers: sft.num_hidden_layers,
-                num_attention_heads: sft.num_attention_heads,
-                num_key_value_heads: sft.num_key_value_heads,
-                tie_word_embeddings: sft.tie_word_embeddings,
-                max_position_embeddings: sft.max_position_embeddings,
-            },
-            alphabet: sft.alphabet.clone(),
             data: recipe.sft_data.clone(),
-            demonstration_key: sft.response_key.clone(),
             training: SftConfig {
                 optimizer,
                 steps: sft.steps,
@@ -192,6 +139,7 @@ impl SftRecipe {
             },
             device: recipe.device,
             print_every: sft.steps.div_ceil(12),
+            sft: sft.clone(),
             out,
         })
     }
@@ -214,8 +162,8 @@ impl SftRun {
     /// If the data cannot be read, a row has no demonstration, or there is not enough memory.
     fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
         let device = recipe.device.resolve()?;
-        let tokenizer = Arc::new(Tokenizer::characters(&recipe.alphabet)?);
-        let model = recipe.model.config(&tokenizer)?;
+        let tokenizer = Arc::new(Tokenizer::characters(&recipe.sft.alphabet)?);
+        let model = model(&recipe.sft, &tokenizer)?;
         let (training, on_host) = (&recipe.training, device == Device::Cpu);
         let mut estimate = Estimate::default();
         estimate.extend(memory::fine_tuning(&model, training, on_host));
@@ -274,7 +222,7 @@ fn examples(
         .map(|prompt| {
             let prompt = prompt?;
             let place = || format!("{} row {}", prompt.file().display(), prompt.file_row());
-            example(&prompt, &encoder, &recipe.demonstration_key, &fits).with_context(place)
+            example(&prompt, &encoder, &recipe.sft.response_key, &fits).with_context(place)
         })
         .collect()
 }
@@ -372,7 +320,7 @@ fn print(line: &str) {
 mod tests {
     use rollpacker_dataflow::step::Step;
     use rollpacker_datasets::WriteOptions;
-    use rollpacker_datasets::generate::{ALPHABET, ChainConfig, generate};
+    use rollpacker_datasets::generate::{ChainConfig, generate};
 
     use super::*;
 
@@ -382,17 +330,11 @@ mod tests {
     }
 
     fn recipe(folder: &Path) -> SftRecipe {
-        let shape = ModelShape {
-            hidden_size: 16,
-            intermediate_size: 32,
-            num_hidden_layers: 1,
-            ..ModelShape::default()
-        };
+        let sft =
+            Sft { hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1, ..Sft::default() };
         SftRecipe {
-            model: shape,
-            alphabet: ALPHABET.to_owned(),
+            sft,
             data: DatasetConfig::of([folder.join("train.parquet").display().to_string()]),
-            demonstration_key: "demonstration".to_owned(),
             training: SftConfig { steps: 3, batch_size: 4, ..SftConfig::default() },
             device: DeviceChoice::Cpu,
             print_every: 2,
@@ -421,8 +363,8 @@ mod tests {
     fn a_row_without_demonstration_is_named() {
         let folder = tempfile::tempdir().unwrap();
         task(folder.path());
-        let recipe =
-            SftRecipe { demonstration_key: "solution".to_owned(), ..recipe(folder.path()) };
+        let mut recipe = recipe(folder.path());
+        recipe.sft.response_key = "solution".to_owned();
         let error = format!("{:#}", run(recipe).unwrap_err());
         assert!(
             error.ends_with(
@@ -436,7 +378,8 @@ mod tests {
     fn a_character_outside_the_alphabet_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         task(folder.path());
-        let recipe = SftRecipe { alphabet: "0123456789+*=,:".to_owned(), ..recipe(folder.path()) };
+        let mut recipe = recipe(folder.path());
+        recipe.sft.alphabet = "0123456789+*=,:".to_owned();
         assert!(
             format!("{:#}", run(recipe).unwrap_err())
                 .contains("a character that is not in `sft.alphabet`")

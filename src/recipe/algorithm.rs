@@ -2,19 +2,15 @@
 
 use rollpacker_operators::advantage::{KlControl, KlController};
 use rollpacker_stages::catalog::Choice;
-#[cfg(feature = "torch")]
-use rollpacker_stages::train::config::Aggregation;
 use rollpacker_stages::train::config::{
-    CriticConfig, MiniBatches, OldLogprobs, OptimizerConfig, TrainerConfig,
+    Aggregation, CriticConfig, MiniBatches, OldLogprobs, OptimizerConfig, TrainerConfig,
 };
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 
 use super::choice::{KeyedChoice, KeyedOption, choice};
 use super::error::{RecipeError, out_of_bounds};
-use super::raw::{Algorithm, RawRecipe};
+use super::raw::{Algorithm, Critic, RawRecipe};
 use super::rollout_correction::REINFORCE_LOSS;
-#[cfg(feature = "torch")]
-use super::{Recipe, raw::Critic};
 
 const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
 
@@ -43,6 +39,10 @@ pub(crate) struct Choices {
     pub(crate) policy_loss: KeyedChoice,
     pub(crate) kl_loss: KeyedChoice,
     pub(crate) kl_penalty: KeyedChoice,
+    /// The aggregation of token losses, if the recipe sets one.
+    pub(crate) loss_agg_mode: Option<Aggregation>,
+    /// `true` if the recipe sets something that only a critic uses.
+    pub(crate) sets_critic: bool,
 }
 
 impl RawRecipe {
@@ -60,6 +60,8 @@ impl RawRecipe {
             policy_loss: self.policy_loss(),
             kl_loss: KeyedChoice::of("actor.kl_loss_type", &actor.kl_loss_type),
             kl_penalty: KeyedChoice::of("algorithm.kl_penalty", &algorithm.kl_penalty),
+            loss_agg_mode: actor.loss_agg_mode,
+            sets_critic: self.critic != Critic::default() || self.trainer.critic_warmup > 0,
         }
     }
 
@@ -215,19 +217,6 @@ impl RawRecipe {
             KlControl::Fixed
         };
         self.algorithm.use_kl_in_reward.then(|| KlController::new(kind, control.kl_coef))
-    }
-}
-
-#[cfg(feature = "torch")]
-impl Recipe {
-    /// Returns `true` if a setting of the critic differs from its default.
-    pub(crate) fn sets_critic(&self) -> bool {
-        self.raw.critic != Critic::default() || self.raw.trainer.critic_warmup > 0
-    }
-
-    /// Returns the aggregation of token losses that `actor.loss_agg_mode` sets, if it does.
-    pub(crate) fn set_aggregation(&self) -> Option<Aggregation> {
-        self.raw.actor.loss_agg_mode
     }
 }
 

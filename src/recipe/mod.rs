@@ -60,7 +60,7 @@ pub use placement::PlacementKind;
 pub(crate) use raw::PolicyLoss;
 #[cfg(feature = "servers")]
 pub(crate) use raw::Serve;
-pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft, SnapshotOnError};
+pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft};
 pub(crate) use raw::{Pipeline, RawRecipe, section};
 use schedule::{ScheduleSection, Schedules};
 pub(crate) use table::{from_table, overlay, read_table};

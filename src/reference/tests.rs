@@ -25,7 +25,7 @@ fn the_page_of_recipes_is_up_to_date() {
 #[test]
 fn every_key_is_listed_with_type_and_meaning() {
     let listed = keys();
-    for name in RawRecipe::keys() {
+    for name in Recipe::keys() {
         let name = match name.as_str() {
             "schedule" => "schedule.name",
             "actor.policy_loss" => "actor.policy_loss.loss_mode",

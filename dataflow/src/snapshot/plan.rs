@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::cadence::Cadence;
 use super::store::SnapshotStore;
 use crate::step::Step;
 
 /// The reaction to a snapshot that cannot be written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnError {
     /// End the run, because its further progress could not be resumed.
     #[default]

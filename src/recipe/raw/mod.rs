@@ -15,7 +15,7 @@ pub use algorithm::{
 pub use placement::Placement;
 pub use reward::{Reward, RouteTarget};
 pub use serve::Serve;
-pub use trainer::{Run, Sft, SnapshotOnError};
+pub use trainer::{Run, Sft};
 
 use std::path::PathBuf;
 

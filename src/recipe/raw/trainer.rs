@@ -9,25 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::{one_or_many, section};
 use crate::recipe::period::Period;
 
-/// The reaction to a snapshot that cannot be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SnapshotOnError {
-    /// End the run with the error.
-    Fail,
-    /// Print a warning, and try again at the next snapshot.
-    Warn,
-}
-
-impl From<SnapshotOnError> for OnError {
-    fn from(written: SnapshotOnError) -> Self {
-        match written {
-            SnapshotOnError::Fail => Self::Fail,
-            SnapshotOnError::Warn => Self::Warn,
-        }
-    }
-}
-
 section! {
     /// The section `[trainer]`: the length of training, workers, snapshots and outputs.
     Run {
@@ -69,7 +50,7 @@ section! {
         /// `save_total_limit`)
         max_ckpt_to_keep: usize [snapshots] = 2 => resumable,
         /// Reaction to a snapshot that cannot be written: `fail` (the default) ends the run, `warn` continues and tries again.
-        snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail => resumable,
+        snapshot_on_error: OnError = OnError::Fail => resumable,
         /// Maximum wall time of the run, in seconds or as a string such as `1h30m`. A step that may not finish in time is not started.
         /// Default: unlimited.
         (recipe) max_wall_time: Option<Period> [seconds] = None => resumable,
@@ -86,7 +67,7 @@ section! {
     Sft {
         /// Parquet or JSONL files or globs with demonstrations: a string or a list.
         #[serde(deserialize_with = "one_or_many")]
-        (recipe) train_files: Vec<String> = Vec::new(),
+        train_files: Vec<String> = Vec::new(),
         /// Field of `extra_info` that contains the demonstration. Default: `demonstration`.
         response_key: String = "demonstration".to_owned(),
         /// Number of updates, at least 1; default 1800.
