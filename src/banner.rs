@@ -98,7 +98,7 @@ fn algorithm(recipe: &Recipe, prompts: u64) -> String {
 
 fn schedule(recipe: &Recipe) -> String {
     let name = recipe.schedule_name();
-    let (prompts, responses) = recipe.launched();
+    let (prompts, responses) = recipe.launched;
     match (prompts, responses) == (recipe.data.train_batch_size, recipe.rollout.n) {
         true => name.to_owned(),
         false => format!("{name}, short rounds launch {prompts} prompts x {responses} responses"),

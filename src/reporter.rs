@@ -399,7 +399,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         "a step trains on          {p0} prompts x {r0} responses = {} responses",
         p0 * r0 as usize
     );
-    let launched = recipe.launched();
+    let launched = recipe.launched;
     if launched != (p0, r0) {
         let _ = writeln!(
             text,

@@ -178,7 +178,7 @@ impl Training<'_> {
 
     /// Returns the number of prompts that the first step launches, limited by the dataset, and the number of responses to each.
     fn launched(&self) -> (u64, u64) {
-        let (prompts, responses) = self.recipe.launched();
+        let (prompts, responses) = self.recipe.launched;
         let epochs = u64::from(self.recipe.run.total_epochs);
         ((prompts as u64).min(self.prompts.saturating_mul(epochs)), responses.into())
     }

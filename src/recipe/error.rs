@@ -60,7 +60,7 @@ pub enum RecipeError {
         /// The expected and the found type or value.
         reason: String,
     },
-    /// `trainer.device` is none of the devices that it may name.
+    /// `trainer.device` does not name a device.
     #[cfg(feature = "torch")]
     #[error(transparent)]
     Device(#[from] rollpacker_torch::model::TorchError),

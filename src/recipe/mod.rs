@@ -13,7 +13,7 @@ mod inputs;
 #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
 pub(crate) mod keys;
 pub(crate) mod limits;
-pub mod period;
+mod period;
 mod pipeline;
 pub(crate) mod placement;
 #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
@@ -65,7 +65,9 @@ pub(crate) use raw::{Pipeline, RawRecipe, section};
 use schedule::{ScheduleSection, Schedules};
 pub(crate) use table::{from_table, overlay, read_table};
 
-/// A validated recipe. Its settings as text do not follow changes of its fields.
+/// A validated recipe.
+///
+/// [`settings`](Self::settings) and [`to_toml`](Self::to_toml) return the settings as they were read, also after a change of a field.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The settings from which the other fields were resolved.
@@ -92,6 +94,8 @@ pub struct Recipe {
         expect(dead_code, reason = "only sessions make the entries")
     )]
     pub(crate) choices: Choices,
+    /// The number of prompts that a round of fresh prompts launches, and the number of responses to each.
+    pub launched: (usize, u32),
     /// The division of the engine instances between rollout and training.
     pub placement: PlacementKind,
     /// The time at which responses are scored: according to `pipeline.reward`, or to the default of the schedule.
@@ -155,6 +159,7 @@ impl RawRecipe {
             sampling: self.sampling(),
             sampling_seed: self.rollout.seed.unwrap_or(run.seed),
             choices: self.choices(),
+            launched: schedule.round_size().unwrap_or((data.train_batch_size, self.rollout.n)),
             placement,
             scoring,
             gradient: self.pipeline.fetch(&self.schedule)?,
@@ -221,21 +226,17 @@ impl RawRecipe {
     }
 
     fn decay(&self) -> Result<Decay, RecipeError> {
-        let key = "actor.lr_scheduler_type";
-        check_choice(key, &self.actor.lr_scheduler_type)?;
-        if self.actor.lr_scheduler_type == "constant" {
-            return Ok(Decay::Constant);
+        let (key, name) = ("actor.lr_scheduler_type", self.actor.lr_scheduler_type.as_str());
+        check_choice(key, name)?;
+        match (name, self.trainer.total_training_steps) {
+            ("constant", _) => Ok(Decay::Constant),
+            ("linear", Some(total_steps)) => Ok(Decay::Linear { total_steps }),
+            (_, Some(total_steps)) => Ok(Decay::Cosine { total_steps }),
+            (_, None) => {
+                let needs = "`constant`, unless trainer.total_training_steps is set";
+                Err(out_of_bounds(key, needs, name))
+            }
         }
-        let needs = "`constant`, unless trainer.total_training_steps is set";
-        let total_steps = self
-            .trainer
-            .total_training_steps
-            .ok_or_else(|| out_of_bounds(key, needs, &self.actor.lr_scheduler_type))?;
-        Ok(if self.actor.lr_scheduler_type == "linear" {
-            Decay::Linear { total_steps }
-        } else {
-            Decay::Cosine { total_steps }
-        })
     }
 }
 
@@ -285,21 +286,30 @@ impl Recipe {
         raw.resolve()
     }
 
-    /// Returns this recipe with the schedule of another section.
+    /// Replaces the schedule, and everything that is resolved from it.
     #[cfg(feature = "torch")]
-    pub(crate) fn with_schedule(&self, schedule: ScheduleSection) -> Result<Self, RecipeError> {
-        RawRecipe { schedule, ..self.raw.clone() }.resolve()
+    pub(crate) fn set_schedule(&mut self, schedule: ScheduleSection) -> Result<(), RecipeError> {
+        let Self { raw, launched, scoring, gradient, trainer, .. } =
+            RawRecipe { schedule, ..self.raw.clone() }.resolve()?;
+        (self.raw, self.launched, self.scoring, self.gradient) = (raw, launched, scoring, gradient);
+        // A schedule that pauses responses trains on tokens of older policies.
+        self.trainer.old_logprobs = trainer.old_logprobs;
+        Ok(())
     }
 
-    /// Returns this recipe with the placement `kind`, one of `placements`.
+    /// Replaces the placement by `kind`, one of `placements`, and everything that is resolved from it.
     #[cfg(feature = "torch")]
-    pub(crate) fn with_placement(
-        &self,
+    pub(crate) fn set_placement(
+        &mut self,
         kind: String,
         placements: Placements,
-    ) -> Result<Self, RecipeError> {
+    ) -> Result<(), RecipeError> {
         let placement = raw::Placement { kind, placements, ..raw::Placement::default() };
-        RawRecipe { placement, ..self.raw.clone() }.resolve()
+        let Self { raw, placement, trainer, .. } =
+            RawRecipe { placement, ..self.raw.clone() }.resolve()?;
+        (self.raw, self.placement) = (raw, placement);
+        self.trainer.threads = trainer.threads;
+        Ok(())
     }
 
     /// Returns the schedule in its initial state.
@@ -329,13 +339,6 @@ impl Recipe {
         let (after, on_stall) = (self.stall_timeout, self.run.on_stall);
         let pulse = ProgressCounter::default();
         (after > Nanos(0)).then_some(WatchdogSettings { after, on_stall, pulse })
-    }
-
-    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each.
-    #[must_use]
-    pub fn launched(&self) -> (usize, u32) {
-        let launched = self.schedule().ok().and_then(|schedule| schedule.round_size());
-        launched.unwrap_or((self.data.train_batch_size, self.rollout.n))
     }
 }
 

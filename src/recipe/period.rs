@@ -9,7 +9,7 @@ use super::limits;
 /// A duration: a number of seconds, or a string of days, hours, minutes and seconds such as `1h30m`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "seconds, or a text such as `1h30m`")]
-pub enum Period {
+pub(crate) enum Period {
     /// A number of seconds.
     Seconds(f64),
     /// Numbers with the units `d`, `h`, `m` and `s`, in this order, each unit at most once.
@@ -24,7 +24,7 @@ impl Period {
     ///
     /// # Errors
     /// If the value is negative, larger than 1e9 seconds or not a valid duration. The error names `key`.
-    pub fn nanos(&self, key: &str) -> Result<Nanos, RecipeError> {
+    pub(super) fn nanos(&self, key: &str) -> Result<Nanos, RecipeError> {
         let seconds = match self {
             Self::Seconds(seconds) => Some(*seconds),
             Self::Text(text) => seconds(text),

@@ -179,7 +179,7 @@ impl Session {
         mut self,
         schedule: S,
     ) -> Result<Self, RecipeError> {
-        self.opened.recipe = self.opened.recipe.with_schedule(ScheduleSection::of(schedule))?;
+        self.opened.recipe.set_schedule(ScheduleSection::of(schedule))?;
         Ok(self)
     }
 
@@ -195,7 +195,7 @@ impl Session {
         let kind = std::any::type_name::<P>().to_owned();
         let placements =
             Placements::default().with(&kind, move |_: NoOptions, context| make(context));
-        self.opened.recipe = self.opened.recipe.with_placement(kind, placements)?;
+        self.opened.recipe.set_placement(kind, placements)?;
         check_device(&self.opened.recipe, self.opened.device)?;
         Ok(self)
     }

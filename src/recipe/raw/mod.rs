@@ -35,7 +35,7 @@ use super::verl::entries;
 /// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets. `=> resumable` after a
 /// default declares that a run may be resumed with another value of the key, or of any key of the section: it affects the duration, the
 /// location or the reports of a run, not what it computes. `(recipe)` before a key restricts its field to the module `crate::recipe`: other
-/// code uses the value that [`Recipe`](Recipe) has of it.
+/// code uses the value that `Recipe` has of it.
 macro_rules! section {
     (@key resumable $field:ident) => { stringify!($field) };
     ($(#[$meta:meta])* $name:ident {
