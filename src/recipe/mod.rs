@@ -62,7 +62,7 @@ pub(crate) use raw::PolicyLoss;
 pub(crate) use raw::Serve;
 pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft};
 pub(crate) use raw::{Pipeline, RawRecipe, section};
-use schedule::{ScheduleSection, Schedules};
+use schedule::Schedules;
 pub(crate) use table::{from_table, overlay, read_table};
 
 /// A validated recipe.
@@ -288,7 +288,10 @@ impl Recipe {
 
     /// Replaces the schedule, and everything that is resolved from it.
     #[cfg(feature = "torch")]
-    pub(crate) fn set_schedule(&mut self, schedule: ScheduleSection) -> Result<(), RecipeError> {
+    pub(crate) fn set_schedule(
+        &mut self,
+        schedule: schedule::ScheduleSection,
+    ) -> Result<(), RecipeError> {
         let Self { raw, launched, scoring, gradient, trainer, .. } =
             RawRecipe { schedule, ..self.raw.clone() }.resolve()?;
         (self.raw, self.launched, self.scoring, self.gradient) = (raw, launched, scoring, gradient);
