@@ -53,6 +53,12 @@ impl ProfileMonitor {
         Ok(Self { path, profile, drift, renewed: 0, failed: None })
     }
 
+    /// Returns the profile with the times of the renewed cells.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
     /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics.
     ///
     /// `profile/drift/max_ratio` is the largest ratio between the measured and the profiled time of a cell, in either direction, as a

@@ -11,6 +11,8 @@ use std::path::Path;
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rollpacker::profile;
+use rollpacker::stages::rollout::profile::Row;
 use serde_json::Value;
 use workplace::{Workplace, json};
 
@@ -66,6 +68,19 @@ impl Workplace {
         self.refused(&[&["train", "--config", "recipe.toml", "--dry-run"][..], keys].concat())
     }
 }
+
+/// Settings of a run in which the responses of the third step overflow the KV caches: each instance has eight responses and holds 384 tokens.
+const CROWDED: [&str; 9] = [
+    "schedule.name=sync",
+    "data.max_prompt_length=64",
+    "rollout.kv_cache_tokens=384",
+    "rollout.replay_lengths=lengths.json",
+    "placement.kind=planner",
+    "trainer.deterministic=true",
+    "actor.threads=1",
+    "trainer.save_freq=1",
+    "trainer.max_ckpt_to_keep=10",
+];
 
 /// The records of a run.
 struct Run {
@@ -237,6 +252,83 @@ fn a_resumed_run_places_as_if_it_had_not_ended() {
 }
 
 #[test]
+fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let lengths = "[[4], [4], [48], [4], [4], [4]]";
+    fs::write(place.path("lengths.json"), lengths).expect("written");
+    let planner = place.train("planner", &CROWDED);
+    planner.conserves();
+    let preempted = planner.metric("rollout/preemptions");
+    let overflowed: Vec<_> = preempted.iter().map(|count| *count > 0.0).collect();
+    assert_eq!(overflowed, [false, false, true, false, false, false], "{preempted:?}");
+    assert_eq!(planner.metric("placement/tensor_parallel"), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
+    assert_eq!(planner.metric("placement/rollout_instances"), [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]);
+    assert_eq!(planner.metric("placement/overlap_instances"), [0.0; STEPS], "none is lent early");
+    let first = &planner.placements[3]["decisions"][0];
+    assert_eq!((&first["reason"], &first["tensor_parallel"]), (&"preemptions".into(), &2.into()));
+
+    let other = |from: &str, to: &str| CROWDED.map(|key| key.replace(from, to));
+    let fixed = other("=planner", "=fixed");
+    let fixed = place.train("fixed", &fixed.each_ref().map(String::as_str));
+    assert_eq!(planner.responses, fixed.responses);
+    assert!(planner.weights == fixed.weights, "the weights differ");
+
+    // A resumed run knows the preemptions of the rounds before its snapshot.
+    for step in ["2", "3", "5"] {
+        let resumed = place.train("planner", &[&CROWDED[..], &["--resume", step]].concat());
+        let name = "placement/tensor_parallel";
+        assert_eq!(resumed.metric(name), planner.metric(name), "from step {step}");
+        assert_eq!(resumed.responses, planner.responses);
+        assert!(resumed.weights == planner.weights, "the weights differ");
+    }
+
+    let keys = other("=384", "=192");
+    let keys = keys.each_ref().map(String::as_str);
+    let workers = place.train("workers", &[&keys[..], &["trainer.workers=2"]].concat());
+    let chosen = workers.metric("placement/tensor_parallel");
+    assert_eq!(chosen, [1.0, 1.0, 1.0, 2.0, 2.0, 2.0], "one policy decides for all workers");
+    assert_eq!(workers.responses, planner.responses);
+    assert!(workers.weights == planner.weights, "the weights differ");
+}
+
+#[test]
+fn predicted_times_choose_the_devices_of_an_instance() {
+    let place = Workplace::warm(RECIPE, 64, 8);
+    let predictive = |profile| {
+        let keys = ["placement.kind=planner", "placement.rule=predictive", "schedule.name=sync"];
+        let profile = format!("rollout.profile={profile}");
+        [&keys[..], &[Box::leak(profile.into_boxed_str())]].concat()
+    };
+    let keys = predictive("profile.parquet");
+    let measure = ["profile", "--config", "recipe.toml", "--output", "profile.parquet", "--budget"];
+    place.ok(&[&measure[..], &["2"], &keys].concat());
+    let measured = profile::read(&place.path("profile.parquet")).expect("a profile");
+    let sizes: BTreeSet<_> =
+        measured.iter().map(|row| (row.instances, row.tensor_parallel)).collect();
+    assert_eq!(sizes, BTreeSet::from([(1, 1), (2, 1), (1, 2)]));
+
+    // In the second round, the lengths of the first are known.
+    let scaled = |name: &str, wide: f64| {
+        let faster = |row: &Row| {
+            let factor = if row.tensor_parallel == 2 { wide } else { 1.0 };
+            Row { seconds: row.seconds * factor, ..*row }
+        };
+        let rows: Vec<_> = measured.iter().map(faster).collect();
+        profile::write(&place.path(name), &rows).expect("written");
+    };
+    for (name, factor, expected) in [("fast.parquet", 1e-6, 2.0), ("slow.parquet", 1e6, 1.0)] {
+        scaled(name, factor);
+        let run = place.train(name, &predictive(name));
+        assert_eq!(run.metric("placement/tensor_parallel")[..2], [1.0, expected], "{name}");
+    }
+
+    let narrow: Vec<_> = measured.iter().filter(|row| row.tensor_parallel == 1).copied().collect();
+    profile::write(&place.path("narrow.parquet"), &narrow).expect("written");
+    let error = place.train_refused(&predictive("narrow.parquet"));
+    assert!(error.contains("`rollout.profile`") && error.contains("of 2 devices"), "{error}");
+}
+
+#[test]
 fn a_dry_run_describes_the_placement() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let described = |keys: &[&str]| {
@@ -245,6 +337,14 @@ fn a_dry_run_describes_the_placement() {
         text.lines().find(|line| line.starts_with("placement ")).map(str::to_owned)
     };
     assert_eq!(described(&[]), None);
+    let planner = described(&["placement.kind=planner"]).expect("a line");
+    assert!(
+        planner.ends_with(
+            "planner: 2 instances of 1 device generate at the start and instances of 1 to 2 devices later, by preemptions, \
+             then 2 threads train"
+        ),
+        "{planner}"
+    );
     let shared = described(&["placement.kind=time_sharing"]).expect("a line");
     assert!(
         shared.ends_with("time_sharing: 2 instances generate, then 2 threads train"),
@@ -258,7 +358,20 @@ fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
     for (keys, expected) in [
         (&["placement.kind=time_sharin"][..], "did you mean `time_sharing`?"),
         (&["placement.kind=colocated"], "did you mean `time_sharing`?"),
-        (&["placement.kind=planner"], "cannot change its tensor parallelism"),
+        (
+            &["placement.kind=planner", "rollout.instances=1"],
+            "`rollout.instances`: expected at least 2",
+        ),
+        (
+            &["placement.kind=planner", "rollout.instances=3"],
+            "`rollout.instances`: expected an even",
+        ),
+        (&["placement.kind=planner", "algorithm.staleness=1"], "`algorithm.staleness`"),
+        (&["placement.kind=planner", "placement.rule=predictive"], "`rollout.profile`"),
+        (&["placement.kind=planner", "placement.rule=papers"], "did you mean `paper`?"),
+        (&["placement.kind=planner", "placement.tensor_parallel=4"], "`placement.tensor_parallel`"),
+        (&["placement.kind=planner", "placement.keep=0.5"], "`placement.keep`: expected no value"),
+        (&["placement.rule=paper"], "`placement.rule`: expected no value unless"),
         (&["placement.keep=0.5"], "`placement.keep`: expected no value unless"),
         (&["placement.kind=time_sharing", "algorithm.staleness=1"], "`algorithm.staleness`"),
         (&["placement.kind=stream_trainer", "rollout.instances=1"], "`rollout.instances`"),

@@ -7,9 +7,10 @@ use super::error::{RecipeError, one_of};
 /// The keys and their names.
 static CHOICES: &[(&str, &[&str])] = &[
     ("pipeline.gradient", &["streamed", "once", "whole_step"]),
-    ("placement.kind", &["fixed", "time_sharing", "separate_pools", "stream_trainer"]),
+    ("placement.kind", &["fixed", "time_sharing", "separate_pools", "stream_trainer", "planner"]),
     ("placement.rounds", &["long", "all"]),
     ("placement.trigger", &["adaptive", "fixed"]),
+    ("placement.rule", &["fixed", "paper", "predictive"]),
     ("algorithm.kl_ctrl.type", &["fixed", "adaptive"]),
     ("algorithm.rollout_correction.rollout_is", &["token", "sequence"]),
     ("algorithm.rollout_correction.rollout_rs", &RolloutRs::NAMES),

@@ -16,8 +16,21 @@ impl Recipe {
     /// Paths that do not exist are ignored here. The code that reads them reports the error.
     #[must_use]
     pub fn inputs(&self) -> Inputs {
-        let RawRecipe { data, model, rollout, placement, reward, actor, critic, sft, .. } =
-            &self.raw;
+        self.raw.inputs()
+    }
+
+    /// Returns the [inputs](Self::inputs) without the profile, which `rollpacker profile` measures again.
+    #[cfg(all(feature = "cli", feature = "torch"))]
+    pub(crate) fn profiling_inputs(&self) -> Inputs {
+        let mut raw = self.raw.clone();
+        raw.rollout.profile = None;
+        raw.inputs()
+    }
+}
+
+impl RawRecipe {
+    fn inputs(&self) -> Inputs {
+        let Self { data, model, rollout, placement, reward, actor, critic, sft, .. } = self;
         let mut inputs = reward.inputs();
         let datasets = [&data.train_files, &data.val_files, &sft.train_files];
         for pattern in datasets.into_iter().flatten() {

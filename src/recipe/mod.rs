@@ -55,7 +55,7 @@ pub(crate) use bounds::check_curriculum;
 use choices::check_choice;
 pub use error::RecipeError;
 use error::out_of_bounds;
-pub use placement::PlacementKind;
+pub use placement::{PlacementKind, PlannerOptions};
 #[cfg(feature = "cli")]
 pub(crate) use raw::PolicyLoss;
 #[cfg(feature = "servers")]

@@ -1,6 +1,7 @@
 //! The division of engine instances between rollout and training, from the section `[placement]`.
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
+use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{PlacementError, RoundFilter, StreamTrainerOptions, Trigger};
 
 use super::Recipe;
@@ -23,8 +24,20 @@ pub enum PlacementKind {
     },
     /// Instances are lent to training during the tail of a round.
     StreamTrainer(StreamTrainerOptions),
+    /// All instances generate, on as many devices each as a rule decides for the round, until its rollout has ended; then their threads
+    /// train.
+    Planner(PlannerOptions),
     /// A policy of the program divides the instances.
     Own(OwnPlacement),
+}
+
+/// The options of a placement with a parallelism planner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannerOptions {
+    /// The rule that chooses the number of devices of an instance.
+    pub rule: Rule,
+    /// The number of devices of an instance in the first round of each kind.
+    pub tensor_parallel: u32,
 }
 
 const KIND: &str = "placement.kind";
@@ -51,6 +64,7 @@ impl RawRecipe {
             "time_sharing" => self.check_on_policy().map(|()| PlacementKind::TimeSharing),
             "separate_pools" => self.separate_pools(),
             "stream_trainer" => self.stream_trainer(),
+            "planner" => self.planner().map(PlacementKind::Planner),
             _ => Ok(PlacementKind::Fixed),
         }
     }
@@ -58,15 +72,15 @@ impl RawRecipe {
     /// Returns the number of threads of the trainer while no more are lent to it.
     ///
     /// By default, the trainer of a fixed placement has a thread for each core: those that generate and those that train share the cores,
-    /// and training has all of them when the responses have ended. With `time_sharing` and `separate_pools` the trainer always has the same
-    /// devices while it computes, so the number is constant.
+    /// and training has all of them when the responses have ended. With `time_sharing`, `planner` and `separate_pools` the trainer always has the
+    /// same devices while it computes, so the number is constant.
     pub(super) fn trainer_threads(&self, placement: &PlacementKind) -> usize {
         let devices = match placement {
             PlacementKind::Fixed => {
                 return self.actor.threads.unwrap_or_else(|| cores() / self.trainer.workers).max(1);
             }
             PlacementKind::StreamTrainer(_) | PlacementKind::Own(_) => 0,
-            PlacementKind::TimeSharing => self.rollout.instances,
+            PlacementKind::TimeSharing | PlacementKind::Planner(_) => self.rollout.instances,
             PlacementKind::SeparatePools { training_instances } => *training_instances,
         };
         let of_devices = devices as usize * self.rollout.threads_per_instance;
@@ -103,6 +117,31 @@ impl RawRecipe {
             return Err(out_of_bounds("placement.keep", expected, options.keep));
         }
         Ok(PlacementKind::StreamTrainer(options))
+    }
+
+    fn planner(&self) -> Result<PlannerOptions, RecipeError> {
+        self.check_on_policy()?;
+        self.check_instances()?;
+        let rule = self.placement.rule()?;
+        let instances = self.rollout.instances;
+        if !instances.is_multiple_of(2) {
+            let expected = "an even number with placement.kind = planner, which joins instances";
+            return Err(out_of_bounds("rollout.instances", expected, instances));
+        }
+        let tensor_parallel = self.placement.tensor_parallel.unwrap_or(1);
+        if !parallelisms(instances).any(|size| size == tensor_parallel) {
+            let sizes: Vec<_> = parallelisms(instances).map(|size| size.to_string()).collect();
+            let sizes = sizes.join(", ");
+            let expected = format!(
+                "one of {sizes}, the powers of two that divide rollout.instances = {instances}"
+            );
+            return Err(out_of_bounds("placement.tensor_parallel", expected, tensor_parallel));
+        }
+        if rule == Rule::Predictive && self.rollout.profile.is_none() {
+            let expected = "a profile with placement.rule = predictive, as `rollpacker profile` writes it for this recipe";
+            return Err(out_of_bounds("rollout.profile", expected, "none"));
+        }
+        Ok(PlannerOptions { rule, tensor_parallel })
     }
 
     /// Rejects staleness for kinds in which an instance either generates or trains: the next round would take the instances back before
@@ -165,6 +204,17 @@ impl raw::Placement {
         })
     }
 
+    fn rule(&self) -> Result<Rule, RecipeError> {
+        Ok(match self.rule.as_deref() {
+            None | Some("paper") => Rule::paper(),
+            Some("predictive") => Rule::Predictive,
+            Some(other) => {
+                check_choice("placement.rule", other)?;
+                Rule::Fixed
+            }
+        })
+    }
+
     /// Returns the names of the options of a placement that the program adds, or `None` if there are none.
     fn written_options(&self) -> Option<String> {
         let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
@@ -187,6 +237,8 @@ impl raw::Placement {
             ("every", number(self.every)),
             ("keep", number(self.keep)),
             ("headroom", number(self.headroom)),
+            ("rule", self.rule.clone()),
+            ("tensor_parallel", self.tensor_parallel.map(|found| found.to_string())),
             ("options", self.written_options()),
         ];
         let unused = |(key, found): (&'static str, Option<String>)| {
@@ -208,6 +260,7 @@ impl raw::Placement {
             "training_instances" => {
                 (kind != "separate_pools").then_some("placement.kind = separate_pools")
             }
+            "rule" | "tensor_parallel" => (kind != "planner").then_some("placement.kind = planner"),
             _ if kind != "stream_trainer" => Some("placement.kind = stream_trainer"),
             "to" | "every" | "headroom" => fixed.then_some("placement.trigger = adaptive"),
             _ => None,
@@ -297,6 +350,9 @@ impl Recipe {
             PlacementKind::SeparatePools { .. } => {
                 format!("separate_pools: {instances} instances generate, {threads} threads train")
             }
+            PlacementKind::Planner(options) => {
+                format!("planner: {}, then {threads} threads train", options.describe(instances))
+            }
             PlacementKind::StreamTrainer(options) => {
                 let kept = (f64::from(instances) * options.keep).ceil();
                 format!(
@@ -306,6 +362,33 @@ impl Recipe {
             }
         })
     }
+}
+
+impl PlannerOptions {
+    /// Returns a description of the instances on `devices` devices.
+    fn describe(&self, devices: u32) -> String {
+        let Self { rule, tensor_parallel } = *self;
+        let instances = devices / tensor_parallel;
+        let some = |count, noun| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let start = format!(
+            "{} of {} generate",
+            some(instances, "instance"),
+            some(tensor_parallel, "device")
+        );
+        let cause = match rule {
+            Rule::Fixed => return start,
+            Rule::Paper { .. } => "preemptions",
+            Rule::Predictive => "predicted time",
+        };
+        let largest = parallelisms(devices).last().unwrap_or(1);
+        format!("{start} at the start and instances of 1 to {largest} devices later, by {cause}")
+    }
+}
+
+/// Returns the numbers of devices that an instance of a planner may have: the powers of two that divide the number of instances.
+pub(crate) fn parallelisms(instances: u32) -> impl Iterator<Item = u32> {
+    let powers = std::iter::successors(Some(1_u32), |size| size.checked_mul(2));
+    powers.take_while(move |size| instances.is_multiple_of(*size) && *size <= instances)
 }
 
 /// The milestones of the paper.
@@ -320,13 +403,6 @@ pub(crate) fn kinds(placements: &Placements) -> Vec<&str> {
 
 fn check_kind(kind: &str, placements: &Placements) -> Result<(), RecipeError> {
     let kinds = kinds(placements);
-    if kind == "planner" {
-        let expected = format!(
-            "one of {}: the engine of a live run cannot change its tensor parallelism, which is what a planner decides",
-            kinds.join(", ")
-        );
-        return Err(out_of_bounds(KIND, expected, "`planner`"));
-    }
     if let Some((_, ours)) = SIMULATED.iter().find(|(simulated, _)| *simulated == kind) {
         let expected = format!("one of {} (did you mean `{ours}`?)", kinds.join(", "));
         return Err(out_of_bounds(KIND, expected, format!("`{kind}`")));

@@ -314,5 +314,6 @@ fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<ProfileMonitor>>
     let Some(path) = recipe.rollout.profile.clone() else { return Ok(None) };
     let monitor = ProfileMonitor::open(path, drift::DriftOptions::default())
         .context("key `rollout.profile`")?;
+    placement::check_profile(recipe, monitor.profile()).context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))
 }

@@ -1,30 +1,44 @@
 //! The placement policy of a live run: a device is an engine instance with its threads.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use anyhow::{Context, ensure};
 use rollpacker_operators::placement::planner::{Planner, Rule};
+use rollpacker_operators::placement::profile::Phase;
 use rollpacker_operators::placement::{
-    Colocated, Job, LoggedPlacement, PlacementError, PlacementPolicy, Separate, StepCost,
-    StreamTrainer, StreamTrainerOptions,
+    Colocated, Job, LoggedPlacement, PlacementError, PlacementPolicy, Profile, Separate, StepCost,
+    StreamTrainer, StreamTrainerOptions, Trigger,
 };
 use rollpacker_stages::rollout::Placement;
 use tch::Device;
 
 use crate::placements::PlacementContext;
-use crate::recipe::{PlacementKind, Recipe};
+use crate::profile_monitor::ProfileMonitor;
+use crate::recipe::placement::parallelisms;
+use crate::recipe::{PlacementKind, PlannerOptions, Recipe};
 
 /// A policy whose decisions are logged for metrics and Gantt charts.
 pub(super) type LivePlacement = LoggedPlacement<Box<dyn PlacementPolicy>>;
 
 /// Returns the placement policy of a run with this number of workers, or `None` if the recipe fixes the placement.
 ///
-/// The policy decides for one worker, and every worker follows it.
+/// The policy decides for one worker, and every worker follows it. Predictions follow the profile of `monitor`, which the first worker has.
 ///
 /// # Errors
 /// If the options of the recipe are inconsistent.
-pub(super) fn policy(recipe: &Recipe, workers: usize) -> anyhow::Result<Option<LivePlacement>> {
+pub(super) fn policy(
+    recipe: &Recipe,
+    workers: usize,
+    monitor: Option<Rc<RefCell<ProfileMonitor>>>,
+) -> anyhow::Result<Option<LivePlacement>> {
     let instances = recipe.engine_instances();
     let rollout = Placement { instances, tensor_parallel: 1 };
     let context = recipe.placement_context(workers);
+    let stream_trainer = |options, planner: PlannerOptions| {
+        let cost = LiveCost::new(context, workers, monitor);
+        stream_trainer(options, planner, context, cost).context("key `placement.kind`")
+    };
     let policy: Box<dyn PlacementPolicy> = match &recipe.placement {
         PlacementKind::Fixed => return Ok(None),
         PlacementKind::TimeSharing => Box::new(Colocated::new(rollout)),
@@ -32,7 +46,13 @@ pub(super) fn policy(recipe: &Recipe, workers: usize) -> anyhow::Result<Option<L
             Box::new(Separate::new(rollout, *training_instances))
         }
         PlacementKind::StreamTrainer(options) => {
-            Box::new(stream_trainer(*options, context).context("key `placement.kind`")?)
+            let planner = PlannerOptions { rule: Rule::Fixed, tensor_parallel: 1 };
+            Box::new(stream_trainer(*options, planner)?)
+        }
+        PlacementKind::Planner(planner) => {
+            let trigger = Trigger::Never;
+            let options = StreamTrainerOptions { trigger, ..StreamTrainerOptions::paper() };
+            Box::new(stream_trainer(options, *planner)?)
         }
         PlacementKind::Own(own) => own.policy(context)?,
     };
@@ -49,30 +69,75 @@ pub(super) fn check_device(recipe: &Recipe, device: Device) -> anyhow::Result<()
     Ok(())
 }
 
+/// Rejects a profile without decode times for a parallelism that a predictive planner compares.
+pub(super) fn check_profile(recipe: &Recipe, profile: &Profile) -> anyhow::Result<()> {
+    let PlacementKind::Planner(PlannerOptions { rule: Rule::Predictive, .. }) = recipe.placement
+    else {
+        return Ok(());
+    };
+    let instances = recipe.rollout.instances;
+    let is_measured = |size: &u32| {
+        let placement = Placement { instances: instances / size, tensor_parallel: *size };
+        profile.seconds(Phase::Decode, placement, 1.0, 1.0).is_some()
+    };
+    let missing = parallelisms(instances).find(|size| !is_measured(size));
+    ensure!(
+        missing.is_none(),
+        "expected decode times of instances of {} devices with placement.rule = predictive, found none: \
+         measure them with `rollpacker profile` and placement.kind = planner",
+        missing.unwrap_or_default()
+    );
+    Ok(())
+}
+
 fn stream_trainer(
     options: StreamTrainerOptions,
-    PlacementContext { devices, kv_cache_tokens, max_response_length, .. }: PlacementContext,
-) -> Result<StreamTrainer<CacheCapacity>, PlacementError> {
+    PlannerOptions { rule, tensor_parallel }: PlannerOptions,
+    PlacementContext { devices, max_response_length, .. }: PlacementContext,
+    cost: LiveCost,
+) -> Result<StreamTrainer<LiveCost>, PlacementError> {
     let job = Job {
         devices,
         devices_per_server: devices,
         training_replica: 1,
         response_length: max_response_length,
     };
-    let cost = CacheCapacity { tokens: u64::try_from(kv_cache_tokens).unwrap_or(u64::MAX) };
-    StreamTrainer::new(options, Planner::new(Rule::Fixed, job.validated()?, 1)?, cost)
+    StreamTrainer::new(options, Planner::new(rule, job.validated()?, tensor_parallel)?, cost)
 }
 
-/// The KV-cache capacity of an instance, summed over the workers because the policy observes the responses of all of them.
+/// The costs of a live run: the KV budgets of the recipe, and the decode times of the profile, if there is one.
 ///
-/// No times are known. The triggers that a recipe can choose compare capacities only.
-struct CacheCapacity {
-    tokens: u64,
+/// The policy observes the responses of all workers, but places the instances of one. An instance of the policy therefore stands for one
+/// instance of each worker. Training times are unknown; the triggers that a recipe can choose do not compare them.
+struct LiveCost {
+    /// The number of devices of a worker.
+    devices: u32,
+    workers: u32,
+    /// The number of tokens that a device caches, summed over the workers.
+    kv_tokens: u64,
+    monitor: Option<Rc<RefCell<ProfileMonitor>>>,
 }
 
-impl StepCost for CacheCapacity {
-    fn decode_iteration(&self, _tensor_parallel: u32, _running: f64, _kv_tokens: f64) -> f64 {
-        f64::INFINITY
+impl LiveCost {
+    fn new(
+        PlacementContext { devices, kv_cache_tokens, .. }: PlacementContext,
+        workers: usize,
+        monitor: Option<Rc<RefCell<ProfileMonitor>>>,
+    ) -> Self {
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        let kv_tokens = u64::try_from(kv_cache_tokens).unwrap_or(u64::MAX);
+        Self { devices, workers, kv_tokens, monitor }
+    }
+}
+
+impl StepCost for LiveCost {
+    fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64 {
+        let placement = Placement { instances: self.devices / tensor_parallel, tensor_parallel };
+        let (batch_size, tokens) = (running / f64::from(self.workers), kv_tokens / running);
+        let seconds = self.monitor.as_ref().and_then(|monitor| {
+            monitor.borrow().profile().seconds(Phase::Decode, placement, batch_size, tokens)
+        });
+        seconds.unwrap_or(f64::INFINITY)
     }
 
     fn training(&self, _devices: u32, _tokens: f64) -> f64 {
@@ -80,10 +145,14 @@ impl StepCost for CacheCapacity {
     }
 
     fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
-        if tensor_parallel == 1 { self.tokens } else { 0 }
+        self.kv_tokens.saturating_mul(tensor_parallel.into())
     }
 
-    fn reconfiguration(&self, _from: Placement, _to: Placement, _kv_tokens: f64) -> f64 {
-        f64::INFINITY
+    /// Instances change between rounds, when they hold no responses, and keep their weights.
+    fn reconfiguration(&self, _from: Placement, _to: Placement, kv_tokens: f64) -> f64 {
+        if kv_tokens == 0.0 { 0.0 } else { f64::INFINITY }
     }
 }
+
+#[cfg(test)]
+mod tests;

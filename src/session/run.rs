@@ -129,7 +129,7 @@ impl Session {
         };
         let StartedEngine { engine, measurements, servers } =
             self.opened.engine.start(self.opened.training_engine()?)?;
-        let placement = placement::policy(&self.opened.recipe, workers)?;
+        let placement = placement::policy(&self.opened.recipe, workers, self.monitor.clone())?;
         let (live, guest_usage) = measurements.map(|all| (all.live, all.guests)).unzip();
         let (server_metrics, is_unavailable) =
             servers.map(|servers| (servers.metrics, servers.is_unavailable)).unzip();

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::Step;
+use rollpacker_stages::rollout::Placement;
 use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub struct TimedDecision {
     pub at: Nanos,
     /// The number of instances that generate from then on.
     pub rollout_instances: u32,
+    /// The number of devices of each of them.
+    pub tensor_parallel: u32,
     /// The number of devices that train from then on.
     pub training_devices: u32,
     /// The reason.
@@ -47,18 +50,21 @@ impl StepPlacement {
     /// Returns the metrics of the step.
     ///
     /// - `placement/rollout_instances`: the number of instances that generate at the start of the round.
-    /// - `placement/lent_instances`: the largest number of instances that do not generate at once.
+    /// - `placement/tensor_parallel`: the number of devices of each of them, which is the number of instances that are joined to one.
+    /// - `placement/lent_instances`: the largest number of instances that do not generate at once and are not joined to one that does.
     /// - `placement/lent_s`: the time of lent instances, in seconds times instances.
     /// - `placement/overlap_instances` and `placement/overlap_s`: the same while responses of the step were in flight.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let rollout =
-            self.decisions.first().map_or(self.instances, |first| first.rollout_instances);
+        let first = self.decisions.first();
+        let rollout = first.map_or(self.instances, |first| first.rollout_instances);
+        let tensor_parallel = first.map_or(1, |first| first.tensor_parallel);
         let (lent, seconds) = self.lent(self.until);
         let (overlapping, overlap) = self.lent(self.drained.unwrap_or(self.until).min(self.until));
         let named = |name: &str, value| (format!("placement/{name}"), value);
         Metrics::from([
             named("rollout_instances", f64::from(rollout)),
+            named("tensor_parallel", f64::from(tensor_parallel)),
             named("lent_instances", f64::from(lent)),
             named("lent_s", seconds),
             named("overlap_instances", f64::from(overlapping)),
@@ -71,7 +77,8 @@ impl StepPlacement {
         let ends = self.decisions.iter().skip(1).map(|next| next.at).chain([until]);
         let spans = self.decisions.iter().zip(ends).filter(|(decision, _)| decision.at < until);
         spans.fold((0, 0.0), |(most, seconds), (decision, end)| {
-            let lent = self.instances.saturating_sub(decision.rollout_instances);
+            let used = decision.rollout_instances.saturating_mul(decision.tensor_parallel);
+            let lent = self.instances.saturating_sub(used);
             let span = end.min(until).since(decision.at).as_secs_f64();
             (most.max(lent), seconds + f64::from(lent) * span)
         })
@@ -171,8 +178,10 @@ impl<P: PlacementPolicy> PlacementPolicy for LoggedPlacement<P> {
     fn poll(&mut self) -> Option<Decision> {
         let decision = self.policy.poll()?;
         let Decision { rollout, training_devices, reason } = decision;
-        let rollout_instances = rollout.instances;
-        let timed = TimedDecision { at: self.now, rollout_instances, training_devices, reason };
+        let Placement { instances: rollout_instances, tensor_parallel } = rollout;
+        let at = self.now;
+        let timed =
+            TimedDecision { at, rollout_instances, tensor_parallel, training_devices, reason };
         self.log.add(self.step, timed);
         Some(decision)
     }
@@ -188,8 +197,6 @@ impl<P: PlacementPolicy> PlacementPolicy for LoggedPlacement<P> {
 
 #[cfg(test)]
 mod tests {
-    use rollpacker_stages::rollout::Placement;
-
     use super::super::{Colocated, Separate};
     use super::*;
     use crate::wire::decision::RoundKind;
@@ -229,6 +236,17 @@ mod tests {
         let last = log.take(Step(1), at(19));
         assert_eq!(values(&last), [2.0, 2.0, 6.0, 0.0, 0.0]);
         assert_eq!((last.step, last.drained, last.until), (2, Some(at(16)), at(19)));
+    }
+
+    #[test]
+    fn instances_that_are_joined_to_another_are_not_lent() {
+        let wide = Placement { instances: 2, tensor_parallel: 2 };
+        let mut policy = LoggedPlacement::new(Colocated::new(wide), 4);
+        let log = policy.log();
+        rounds(&mut policy);
+        let placement = log.take(Step(0), at(12));
+        assert_eq!(values(&placement), [2.0, 4.0, 16.0, 0.0, 0.0]);
+        assert_eq!(placement.metrics()["placement/tensor_parallel"], 2.0);
     }
 
     #[test]

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
-use rollpacker_stages::rollout::profile::{Grid, measure};
+use rollpacker_stages::rollout::profile::{Grid, Row, measure};
 use rollpacker_torch::model::Decoder;
 use rollpacker_torch::rollout::profile::TorchMeasure;
 use tch::Device;
 
 use crate::App;
 use crate::memory::{Estimate, profiling};
-use crate::recipe::Recipe;
+use crate::recipe::placement::parallelisms;
+use crate::recipe::{PlacementKind, Recipe};
 use crate::session::{check_context, engine_config};
 use crate::simulate::profile::Profiled;
 
@@ -21,7 +22,8 @@ use crate::simulate::profile::Profiled;
 pub(super) struct TorchSubject {
     inputs: Inputs,
     engine: TorchMeasure,
-    grid: Grid,
+    /// A grid for each number of devices of an instance, ascending.
+    grids: Vec<Grid>,
     clock: Arc<WallClock>,
 }
 
@@ -39,42 +41,74 @@ impl TorchSubject {
         let clock = Arc::new(WallClock::start());
         let decoder = |_instance| Decoder::load(folder, device);
         let engine = TorchMeasure::start(engine_config(&recipe), decoder, clock.clone())?;
-        Ok(Self { inputs: recipe.inputs(), engine, grid: grid(&recipe), clock })
+        Ok(Self { inputs: recipe.profiling_inputs(), engine, grids: grids(&recipe), clock })
     }
 
-    /// Returns the input files that the recipe names.
+    /// Returns the input files that the recipe names, except for the profile, which this command measures again.
     pub(super) fn inputs(&self) -> Inputs {
         self.inputs.clone()
     }
 
     pub(super) fn measure(mut self, budget: f64) -> anyhow::Result<Profiled> {
         let begun = self.clock.now();
-        let budget = Nanos::from_secs_f64(budget);
-        let rows = measure(&self.grid, &mut self.engine, &*self.clock, budget)?;
+        let budget = Nanos::from_secs_f64(budget / self.grids.len().max(1) as f64);
+        let mut rows = Vec::new();
+        for grid in &self.grids {
+            rows.extend(measure(grid, &mut self.engine, &*self.clock, budget)?);
+        }
+        rows.sort_by_key(Row::point);
         let seconds = self.clock.now().since(begun).as_secs_f64();
-        Ok(Profiled { rows, points: self.grid.points().len(), seconds })
+        let points = self.grids.iter().map(|grid| grid.points().len()).sum();
+        Ok(Profiled { rows, points, seconds })
     }
 }
 
-/// Returns the grid of points, up to the largest batches and lengths that the recipe allows an instance.
-fn grid(recipe: &Recipe) -> Grid {
+/// Returns a grid for each number of devices that the placement of the recipe may give an instance.
+fn grids(recipe: &Recipe) -> Vec<Grid> {
+    match recipe.placement {
+        PlacementKind::Planner(_) => {
+            parallelisms(recipe.rollout.instances).map(|size| grid(recipe, size)).collect()
+        }
+        _ => vec![grid(recipe, 1)],
+    }
+}
+
+/// Returns the grid of points, up to the largest batches and lengths that the recipe allows an instance of this many devices.
+fn grid(recipe: &Recipe, tensor_parallel: u32) -> Grid {
     let (data, rollout) = (&recipe.data, &recipe.rollout);
     let tokens = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
     let longest_prompt = tokens(data.max_prompt_length);
     let longest = longest_prompt.saturating_add(data.max_response_length);
     Grid {
-        instances: doublings(1, rollout.instances),
-        tensor_parallel: 1,
+        instances: doublings(1, rollout.instances / tensor_parallel),
+        tensor_parallel,
         batch_sizes: doublings(1, tokens(rollout.max_num_seqs)),
         prompt_lengths: doublings(SHORTEST, longest_prompt),
         context_lengths: doublings(SHORTEST, longest),
-        kv_cache_tokens: rollout.kv_cache_tokens,
+        kv_cache_tokens: rollout.kv_cache_tokens.saturating_mul(tensor_parallel as usize),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_planner_needs_a_grid_for_each_number_of_devices() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recipe.toml");
+        std::fs::write(&path, "").unwrap();
+        let settings = ["placement.kind=planner", "rollout.instances=12"];
+        let recipe = Recipe::read(&path, &settings.map(str::to_owned)).unwrap();
+        let sizes = grids(&recipe).into_iter().map(|grid| {
+            (grid.tensor_parallel, grid.instances.last().copied(), grid.kv_cache_tokens)
+        });
+        let sizes: Vec<_> = sizes.collect();
+        assert_eq!(
+            sizes,
+            [(1, Some(12), 262_144), (2, Some(6), 2 * 262_144), (4, Some(3), 4 * 262_144)]
+        );
+    }
 
     #[test]
     fn the_grid_goes_up_to_what_the_recipe_allows() {
@@ -96,6 +130,6 @@ mod tests {
             context_lengths: vec![16, 32, 64, 100],
             kv_cache_tokens: 262_144,
         };
-        assert_eq!(grid(&recipe), expected);
+        assert_eq!(grids(&recipe), [expected]);
     }
 }

@@ -126,6 +126,8 @@ const SCHEDULE: &[Metric] = &[
 #[rustfmt::skip]
 const PLACEMENT: &[Metric] = &[
     Metric::new("placement/rollout_instances", "{instance}", "Instances that generate at the start of the round.").timed(),
+    Metric::new("placement/tensor_parallel", "{device}",
+        "Devices of each of these instances: the number of instances whose threads and KV caches are joined to one.").timed(),
     Metric::new("placement/lent_instances", "{instance}",
         "Largest number of instances lent at once, from the start of the round to that of the next, or to the end of the step.").timed(),
     Metric::new("placement/lent_s", "s", "Time of lent instances in the same interval, in seconds times instances.").timed(),

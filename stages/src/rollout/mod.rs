@@ -209,14 +209,14 @@ pub enum RolloutError {
     },
     /// The engine does not support the placement.
     #[error(
-        "cannot place {} instances of tensor_parallel {}: expected at most {instances} of tensor_parallel 1",
+        "cannot place {} instances of tensor_parallel {}: expected at least 1 device for each and at most {instances} in all",
         found.instances,
         found.tensor_parallel
     )]
     Placement {
         /// The requested placement.
         found: Placement,
-        /// Number of instances that the engine was started with.
+        /// Number of instances that the engine was started with, which is the number of its devices.
         instances: u32,
     },
     /// A response cannot be resumed from the given tokens.

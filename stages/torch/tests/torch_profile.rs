@@ -86,9 +86,22 @@ fn every_instance_of_a_point_iterates() {
 }
 
 #[test]
+fn an_instance_is_measured_on_several_devices_and_on_one_again() {
+    let clock = Arc::new(WallClock::start());
+    let mut engine = engine(clock);
+    for tensor_parallel in [1, 2, 1] {
+        for phase in [Phase::Prefill, Phase::Decode] {
+            let point = Point { phase, instances: 1, tensor_parallel, batch_size: 2, tokens: 3 };
+            engine.prepare(point).unwrap();
+            assert!(engine.seconds().unwrap() > 0.0);
+        }
+    }
+}
+
+#[test]
 fn points_beyond_the_instances_are_refused() {
     let mut engine = engine(Arc::new(WallClock::start()));
-    for (instances, tensor_parallel) in [(3, 1), (1, 2)] {
+    for (instances, tensor_parallel) in [(3, 1), (2, 2), (1, 3), (1, 0)] {
         let point =
             Point { phase: Phase::Decode, instances, tensor_parallel, batch_size: 1, tokens: 8 };
         assert!(matches!(engine.prepare(point), Err(RolloutError::Placement { instances: 2, .. })));

@@ -22,6 +22,7 @@ impl Backlog {
             InstanceCommand::Generate(_) => !self.0.is_empty(),
             InstanceCommand::Abort(_)
             | InstanceCommand::HandOver
+            | InstanceCommand::Shard(_)
             | InstanceCommand::Host(_)
             | InstanceCommand::Look => false,
         };

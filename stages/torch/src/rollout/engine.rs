@@ -15,6 +15,9 @@
 //! tokens without the cache, and free the memory of the cache; they keep their weights up to date. A response that is handed over is
 //! computed again on its new instance, and counts as preempted if it had a cache.
 //!
+//! A device is the share of an instance: its threads and its KV budget. With `tensor_parallel` above 1, an instance computes with the
+//! devices of several instances, and those hold no responses. When `tensor_parallel` changes, every instance hands over its responses.
+//!
 //! [Guests](super::guests) run on the placed instances between the iterations of the actor.
 //!
 //! Equal logits give equal tokens, independent of the rest of the batch. The logits themselves are equal up to floating-point
@@ -69,6 +72,8 @@ pub struct TorchEngine {
     token_limit: usize,
     instances: Vec<Owner>,
     dispatch: Dispatch<Sequence>,
+    /// Number of devices of each placed instance.
+    tensor_parallel: u32,
     /// Responses that are assigned to instances but not sent yet, by instance.
     asked: BTreeMap<usize, Vec<Sequence>>,
     /// The replay of lengths, if one is configured.
@@ -123,6 +128,7 @@ impl TorchEngine {
         let TorchEngineConfig { instances, deterministic, replay, .. } = &shared.config;
         Self {
             dispatch: Dispatch::new(*instances as usize),
+            tensor_parallel: 1,
             replay: replay.clone().map(|replay| Replay::new(replay, *deterministic)),
             shared,
             weights,
@@ -371,18 +377,28 @@ impl RolloutEngine for TorchEngine {
     }
 
     fn place(&mut self, placement: Placement) {
-        let instances = placement.instances as usize;
-        let sharded = instances > 0 && placement.tensor_parallel != 1;
-        if sharded || instances > self.instances.len() {
+        let Placement { instances, tensor_parallel } = placement;
+        if !self.shared.config.has_devices_for(placement) {
             let instances = self.shared.config.instances;
             return self.refuse(RolloutError::Placement { found: placement, instances });
         }
         // Earlier requests must reach the instances before they hand over their responses.
         self.hand_out();
-        let before = self.dispatch.placed();
-        let (given_up, held) = self.dispatch.place(instances);
+        let (before, instances) = (self.dispatch.placed(), instances as usize);
+        let (mut given_up, held) = self.dispatch.place(instances);
+        let mut taken = before.min(instances)..instances;
+        let reshaped = instances > 0 && tensor_parallel != self.tensor_parallel;
+        if reshaped {
+            (given_up, taken) = (0..before, 0..instances);
+        }
         self.instances[given_up].iter().for_each(|owner| owner.tell(InstanceCommand::HandOver));
-        self.lodge(before.min(instances)..instances);
+        if reshaped {
+            self.tensor_parallel = tensor_parallel;
+            let (placed, joined) = self.instances.split_at(instances);
+            placed.iter().for_each(|owner| owner.tell(InstanceCommand::Shard(tensor_parallel)));
+            joined.iter().for_each(|owner| owner.tell(InstanceCommand::Shard(1)));
+        }
+        self.lodge(taken);
         let sent = held.into_iter().filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = sent.collect();
         self.follow(routes);

@@ -125,6 +125,11 @@ impl<N: Network> Generator<N> {
         self.version = version;
     }
 
+    /// Sets the maximum number of tokens that the running sequences hold in the KV cache together.
+    pub(crate) fn set_kv_cache_tokens(&mut self, tokens: usize) {
+        self.scheduler.set_kv_tokens(tokens);
+    }
+
     /// Adds a sequence at the end of the queue.
     pub(crate) fn push(&mut self, sequence: Sequence) {
         self.scheduler.push(sequence);

@@ -15,7 +15,7 @@ use super::iterations::Busy;
 use super::options::Detokenize;
 use super::race::{Progress, Standing};
 use super::sequence::Sequence;
-use super::{Completion, FinishReason, Policy, RolloutError, Waker};
+use super::{Completion, FinishReason, Placement, Policy, RolloutError, Waker};
 use crate::model::{Decoder, TorchError, Weights, kernel_threads};
 
 /// A command from the engine to an instance. Commands are executed in order, between decode iterations.
@@ -26,6 +26,8 @@ pub(super) enum InstanceCommand {
     Abort(SampleId),
     /// Hand over all responses, free the memory of the cache, and drop the guests.
     HandOver,
+    /// Compute with this many devices from now on. The instance must have no running responses.
+    Shard(u32),
     /// Add these guests to the existing ones.
     Host(Vec<Lodger>),
     /// Check whether a guest has work.
@@ -121,6 +123,10 @@ pub(super) enum TurnResult {
 /// The state of an instance, owned by its thread.
 pub(super) struct Instance {
     pub(super) number: u32,
+    /// Number of devices of the instance. The thread that runs it has the threads of as many.
+    pub(super) devices: u32,
+    /// KV budget of a device, in tokens.
+    pub(super) device_kv_tokens: usize,
     pub(super) generator: Generator<Decoder>,
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
@@ -138,11 +144,16 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Runs until the engine is dropped.
-    pub(super) fn run(mut self) -> Result<(), InstanceFault> {
+    /// Runs until the engine is dropped. Returns the instance earlier if the number of its devices changes.
+    pub(super) fn run(mut self) -> Result<Option<Self>, InstanceFault> {
         let _no_grad = tch::no_grad_guard();
-        while self.turn(true)? != TurnResult::Over {}
-        Ok(())
+        let devices = self.devices;
+        while self.turn(true)? != TurnResult::Over {
+            if self.devices != devices {
+                return Ok(Some(self));
+            }
+        }
+        Ok(None)
     }
 
     /// Executes one delayed or received command if there is one, and otherwise runs an iteration and the guests. If there is nothing else
@@ -212,6 +223,7 @@ impl Instance {
             }
             InstanceCommand::Abort(id) => self.abort(id)?,
             InstanceCommand::HandOver => self.hand_over()?,
+            InstanceCommand::Shard(devices) => self.shard(devices),
             InstanceCommand::Host(lodgers) => self.lodgers.extend(lodgers),
             InstanceCommand::Look => {}
         }
@@ -258,6 +270,13 @@ impl Instance {
         Ok(())
     }
 
+    /// Changes the number of devices, and the KV budget with it. The threads of more devices need another thread to run the instance.
+    pub(super) fn shard(&mut self, devices: u32) {
+        self.devices = devices;
+        let kv_tokens = self.device_kv_tokens.saturating_mul(devices as usize);
+        self.generator.set_kv_cache_tokens(kv_tokens);
+    }
+
     /// Runs one decode iteration, which samples a token for every running response.
     fn iterate(&mut self) -> Result<(), InstanceFault> {
         let begun = self.clock.now();
@@ -292,7 +311,8 @@ impl Instance {
     fn tally(&self, time: Nanos) {
         let batch_size = u32::try_from(self.generator.running().len()).unwrap_or(u32::MAX);
         let tokens: usize = self.generator.running().map(Sequence::tokens).sum();
-        self.counters.iterations.count(self.busy.count(), batch_size, tokens as u64, time);
+        let placement = Placement { instances: self.busy.count(), tensor_parallel: self.devices };
+        self.counters.iterations.count(placement, batch_size, tokens as u64, time);
     }
 
     fn report(&self, ended: Vec<Ended>, now: Nanos) {

@@ -8,10 +8,13 @@ use rollpacker_dataflow::clock::Nanos;
 
 use rollpacker_stages::rollout::profile::{Phase, Row};
 
-/// The key of similar iterations: same number of running instances, same batch size, and contexts within one power of two.
+use super::Placement;
+
+/// The key of similar iterations: same number of running instances and of their devices, same batch size, and contexts within one power of
+/// two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct IterationKind {
-    instances: u32,
+    placement: Placement,
     batch_size: u32,
     /// Base-2 logarithm of the mean tokens per sequence, rounded down.
     context: u32,
@@ -31,12 +34,12 @@ struct IterationSums {
 pub(super) struct Iterations(Mutex<BTreeMap<IterationKind, IterationSums>>);
 
 impl Iterations {
-    /// Counts an iteration of `batch_size` sequences with `tokens` tokens together, while `instances` instances ran.
-    pub(super) fn count(&self, instances: u32, batch_size: u32, tokens: u64, time: Nanos) {
+    /// Counts an iteration of `batch_size` sequences with `tokens` tokens together, while the instances of `placement` ran.
+    pub(super) fn count(&self, placement: Placement, batch_size: u32, tokens: u64, time: Nanos) {
         let context = tokens.checked_div(batch_size.into()).and_then(u64::checked_ilog2);
         let Some(context) = context else { return };
         let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = IterationKind { instances, batch_size, context };
+        let kind = IterationKind { placement, batch_size, context };
         tallies.entry(kind).or_default().add(IterationSums { iterations: 1, tokens, time });
     }
 
@@ -53,13 +56,15 @@ impl IterationSums {
     }
 
     fn row(self, kind: IterationKind) -> Row {
-        let IterationKind { instances, batch_size, .. } = kind;
+        let IterationKind {
+            placement: Placement { instances, tensor_parallel }, batch_size, ..
+        } = kind;
         let sequences = self.iterations * u64::from(batch_size);
         let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Row {
             phase: Phase::Decode,
             instances,
-            tensor_parallel: 1,
+            tensor_parallel,
             batch_size,
             tokens: count(self.tokens / sequences),
             seconds: self.time.as_secs_f64() / self.iterations as f64,
@@ -118,16 +123,22 @@ mod tests {
     #[test]
     fn what_is_alike_is_one_row_over_all_instances() {
         let [one, two] = [Iterations::default(), Iterations::default()];
-        one.count(2, 4, 4 * 70, Nanos(1_000));
-        two.count(2, 4, 4 * 90, Nanos(3_000));
-        two.count(2, 4, 4 * 200, Nanos(9_000));
-        two.count(1, 4, 4 * 70, Nanos(500));
-        two.count(1, 0, 0, Nanos(500));
+        let running = |instances| Placement { instances, tensor_parallel: 1 };
+        one.count(running(2), 4, 4 * 70, Nanos(1_000));
+        two.count(running(2), 4, 4 * 90, Nanos(3_000));
+        two.count(running(2), 4, 4 * 200, Nanos(9_000));
+        two.count(running(1), 4, 4 * 70, Nanos(500));
+        two.count(running(1), 0, 0, Nanos(500));
+        let wide = Placement { instances: 1, tensor_parallel: 2 };
+        two.count(wide, 4, 4 * 70, Nanos(300));
         let rows = take([&one, &two].into_iter());
         let nanos = |row: &Row| (row.seconds * 1e9).round();
         let brief: Vec<_> =
             rows.iter().map(|row| (row.instances, row.tokens, nanos(row), row.repeats)).collect();
-        assert_eq!(brief, [(1, 70, 500.0, 1), (2, 80, 2000.0, 2), (2, 200, 9000.0, 1)]);
+        let expected =
+            [(1, 70, 500.0, 1), (1, 70, 300.0, 1), (2, 80, 2000.0, 2), (2, 200, 9000.0, 1)];
+        assert_eq!(brief, expected);
+        assert_eq!(rows.iter().map(|row| row.tensor_parallel).collect::<Vec<_>>(), [1, 2, 1, 1]);
         assert!(rows.iter().all(|row| (row.phase, row.batch_size) == (Phase::Decode, 4)));
         assert_eq!(take([&one, &two].into_iter()), [], "each is taken once");
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rollpacker_stages::train::config::Precision;
 use tch::TchError;
 
+use super::Placement;
 use super::invariance::Variance;
 use super::lengths::Lengths;
 use super::sampling::Sampling;
@@ -17,7 +18,8 @@ pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 /// The options of a [`TorchEngine`](super::TorchEngine).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TorchEngineConfig {
-    /// Number of instances, each on its own thread; at least 1.
+    /// Number of instances, each on its own thread; at least 1. A [placement](super::Placement) may join the threads and KV budgets of several
+    /// instances to one.
     pub instances: u32,
     /// Number of threads that compute an instance; at least 1. On a CPU, products and attention are divided among them, and the weights are
     /// packed once per policy for all instances together.
@@ -90,6 +92,13 @@ impl TorchEngineConfig {
         at_least_one("instances", self.instances as usize)?;
         at_least_one("threads_per_instance", self.threads_per_instance)?;
         at_least_one("max_running", self.max_running)
+    }
+
+    /// Returns `true` if the engine has the devices of `placement`, which are the shares of its instances.
+    pub(super) fn has_devices_for(&self, placement: Placement) -> bool {
+        let Placement { instances, tensor_parallel } = placement;
+        let devices = u64::from(instances) * u64::from(tensor_parallel);
+        instances == 0 || (1..=u64::from(self.instances)).contains(&devices)
     }
 
     /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller.

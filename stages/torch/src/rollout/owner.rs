@@ -24,6 +24,7 @@ use super::race::{Progress, Underway};
 use super::sequence::Sequence;
 use super::{RolloutError, Waker};
 use crate::model::Decoder;
+use crate::model::instructions::Instructions;
 use crate::model::kernel_threads::KernelThreads;
 use crate::model::matrix::SharedPacking;
 
@@ -31,11 +32,17 @@ use crate::model::matrix::SharedPacking;
 pub(super) struct Owner {
     /// Closed to end the thread. Wakers hold weak references and upgrade them only while sending, so no other owner keeps the channel open.
     commands: Option<Arc<Sender<InstanceCommand>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<InstanceThread>,
     pub(super) counters: Arc<Counters>,
     progress: Arc<Progress>,
     underway: Underway,
 }
+
+/// The thread of an instance.
+///
+/// A thread keeps its kernel threads until it ends. When the number of the instance's devices changes, the thread therefore starts another
+/// one, which runs the instance from then on, and ends.
+struct InstanceThread(JoinHandle<Option<InstanceThread>>);
 
 /// The data that all instances share.
 pub(super) struct InstanceContext {
@@ -90,8 +97,9 @@ impl Owner {
 
     /// Waits until the thread has ended. A panic of the thread has already been reported as an event.
     pub(super) fn join(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            let _panic = thread.join();
+        let mut next = self.thread.take();
+        while let Some(InstanceThread(thread)) = next {
+            next = thread.join().ok().flatten();
         }
     }
 }
@@ -105,11 +113,7 @@ impl InstanceContext {
         token_limit: usize,
     ) -> Result<Owner, TorchEngineError> {
         let (mut owner, instance) = self.owned(number, decoder, token_limit)?;
-        let (threads, reports) = (self.config.threads_per_instance, self.reports.clone());
-        let work = move || reports.send(outcome(instance, threads).err().map(Report::Failed));
-        let thread = std::thread::Builder::new()
-            .name(format!("rollout-{number}"))
-            .spawn(work)
+        let thread = InstanceThread::start(instance, self.config.threads_per_instance)
             .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
         owner.thread = Some(thread);
         Ok(owner)
@@ -151,6 +155,8 @@ impl InstanceContext {
         };
         Ok(Instance {
             number,
+            devices: 1,
+            device_kv_tokens: kv_cache_tokens,
             generator,
             detokenize: Arc::clone(&self.detokenize),
             clock: Arc::clone(&self.clock),
@@ -164,6 +170,28 @@ impl InstanceContext {
             shares: 0,
             backlog: Backlog::default(),
         })
+    }
+}
+
+impl InstanceThread {
+    /// Starts a thread that runs `instance` with `device_threads` threads for each of its devices.
+    fn start(instance: Instance, device_threads: usize) -> std::io::Result<Self> {
+        let (number, reports) = (instance.number, instance.reports.clone());
+        let work = move || match outcome(instance, device_threads) {
+            Ok(ended) => {
+                let failed = |error| {
+                    let reason = format!("cannot start a thread: {error}");
+                    reports
+                        .send([Report::Failed(RolloutError::Engine { instance: number, reason })]);
+                };
+                Self::start(ended?, device_threads).map_err(failed).ok()
+            }
+            Err(error) => {
+                reports.send([Report::Failed(error)]);
+                None
+            }
+        };
+        std::thread::Builder::new().name(format!("rollout-{number}")).spawn(work).map(Self)
     }
 }
 
@@ -201,9 +229,11 @@ pub(super) fn passes(
     Ok(Some(passes))
 }
 
-/// Runs an instance on `threads` threads to its end. A panic is converted to an error, so that callers do not wait for a thread that has ended.
-fn outcome(instance: Instance, threads: usize) -> Result<(), RolloutError> {
+/// Runs an instance with `device_threads` threads for each of its devices. Returns it if the number of its devices changes. A panic is
+/// converted to an error, so that callers do not wait for a thread that has ended.
+fn outcome(instance: Instance, device_threads: usize) -> Result<Option<Instance>, RolloutError> {
     let number = instance.number;
+    let threads = threads(instance.devices, device_threads, instance.deterministic);
     let failed = |reason: String| RolloutError::Engine { instance: number, reason };
     let run = || {
         let _threads = KernelThreads::of_this_thread(threads)
@@ -214,6 +244,15 @@ fn outcome(instance: Instance, threads: usize) -> Result<(), RolloutError> {
         Ok(ended) => ended,
         Err(panic) => Err(failed(format!("panicked: {}", panic_message(&*panic)))),
     }
+}
+
+/// Returns the number of threads of an instance of `devices` devices.
+///
+/// On a processor without the instructions of this crate's kernels, libtorch computes, and sums in another order with another number of
+/// threads. There, `deterministic` instances have the threads of one device, whatever the placement.
+pub(super) fn threads(devices: u32, device_threads: usize, deterministic: bool) -> usize {
+    let is_fixed = deterministic && Instructions::detect().is_none();
+    if is_fixed { device_threads } else { device_threads.saturating_mul(devices as usize) }
 }
 
 /// Returns the message of a panic.

@@ -27,19 +27,26 @@ use crate::model::{Decoder, TorchError};
 /// Maximum number of tokens by which the sequences of a point grow while it is measured.
 const GROWTH: usize = MOST_REPEATS as usize + 2;
 
+/// The reason of an error about a thread that ended without one.
+const ENDED: &str = "its thread ended unexpectedly";
+
 /// Instances of a torch engine that execute measurement tasks, each on its own thread, as in the engine.
 pub struct TorchMeasure {
     workers: Vec<ProfiledInstance>,
     /// Number of instances that work at the current point.
     working: usize,
+    device_threads: usize,
 }
 
 /// The handle to an instance.
 struct ProfiledInstance {
+    number: u32,
+    devices: u32,
     /// Closed to end the thread.
     tasks: Option<Sender<ProfileTask>>,
     replies: Receiver<Result<f64, RolloutError>>,
-    thread: Option<JoinHandle<()>>,
+    /// Returns the bench when it ends, unless the threads of its kernels cannot be started.
+    thread: Option<JoinHandle<Option<Bench>>>,
 }
 
 /// A task of a measuring thread.
@@ -73,6 +80,7 @@ impl TorchMeasure {
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
         owner::pack(&mut decoders, config.dtype)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
+        let device_threads = config.threads_per_instance;
         let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
         // Responses never end, so nothing is reported.
         let (sender, _) = channel();
@@ -91,9 +99,13 @@ impl TorchMeasure {
         };
         let workers = (0..)
             .zip(decoders)
-            .map(|(number, decoder)| ProfiledInstance::start(&shared, number, decoder))
+            .map(|(number, decoder)| {
+                let bench = Bench::new(&shared, number, decoder)?;
+                ProfiledInstance::start(bench, device_threads)
+                    .map_err(|source| TorchEngineError::Thread { instance: number, source })
+            })
             .collect::<Result<_, _>>()?;
-        Ok(Self { workers, working: 0 })
+        Ok(Self { workers, working: 0, device_threads })
     }
 
     /// Runs `task` on all instances of the current point at once and returns the mean of their replies.
@@ -110,12 +122,17 @@ impl TorchMeasure {
 impl Measure for TorchMeasure {
     fn prepare(&mut self, point: Point) -> Result<(), RolloutError> {
         let Point { instances, tensor_parallel, .. } = point;
-        if instances as usize > self.workers.len() || tensor_parallel != 1 {
+        let devices = u64::from(instances) * u64::from(tensor_parallel);
+        if !(1..=self.workers.len() as u64).contains(&devices) {
             let found = Placement { instances, tensor_parallel };
             let instances = u32::try_from(self.workers.len()).unwrap_or(u32::MAX);
             return Err(RolloutError::Placement { found, instances });
         }
         self.working = instances as usize;
+        let reshaped = self.workers[..self.working].iter_mut();
+        for worker in reshaped.filter(|worker| worker.devices != tensor_parallel) {
+            worker.shard(tensor_parallel, self.device_threads)?;
+        }
         self.all(ProfileTask::Prepare(point))?;
         // Warm up: memory and kernels are used for the first time.
         self.seconds()?;
@@ -139,37 +156,45 @@ impl Drop for TorchMeasure {
 }
 
 impl ProfiledInstance {
-    fn start(
-        shared: &InstanceContext,
-        number: u32,
-        decoder: Decoder,
-    ) -> Result<Self, TorchEngineError> {
+    /// Starts a thread that executes the tasks of `bench` with `device_threads` threads for each device of the instance.
+    fn start(mut bench: Bench, device_threads: usize) -> std::io::Result<Self> {
         let (tasks, given) = channel();
         let (reply, replies) = channel();
-        let mut bench = Bench::new(shared, number, decoder)?;
-        let threads = shared.config.threads_per_instance;
+        let Instance { number, devices, deterministic, .. } = bench.instance;
+        let threads = owner::threads(devices, device_threads, deterministic);
         let work = move || {
             let _threads = match KernelThreads::of_this_thread(threads) {
                 Ok(threads) => threads,
                 Err(error) => {
                     let reason = format!("cannot start its threads: {error}");
                     let _gone = reply.send(Err(RolloutError::Engine { instance: number, reason }));
-                    return;
+                    return None;
                 }
             };
             let _no_grad = tch::no_grad_guard();
             for task in given {
                 let outcome = bench.work(task).map_err(|fault| fault.of(number));
                 if reply.send(outcome).is_err() {
-                    return;
+                    break;
                 }
             }
+            Some(bench)
         };
-        let thread = std::thread::Builder::new()
-            .name(format!("profile-{number}"))
-            .spawn(work)
-            .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
-        Ok(Self { tasks: Some(tasks), replies, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name(format!("profile-{number}")).spawn(work)?;
+        Ok(Self { number, devices, tasks: Some(tasks), replies, thread: Some(thread) })
+    }
+
+    /// Changes the number of the instance's devices. A thread keeps its kernel threads until it ends, so another one goes on.
+    fn shard(&mut self, devices: u32, device_threads: usize) -> Result<(), RolloutError> {
+        let instance = self.number;
+        let failed = |reason: String| RolloutError::Engine { instance, reason };
+        self.tasks = None;
+        let ended = self.thread.take().and_then(|thread| thread.join().ok().flatten());
+        let mut bench = ended.ok_or_else(|| failed(ENDED.to_owned()))?;
+        bench.instance.shard(devices);
+        *self = Self::start(bench, device_threads)
+            .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
+        Ok(())
     }
 
     /// Sends a task. A thread that has ended is detected when its reply is received.
@@ -180,12 +205,9 @@ impl ProfiledInstance {
     }
 
     fn hear(&self, instance: u32) -> Result<f64, RolloutError> {
-        self.replies.recv().unwrap_or_else(|_| {
-            Err(RolloutError::Engine {
-                instance,
-                reason: "its thread ended unexpectedly".to_owned(),
-            })
-        })
+        self.replies
+            .recv()
+            .unwrap_or_else(|_| Err(RolloutError::Engine { instance, reason: ENDED.to_owned() }))
     }
 }
 

@@ -76,6 +76,12 @@ impl Scheduler {
         }
     }
 
+    /// Sets the maximum number of tokens of the running responses together, rounded up to blocks. Responses beyond it are preempted before
+    /// the next iteration.
+    pub(super) fn set_kv_tokens(&mut self, kv_tokens: usize) {
+        self.kv_blocks = blocks_of(kv_tokens);
+    }
+
     /// Adds a response at the end of the queue.
     pub(super) fn push(&mut self, sequence: Sequence) {
         self.waiting.push_back(sequence);

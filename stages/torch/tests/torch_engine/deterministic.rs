@@ -186,6 +186,25 @@ fn what_is_handed_over_ends_in_the_same_bits() {
 }
 
 #[test]
+fn the_number_of_devices_changes_no_bit() {
+    let sampling = Sampling { min_new_tokens: 20, ..Sampling::unrestricted(20) };
+    let base = TorchEngineConfig { instances: 4, ..deterministic(config(sampling)) };
+    let generated = |placements: &[Placement]| {
+        let mut driver = Driver::start(WIDE, base.clone(), WeightStore::new(1));
+        let mut all = BTreeMap::new();
+        for (prompt, placement) in (0..).zip(placements) {
+            driver.engine.place(*placement);
+            driver.engine.generate(request(prompt, 0..6, &[5, 6, 7, 8]));
+            all.extend(driver.collect(6).iter().map(|(id, one)| (*id, bits(one))));
+        }
+        all
+    };
+    let of = |instances, tensor_parallel| Placement { instances, tensor_parallel };
+    let narrow = generated(&[of(4, 1); 4]);
+    assert_eq!(generated(&[of(2, 2), of(1, 4), of(4, 1), of(1, 3)]), narrow);
+}
+
+#[test]
 fn a_response_keeps_the_policy_that_was_loaded_when_it_was_requested() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let outcome = |instances| {

@@ -1,6 +1,6 @@
 //! Instances that are given up and taken back while responses are in flight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use rollpacker_dataflow::step::SampleId;
@@ -88,6 +88,72 @@ fn nothing_is_generated_while_nothing_is_placed() {
     assert_eq!(generated, straight);
 }
 
+/// A placement of one instance that computes with two devices.
+const WIDE: Placement = Placement { instances: 1, tensor_parallel: 2 };
+
+#[test]
+fn a_wide_instance_has_the_kv_budgets_of_its_devices() {
+    let sampling = Sampling { min_new_tokens: 60, ..Sampling::unrestricted(60) };
+    let base = TorchEngineConfig { kv_cache_tokens: 320, ..instances(2, config(sampling)) };
+    let generated = |placement| {
+        let mut driver = Driver::new(base.clone());
+        driver.engine.place(placement);
+        for (prompt, ids) in (0..).zip(&prompts()[..2]) {
+            driver.engine.generate(request(prompt, 0..4, ids));
+        }
+        let all = driver.collect(8);
+        assert!(all.values().all(|completion| completion.instance == 0));
+        let preemptions: u32 = all.values().map(|completion| completion.preemptions).sum();
+        (preemptions, tokens(all))
+    };
+    let (narrow, wide) = (generated(placed(1)), generated(WIDE));
+    assert!(narrow.0 > 0, "eight responses of more than 60 tokens exceed one budget");
+    assert_eq!(wide.0, 0, "and fit into two");
+    assert_eq!(wide.1, narrow.1);
+}
+
+#[test]
+fn a_change_of_the_parallelism_moves_every_response() {
+    let sampling = Sampling { min_new_tokens: 120, ..Sampling::unrestricted(120) };
+    let base = TorchEngineConfig { max_running: 8, ..config(sampling) };
+    let mut straight = Driver::new(base.clone());
+    ask(&mut straight, &prompts());
+    let straight = tokens(straight.collect(24));
+    for (from, to, running) in [(placed(2), WIDE, 16), (WIDE, placed(2), 8)] {
+        let (clock, closed) = Turnstile::for_readings(60);
+        let two = instances(2, base.clone());
+        let mut driver = Driver::start_by(clock, "qwen2_tied", two, WeightStore::new(1));
+        driver.engine.place(from);
+        ask(&mut driver, &prompts());
+        assert_eq!(driver.engine.poll(), None);
+        driver.pass_on(&closed, from.instances as usize, 3);
+        driver.engine.place(to);
+        drop(closed);
+        let moved = driver.collect(24);
+        let preemptions: u32 = moved.values().map(|completion| completion.preemptions).sum();
+        assert_eq!(preemptions, running, "the running ones from {from:?} to {to:?}");
+        let used = moved.values().map(|completion| completion.instance).max();
+        assert_eq!(used, Some(to.instances - 1));
+        assert_eq!(tokens(moved), straight);
+    }
+}
+
+#[test]
+fn iterations_are_counted_for_the_devices_of_an_instance() {
+    let mut driver = Driver::new(instances(2, config(Sampling::unrestricted(8))));
+    let live = driver.engine.live();
+    let mut parallelism = |placement| {
+        driver.engine.place(placement);
+        ask(&mut driver, &prompts());
+        driver.collect(24);
+        let rows = live.take();
+        assert!(!rows.is_empty());
+        rows.iter().map(|row| row.tensor_parallel).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(parallelism(WIDE), BTreeSet::from([2]));
+    assert_eq!(parallelism(placed(2)), BTreeSet::from([1]));
+}
+
 #[test]
 fn placements_that_the_engine_cannot_run_on_are_refused() {
     let refused = |found: Placement| {
@@ -98,21 +164,25 @@ fn placements_that_the_engine_cannot_run_on_are_refused() {
             RolloutEvent::Failed(RolloutError::Placement { found, instances: 2 })
         );
     };
-    refused(Placement { instances: 1, tensor_parallel: 2 });
+    refused(Placement { instances: 2, tensor_parallel: 2 });
+    refused(Placement { instances: 1, tensor_parallel: 3 });
     refused(Placement { instances: 1, tensor_parallel: 0 });
     refused(placed(3));
 }
 
 #[derive(Clone, Debug)]
 enum Action {
-    Place(u32),
+    Place(Placement),
     Abort(u64, u32),
     Poll(usize),
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let action = prop_oneof![
-        3 => (0..4u32).prop_map(Action::Place),
+        3 => (0..4u32).prop_map(|instances| Action::Place(placed(instances))),
+        1 => (2..4u32).prop_map(|tensor_parallel| {
+            Action::Place(Placement { instances: 1, tensor_parallel })
+        }),
         1 => (0..6u64, 0..4u32).prop_map(|(prompt, sample)| Action::Abort(prompt, sample)),
         3 => (1..8usize).prop_map(Action::Poll),
     ];
@@ -136,9 +206,9 @@ proptest! {
         ask(&mut driver, &prompts());
         for action in script {
             match action {
-                Action::Place(instances) => {
-                    driver.engine.place(placed(instances));
-                    on = instances;
+                Action::Place(placement) => {
+                    driver.engine.place(placement);
+                    on = placement.instances;
                 }
                 Action::Abort(prompt, sample) => driver.engine.abort(id(prompt, sample)),
                 // Waits only for events that are certain to come.
