@@ -294,14 +294,12 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
 #[test]
 fn predicted_times_choose_the_devices_of_an_instance() {
     let place = Workplace::warm(RECIPE, 64, 8);
-    let predictive = |profile| {
-        let keys = ["placement.kind=planner", "placement.rule=predictive", "schedule.name=sync"];
-        let profile = format!("rollout.profile={profile}");
-        [&keys[..], &[Box::leak(profile.into_boxed_str())]].concat()
+    let predictive = |profile: &'static str| {
+        ["placement.kind=planner", "placement.rule=predictive", "schedule.name=sync", profile]
     };
-    let keys = predictive("profile.parquet");
-    let measure = ["profile", "--config", "recipe.toml", "--output", "profile.parquet", "--budget"];
-    place.ok(&[&measure[..], &["2"], &keys].concat());
+    let measure = ["profile", "--config", "recipe.toml", "--output", "profile.parquet"];
+    let keys = predictive("rollout.profile=profile.parquet");
+    place.ok(&[&measure[..], &["--budget", "6"], &keys].concat());
     let measured = profile::read(&place.path("profile.parquet")).expect("a profile");
     let sizes: BTreeSet<_> =
         measured.iter().map(|row| (row.instances, row.tensor_parallel)).collect();
@@ -316,15 +314,17 @@ fn predicted_times_choose_the_devices_of_an_instance() {
         let rows: Vec<_> = measured.iter().map(faster).collect();
         profile::write(&place.path(name), &rows).expect("written");
     };
-    for (name, factor, expected) in [("fast.parquet", 1e-6, 2.0), ("slow.parquet", 1e6, 1.0)] {
-        scaled(name, factor);
-        let run = place.train(name, &predictive(name));
-        assert_eq!(run.metric("placement/tensor_parallel")[..2], [1.0, expected], "{name}");
-    }
+    scaled("fast.parquet", 1e-6);
+    let fast = place.train("fast", &predictive("rollout.profile=fast.parquet"));
+    assert_eq!(fast.metric("placement/tensor_parallel")[..3], [1.0, 2.0, 2.0]);
+    assert_eq!(fast.placements[1]["decisions"][0]["reason"], "predicted");
+    scaled("slow.parquet", 1e6);
+    let slow = place.train("slow", &predictive("rollout.profile=slow.parquet"));
+    assert_eq!(slow.metric("placement/tensor_parallel")[..3], [1.0; 3]);
 
     let narrow: Vec<_> = measured.iter().filter(|row| row.tensor_parallel == 1).copied().collect();
     profile::write(&place.path("narrow.parquet"), &narrow).expect("written");
-    let error = place.train_refused(&predictive("narrow.parquet"));
+    let error = place.train_refused(&predictive("rollout.profile=narrow.parquet"));
     assert!(error.contains("`rollout.profile`") && error.contains("of 2 devices"), "{error}");
 }
 

@@ -36,8 +36,8 @@ section! {
         /// preemptions increase and halves it if there are none for four rounds (RollPacker, section 4.3); `predictive` takes the number
         /// with the shortest round that `rollout.profile` predicts; `fixed` keeps `tensor_parallel`.
         rule: Option<String> = None,
-        /// Number of devices of an instance at the start, with `planner`: a power of two that divides `rollout.instances`. A device is an
-        /// instance's share of threads and KV cache. Default: 1.
+        /// Number of devices of an instance in the first round of each kind, with `planner`; a power of two that divides
+        /// `rollout.instances`. A device is an instance's share of threads and KV cache. From 1 to `rollout.instances`. Default: 1.
         tensor_parallel: Option<u32> [devices] = None,
         /// Options of a placement that the program adds. Default: none. The options of built-in placements are the other keys of this
         /// section.
