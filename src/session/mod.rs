@@ -8,11 +8,11 @@ mod validator;
 
 #[cfg(feature = "cli")]
 pub(crate) use self::engine::{check_context, engine_config};
+pub(crate) use self::placement::check_device;
 pub use self::run::{RunResult, SkippedCounts};
 pub use self::shared_inputs::SharedInputs;
 pub use self::validator::ValidationPrompts;
 
-use self::placement::check_device;
 use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::algorithms::Algorithms;
 use crate::engines::{ChosenEngine, EngineContext, Engines};

@@ -60,7 +60,7 @@ pub(super) fn policy(
 }
 
 /// Rejects a placement on a device other than the CPU. All instances of a GPU share it, so that none can be lent.
-pub(super) fn check_device(recipe: &Recipe, device: Device) -> anyhow::Result<()> {
+pub(crate) fn check_device(recipe: &Recipe, device: Device) -> anyhow::Result<()> {
     let kind = recipe.placement_name();
     ensure!(
         recipe.placement == PlacementKind::Fixed || device == Device::Cpu,

@@ -15,7 +15,7 @@ use crate::App;
 use crate::memory::{Estimate, profiling};
 use crate::recipe::placement::parallelisms;
 use crate::recipe::{PlacementKind, Recipe};
-use crate::session::{check_context, engine_config};
+use crate::session::{check_context, check_device, engine_config};
 use crate::simulate::profile::Profiled;
 
 /// A torch engine ready to be measured.
@@ -35,6 +35,9 @@ impl TorchSubject {
         let model = Decoder::check_folder(folder)?;
         check_context(&recipe, &model)?;
         let device = recipe.device.resolve()?;
+        if let PlacementKind::Planner(_) = recipe.placement {
+            check_device(&recipe, device)?;
+        }
         if device == Device::Cpu {
             Estimate::default().with(profiling(&recipe, &model)).check()?;
         }
