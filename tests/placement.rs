@@ -273,6 +273,16 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
     assert_eq!(planner.responses, fixed.responses);
     assert!(planner.weights == fixed.weights, "the weights differ");
 
+    // The stream trainer of RollPacker lends instances in rounds that its planner has sized.
+    let stream = other("=planner", "=stream_trainer");
+    let streamed = ["placement.rule=paper", "placement.rounds=all", "pipeline.reward=streamed"];
+    let stream =
+        stream.iter().map(String::as_str).chain(streamed).chain(["pipeline.gradient=streamed"]);
+    let stream = place.train("stream", &stream.collect::<Vec<_>>());
+    assert_eq!(stream.metric("placement/tensor_parallel"), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
+    assert_eq!(stream.responses, fixed.responses);
+    assert!(stream.weights == fixed.weights, "the weights differ");
+
     // A resumed run knows the preemptions of the rounds before its snapshot.
     for step in ["2", "3", "5"] {
         let resumed = place.train("planner", &[&CROWDED[..], &["--resume", step]].concat());
@@ -372,6 +382,10 @@ fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
         (&["placement.kind=planner", "placement.tensor_parallel=4"], "`placement.tensor_parallel`"),
         (&["placement.kind=planner", "placement.keep=0.5"], "`placement.keep`: expected no value"),
         (&["placement.rule=paper"], "`placement.rule`: expected no value unless"),
+        (
+            &["placement.kind=stream_trainer", "placement.rule=paper", "rollout.instances=3"],
+            "`rollout.instances`: expected an even",
+        ),
         (&["placement.keep=0.5"], "`placement.keep`: expected no value unless"),
         (&["placement.kind=time_sharing", "algorithm.staleness=1"], "`algorithm.staleness`"),
         (&["placement.kind=stream_trainer", "rollout.instances=1"], "`rollout.instances`"),

@@ -23,7 +23,12 @@ pub enum PlacementKind {
         training_instances: u32,
     },
     /// Instances are lent to training during the tail of a round.
-    StreamTrainer(StreamTrainerOptions),
+    StreamTrainer {
+        /// The choice of the instances that are lent.
+        stream: StreamTrainerOptions,
+        /// The number of devices of an instance.
+        planner: PlannerOptions,
+    },
     /// All instances generate, on as many devices each as a rule decides for the round, until its rollout has ended; then their threads
     /// train.
     Planner(PlannerOptions),
@@ -31,7 +36,7 @@ pub enum PlacementKind {
     Own(OwnPlacement),
 }
 
-/// The options of a placement with a parallelism planner.
+/// The options of a parallelism planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannerOptions {
     /// The rule that chooses the number of devices of an instance.
@@ -64,7 +69,7 @@ impl RawRecipe {
             "time_sharing" => self.check_on_policy().map(|()| PlacementKind::TimeSharing),
             "separate_pools" => self.separate_pools(),
             "stream_trainer" => self.stream_trainer(),
-            "planner" => self.planner().map(PlacementKind::Planner),
+            "planner" => self.planner(Rule::paper()).map(PlacementKind::Planner),
             _ => Ok(PlacementKind::Fixed),
         }
     }
@@ -72,14 +77,14 @@ impl RawRecipe {
     /// Returns the number of threads of the trainer while no more are lent to it.
     ///
     /// By default, the trainer of a fixed placement has a thread for each core: those that generate and those that train share the cores,
-    /// and training has all of them when the responses have ended. With `time_sharing`, `planner` and `separate_pools` the trainer always has the
-    /// same devices while it computes, so the number is constant.
+    /// and training has all of them when the responses have ended. With `time_sharing`, `planner` and `separate_pools` the trainer always
+    /// has the same devices while it computes, so the number is constant.
     pub(super) fn trainer_threads(&self, placement: &PlacementKind) -> usize {
         let devices = match placement {
             PlacementKind::Fixed => {
                 return self.actor.threads.unwrap_or_else(|| cores() / self.trainer.workers).max(1);
             }
-            PlacementKind::StreamTrainer(_) | PlacementKind::Own(_) => 0,
+            PlacementKind::StreamTrainer { .. } | PlacementKind::Own(_) => 0,
             PlacementKind::TimeSharing | PlacementKind::Planner(_) => self.rollout.instances,
             PlacementKind::SeparatePools { training_instances } => *training_instances,
         };
@@ -107,25 +112,25 @@ impl RawRecipe {
     }
 
     fn stream_trainer(&self) -> Result<PlacementKind, RecipeError> {
-        self.check_on_policy()?;
-        self.check_instances()?;
-        let options = self.placement.stream_options()?.validated().map_err(refused)?;
+        let planner = self.planner(Rule::Fixed)?;
+        let stream = self.placement.stream_options()?.validated().map_err(refused)?;
         let instances = f64::from(self.rollout.instances);
-        if (instances * options.keep).ceil() >= instances {
+        if (instances * stream.keep).ceil() >= instances {
             let expected =
                 format!("a share that leaves one of rollout.instances = {instances} to lend");
-            return Err(out_of_bounds("placement.keep", expected, options.keep));
+            return Err(out_of_bounds("placement.keep", expected, stream.keep));
         }
-        Ok(PlacementKind::StreamTrainer(options))
+        Ok(PlacementKind::StreamTrainer { stream, planner })
     }
 
-    fn planner(&self) -> Result<PlannerOptions, RecipeError> {
+    /// Returns the options of the planner. `rule` is the default of its rule.
+    fn planner(&self, rule: Rule) -> Result<PlannerOptions, RecipeError> {
         self.check_on_policy()?;
         self.check_instances()?;
-        let rule = self.placement.rule()?;
+        let rule = self.placement.rule(rule)?;
         let instances = self.rollout.instances;
-        if !instances.is_multiple_of(2) {
-            let expected = "an even number with placement.kind = planner, which joins instances";
+        if rule != Rule::Fixed && !instances.is_multiple_of(2) {
+            let expected = "an even number, because the rule of the placement joins instances";
             return Err(out_of_bounds("rollout.instances", expected, instances));
         }
         let tensor_parallel = self.placement.tensor_parallel.unwrap_or(1);
@@ -204,9 +209,10 @@ impl raw::Placement {
         })
     }
 
-    fn rule(&self) -> Result<Rule, RecipeError> {
+    fn rule(&self, default: Rule) -> Result<Rule, RecipeError> {
         Ok(match self.rule.as_deref() {
-            None | Some("paper") => Rule::paper(),
+            None => default,
+            Some("paper") => Rule::paper(),
             Some("predictive") => Rule::Predictive,
             Some(other) => {
                 check_choice("placement.rule", other)?;
@@ -260,7 +266,8 @@ impl raw::Placement {
             "training_instances" => {
                 (kind != "separate_pools").then_some("placement.kind = separate_pools")
             }
-            "rule" | "tensor_parallel" => (kind != "planner").then_some("placement.kind = planner"),
+            "rule" | "tensor_parallel" => (!matches!(kind, "planner" | "stream_trainer"))
+                .then_some("placement.kind = planner or stream_trainer"),
             _ if kind != "stream_trainer" => Some("placement.kind = stream_trainer"),
             "to" | "every" | "headroom" => fixed.then_some("placement.trigger = adaptive"),
             _ => None,
@@ -288,7 +295,7 @@ impl Recipe {
     #[must_use]
     pub fn lent_threads(&self) -> Option<usize> {
         let lends =
-            matches!(self.placement, PlacementKind::StreamTrainer(_) | PlacementKind::Own(_));
+            matches!(self.placement, PlacementKind::StreamTrainer { .. } | PlacementKind::Own(_));
         lends.then_some(self.rollout.threads_per_instance)
     }
 
@@ -304,10 +311,10 @@ impl Recipe {
     pub(super) fn check_streams(&self) -> Result<(), RecipeError> {
         let (scoring, delivery) = (self.scoring, self.gradient);
         let key = match self.placement {
-            PlacementKind::StreamTrainer(_) if scoring == Scoring::AfterRollout => {
+            PlacementKind::StreamTrainer { .. } if scoring == Scoring::AfterRollout => {
                 "pipeline.reward"
             }
-            PlacementKind::StreamTrainer(_) if delivery == GroupDelivery::WholeStep => {
+            PlacementKind::StreamTrainer { .. } if delivery == GroupDelivery::WholeStep => {
                 "pipeline.gradient"
             }
             _ => return Ok(()),
@@ -353,14 +360,26 @@ impl Recipe {
             PlacementKind::Planner(options) => {
                 format!("planner: {}, then {threads} threads train", options.describe(instances))
             }
-            PlacementKind::StreamTrainer(options) => {
-                let kept = (f64::from(instances) * options.keep).ceil();
+            PlacementKind::StreamTrainer { stream, planner } => {
+                let start = planner.describe(instances);
+                let kept = (f64::from(instances / planner.tensor_parallel) * stream.keep).ceil();
                 format!(
-                    "stream_trainer: {instances} instances generate, all but {kept} may be lent before the rollout ends; {}",
+                    "stream_trainer: {start}, all but {kept} may be lent before the rollout ends; {}",
                     lent()
                 )
             }
         })
+    }
+}
+
+impl PlacementKind {
+    /// Returns the options of the planner; `None` if an instance always has one device.
+    #[must_use]
+    pub fn planner(&self) -> Option<PlannerOptions> {
+        let (Self::Planner(planner) | Self::StreamTrainer { planner, .. }) = *self else {
+            return None;
+        };
+        (planner.rule != Rule::Fixed || planner.tensor_parallel > 1).then_some(planner)
     }
 }
 
@@ -376,6 +395,9 @@ impl PlannerOptions {
             some(tensor_parallel, "device")
         );
         let cause = match rule {
+            Rule::Fixed if tensor_parallel == 1 => {
+                return format!("{instances} instances generate");
+            }
             Rule::Fixed => return start,
             Rule::Paper { .. } => "preemptions",
             Rule::Predictive => "predicted time",

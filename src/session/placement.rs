@@ -45,14 +45,13 @@ pub(super) fn policy(
         PlacementKind::SeparatePools { training_instances } => {
             Box::new(Separate::new(rollout, *training_instances))
         }
-        PlacementKind::StreamTrainer(options) => {
-            let planner = PlannerOptions { rule: Rule::Fixed, tensor_parallel: 1 };
-            Box::new(stream_trainer(*options, planner)?)
+        PlacementKind::StreamTrainer { stream, planner } => {
+            Box::new(stream_trainer(*stream, *planner)?)
         }
         PlacementKind::Planner(planner) => {
             let trigger = Trigger::Never;
-            let options = StreamTrainerOptions { trigger, ..StreamTrainerOptions::paper() };
-            Box::new(stream_trainer(options, *planner)?)
+            let stream = StreamTrainerOptions { trigger, ..StreamTrainerOptions::paper() };
+            Box::new(stream_trainer(stream, *planner)?)
         }
         PlacementKind::Own(own) => own.policy(context)?,
     };
@@ -71,10 +70,9 @@ pub(crate) fn check_device(recipe: &Recipe, device: Device) -> anyhow::Result<()
 
 /// Rejects a profile without decode times for a parallelism that a predictive planner compares.
 pub(super) fn check_profile(recipe: &Recipe, profile: &Profile) -> anyhow::Result<()> {
-    let PlacementKind::Planner(PlannerOptions { rule: Rule::Predictive, .. }) = recipe.placement
-    else {
+    if recipe.placement.planner().is_none_or(|planner| planner.rule != Rule::Predictive) {
         return Ok(());
-    };
+    }
     let instances = recipe.rollout.instances;
     let is_measured = |size: &u32| {
         let placement = Placement { instances: instances / size, tensor_parallel: *size };
@@ -84,7 +82,7 @@ pub(super) fn check_profile(recipe: &Recipe, profile: &Profile) -> anyhow::Resul
     ensure!(
         missing.is_none(),
         "expected decode times of instances of {} devices with placement.rule = predictive, found none: \
-         measure them with `rollpacker profile` and placement.kind = planner",
+         measure them with `rollpacker profile` and this recipe",
         missing.unwrap_or_default()
     );
     Ok(())

@@ -13,8 +13,8 @@ use tch::Device;
 
 use crate::App;
 use crate::memory::{Estimate, profiling};
+use crate::recipe::Recipe;
 use crate::recipe::placement::parallelisms;
-use crate::recipe::{PlacementKind, Recipe};
 use crate::session::{check_context, check_device, engine_config};
 use crate::simulate::profile::Profiled;
 
@@ -35,7 +35,7 @@ impl TorchSubject {
         let model = Decoder::check_folder(folder)?;
         check_context(&recipe, &model)?;
         let device = recipe.device.resolve()?;
-        if let PlacementKind::Planner(_) = recipe.placement {
+        if recipe.placement.planner().is_some() {
             check_device(&recipe, device)?;
         }
         if device == Device::Cpu {
@@ -68,11 +68,9 @@ impl TorchSubject {
 
 /// Returns a grid for each number of devices that the placement of the recipe may give an instance.
 fn grids(recipe: &Recipe) -> Vec<Grid> {
-    match recipe.placement {
-        PlacementKind::Planner(_) => {
-            parallelisms(recipe.rollout.instances).map(|size| grid(recipe, size)).collect()
-        }
-        _ => vec![grid(recipe, 1)],
+    match recipe.placement.planner() {
+        Some(_) => parallelisms(recipe.rollout.instances).map(|size| grid(recipe, size)).collect(),
+        None => vec![grid(recipe, 1)],
     }
 }
 
