@@ -6,8 +6,6 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
-use super::statistics::ratio;
-
 /// A response that occupied a slot of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
@@ -48,55 +46,57 @@ pub(super) struct Occupancy {
 impl Occupancy {
     /// Returns the occupancy of the engine by `runs`.
     pub(super) fn of(runs: impl Iterator<Item = Run>) -> Self {
-        let mut all = Vec::new();
-        let mut instances = BTreeMap::<u32, Vec<(u64, i64)>>::new();
-        for Run { instance, started, finished } in runs {
-            // A response that another one follows at once ends first (-1 before 1): both use the same slot.
-            let changes = [(started, 1), (started.max(finished), -1)];
-            all.extend(changes);
-            instances.entry(instance).or_default().extend(changes);
+        // A response that another one follows at once ends first (-1 before 1): both use the same slot.
+        let mut changes: Vec<(u64, i64, u32)> = runs
+            .flat_map(|Run { instance, started, finished }| {
+                [(started, 1, instance), (started.max(finished), -1, instance)]
+            })
+            .collect();
+        changes.sort_unstable();
+        let (first, last) = (changes.first(), changes.last());
+        let length = first.zip(last).map_or(0, |(first, last)| last.0 - first.0);
+        let (mut engine, mut instances) = (Load::default(), BTreeMap::<u32, Load>::new());
+        for (time, change, instance) in changes {
+            engine.change(time, change);
+            instances.entry(instance).or_default().change(time, change);
         }
-        let Load { length, slot_time, most, .. } = Load::of(all);
-        let number = instances.len() as f64;
-        let busy: u64 = instances.into_values().map(|changes| Load::of(changes).busy).sum();
-        let idle = |used: u64, capacity: f64| {
-            if capacity > 0.0 { 1.0 - ratio(used as f64, capacity) } else { 0.0 }
+        let busy: u64 = instances.values().map(|load| load.busy).sum();
+        let idle = |used: u64, most: u64| {
+            let capacity = most as f64 * length as f64;
+            if capacity > 0.0 { 1.0 - used as f64 / capacity } else { 0.0 }
         };
         Self {
             seconds: length as f64 / 1e9,
-            bubble_ratio: idle(slot_time, most as f64 * length as f64),
-            idle_ratio: idle(busy, number * length as f64),
+            bubble_ratio: idle(engine.slot_time, engine.most),
+            idle_ratio: idle(busy, instances.len() as u64),
         }
     }
 }
 
-/// The load by responses over time.
+/// The load by responses up to a time.
 #[derive(Default)]
 struct Load {
-    /// Nanoseconds from the first start to the last end.
-    length: u64,
+    /// The time of the last change.
+    since: u64,
+    /// The number of responses that run.
+    running: u64,
+    /// The most responses that ran at once.
+    most: u64,
     /// Nanoseconds in which at least one response ran.
     busy: u64,
     /// Nanoseconds summed over the responses.
     slot_time: u64,
-    /// The most responses that ran at once.
-    most: u64,
 }
 
 impl Load {
-    /// Returns the load after `changes`: times at which the number of running responses changed, and by how much.
-    fn of(mut changes: Vec<(u64, i64)>) -> Self {
-        changes.sort_unstable();
-        let (mut load, mut running) = (Self::default(), 0_u64);
-        let Some(&(first, _)) = changes.first() else { return load };
-        let mut since = first;
-        for (time, change) in changes {
-            load.slot_time += running * (time - since);
-            load.busy += if running > 0 { time - since } else { 0 };
-            (running, since) = (running.saturating_add_signed(change), time);
-            load.most = load.most.max(running);
-        }
-        Self { length: since - first, ..load }
+    /// Changes the number of running responses at `time`, which is not before the last change.
+    fn change(&mut self, time: u64, change: i64) {
+        let elapsed = time - self.since;
+        self.slot_time += self.running * elapsed;
+        self.busy += self.running.min(1) * elapsed;
+        self.since = time;
+        self.running = self.running.saturating_add_signed(change);
+        self.most = self.most.max(self.running);
     }
 }
 
