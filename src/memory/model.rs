@@ -30,13 +30,9 @@ pub(super) fn packed(model: &ModelConfig, dtype: Precision) -> u64 {
         [model.heads, model.kv_heads].map(|heads| size(heads).saturating_mul(size(model.head_dim)));
     // Queries and output, keys and values; gate, up and down.
     let columns = 2 * queries + 2 * keys + 3 * size(model.intermediate_size);
-    let product = |factors: [u64; 4]| factors.into_iter().fold(1, u64::saturating_mul);
-    product([size(model.layers), hidden, columns, of_layers]).saturating_add(product([
-        size(model.vocab_size),
-        hidden,
-        FLOAT,
-        1,
-    ]))
+    let product = |factors: &[u64]| factors.iter().copied().fold(1, u64::saturating_mul);
+    let layers = product(&[size(model.layers), hidden, columns, of_layers]);
+    layers.saturating_add(product(&[size(model.vocab_size), hidden, FLOAT]))
 }
 
 /// Returns the bytes of keys and values per token in a KV cache.
