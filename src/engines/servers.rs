@@ -143,7 +143,7 @@ fn start(
     }
     if context.settings.dtype != Precision::Float32 {
         let expected = "float32 with an engine over servers, which have a setting of their own (vLLM: --dtype)";
-        Err(out_of_bounds("rollout.dtype", expected, "bfloat16"))?;
+        Err(out_of_bounds("rollout.dtype", expected, context.settings.dtype))?;
     }
     if context.settings.deterministic {
         let expected = "false with an engine over servers, which batch as they like";
