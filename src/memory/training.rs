@@ -43,13 +43,28 @@ const OF_RESPONSE: u64 = 2048;
 /// Bytes of a prompt in memory, without its text and tokens.
 const OF_PROMPT: u64 = 256;
 
-/// Returns the weights of the instances of a profiled engine.
+/// Returns the parts of a profiled engine.
 #[cfg(feature = "cli")]
-pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> MemoryPart {
+pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> Vec<MemoryPart> {
     let instances = recipe.engine_instances();
     let path = setting("model.path", recipe.model.path.display());
-    let settings = [path, setting("rollout.instances", instances)];
-    MemoryPart::new("the weights of engine instances", settings, [instances.into(), weights(model)])
+    let settings = [path.clone(), setting("rollout.instances", instances)];
+    let factors = [instances.into(), weights(model)];
+    let weights = MemoryPart::new("the weights of engine instances", settings, factors);
+    std::iter::once(weights).chain(packed_weights(recipe, model, 1, [path])).collect()
+}
+
+/// Returns the packed weights of `engines` engines, the instances of each sharing one copy; `None` if engines do not pack weights.
+fn packed_weights(
+    recipe: &Recipe,
+    model: &ModelConfig,
+    engines: u64,
+    settings: impl IntoIterator<Item = String>,
+) -> Option<MemoryPart> {
+    let dtype = recipe.rollout.dtype;
+    let settings = settings.into_iter().chain([setting("rollout.dtype", dtype)]);
+    let factors = [engines, packed(model, dtype)];
+    packs_weights().then(|| MemoryPart::new("packed weights of engines", settings, factors))
 }
 
 /// Returns the parts of a training run.
@@ -59,10 +74,9 @@ pub(crate) fn training(run: Training<'_>) -> Vec<MemoryPart> {
         parts.extend([run.trainer(), run.published()]);
     }
     if run.on_host && run.has_torch_engine {
-        parts.extend([run.engines(), run.caches(), run.logits()]);
-        if packs_weights() {
-            parts.push(run.packed());
-        }
+        let settings = run.model_and([run.workers_setting()]);
+        let packed = packed_weights(run.recipe, run.model, run.engine_count(), settings);
+        parts.extend([run.engines(), run.caches(), run.logits()].into_iter().chain(packed));
     }
     parts
 }
@@ -96,14 +110,6 @@ impl Training<'_> {
             settings,
             [self.engine_count(), instances.into(), weights(self.model)],
         )
-    }
-
-    /// Returns the packed weights, of which the instances of an engine share one copy.
-    fn packed(&self) -> MemoryPart {
-        let dtype = self.recipe.rollout.dtype;
-        let settings = self.model_and([self.workers_setting(), setting("rollout.dtype", dtype)]);
-        let bytes = packed(self.model, dtype);
-        MemoryPart::new("packed weights of engines", settings, [self.engine_count(), bytes])
     }
 
     /// Returns the published weight versions other than the newest, which is counted with the trainer.

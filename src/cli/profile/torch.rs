@@ -39,7 +39,9 @@ impl TorchSubject {
             check_device(&recipe, device)?;
         }
         if device == Device::Cpu {
-            Estimate::default().with(profiling(&recipe, &model)).check()?;
+            let mut estimate = Estimate::default();
+            estimate.extend(profiling(&recipe, &model));
+            estimate.check()?;
         }
         let clock = Arc::new(WallClock::start());
         let decoder = |_instance| Decoder::load(folder, device);

@@ -25,7 +25,8 @@ pub(crate) struct PackedMatrix {
 pub(crate) struct SharedPacking(Arc<Mutex<Option<Vec<Arc<PackedMatrix>>>>>);
 
 impl PackedMatrix {
-    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if it is not on the CPU, or the processor lacks the instructions for the kernel.
+    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if it is not on the CPU, or the processor lacks the instructions
+    /// for the kernel.
     fn new(weight: &Tensor, precision: Precision) -> Result<Option<Self>, TchError> {
         let (outputs, inputs) = weight.size2()?;
         let usable = weight.device() == Device::Cpu && outputs > 0 && inputs > 0;
