@@ -1,13 +1,13 @@
-//! Tokens per second of `rollpacker serve` over HTTP, beside the rollout engine in process: the same model, prompts and lengths on one instance
-//! with one thread each. Also the processor time of the client per 1,000 tokens.
+//! Tokens per second of `rollpacker serve` over HTTP, compared with the rollout engine in this process: the same model, prompts and lengths
+//! on one instance with one thread each. Also the processor time of the client per 1,000 tokens.
 //!
 //! ```text
 //! cargo bench -p rollpacker --bench serve -- MODEL_FOLDER [running=64] [new=256] [runs=3]
 //! ```
 //!
-//! Every response has `new` tokens. The server is a process of its own. There are three clients: the rollout engine `vllm`, as in training, and
-//! plain sockets, one thread per response, that read whole answers or streams. The processor time is that of this process, in which nothing else
-//! runs meanwhile; it is read from `/proc` and missing on other systems than Linux.
+//! Every response has `new` tokens. The server is a process of its own. There are three clients: the rollout engine `vllm`, as in training,
+//! and plain sockets, one thread per response, that read whole answers or streams. The processor time is that of this process, in which
+//! nothing else runs meanwhile; it is read from `/proc` and missing on systems other than Linux.
 
 #![allow(
     clippy::print_stdout,

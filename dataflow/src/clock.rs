@@ -84,7 +84,7 @@ impl WallClock {
         Self { start: std::time::Instant::now(), read: Nanos(0) }
     }
 
-    /// Creates a clock that shows `now` now, to follow the clock of another process.
+    /// Creates a clock whose current time is `now`, to follow the clock of another process.
     #[must_use]
     pub fn starting_at(now: Nanos) -> Self {
         Self { read: now, ..Self::start() }

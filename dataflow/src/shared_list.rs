@@ -28,11 +28,11 @@ use arrow::datatypes::{
 /// The bytes of an item.
 const ITEM: usize = 4;
 
-/// The bytes of a view, and the largest number of bytes that a view holds itself.
+/// The size of a view in bytes, and the largest size of a row that is stored in the view itself.
 const VIEW: usize = 16;
 const INLINE: usize = 12;
 
-/// The bytes from which a list or text keeps its memory. Shorter ones cost less to copy than a buffer of their own costs to track.
+/// The size in bytes from which a list or text keeps its own buffer. Shorter ones are copied, which costs less than tracking a buffer.
 const OWN_MEMORY: usize = 1 << 10;
 
 /// The key of the metadata that names the type of the items.

@@ -59,8 +59,8 @@ pub struct DatasetConfig {
     pub window_bytes: u64,
 }
 
-/// The names of the columns; a dot leads into a struct. A column that is not set defaults to the first of its usual names that the file
-/// has.
+/// The names of the columns; a dot selects a field of a struct. A column that is not set defaults to the first of its usual names that the
+/// file has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PromptColumns {

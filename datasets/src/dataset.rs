@@ -21,7 +21,7 @@ pub struct Dataset {
 #[derive(Debug)]
 pub(crate) struct DatasetInner {
     files: Files,
-    /// The rows in use, ascending; `None` if all rows are used or only the first.
+    /// The rows in use, ascending; `None` if all rows are used, or the first `rows` ones.
     chosen: Option<Vec<u64>>,
     pub(crate) rows: u64,
     /// The shuffled order; `None` for file order.

@@ -88,7 +88,7 @@ pub(crate) struct DeviceWait {
 }
 
 impl DeviceWait {
-    /// Reports to `waiting`, which must not be used for other waits.
+    /// Creates a wait that is reported through `waiting`, which must not be used for other waits.
     pub(crate) fn new(waiting: WaitHandle) -> Self {
         Self { waiting, held: None }
     }

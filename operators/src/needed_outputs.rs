@@ -34,7 +34,7 @@ impl NeededOutputs {
     }
 }
 
-/// The number of entries that an output of a sequence has if it is there.
+/// The number of entries that an output of a sequence has if it is present.
 struct OutputLength {
     /// The index of the sequence in the call.
     at: usize,

@@ -135,7 +135,7 @@ impl Validator {
         Self { limits, ..self }
     }
 
-    /// Beats `pulse` whenever a prompt is answered or scored, so that the watchdog detects progress.
+    /// Records progress in `pulse` whenever a prompt is answered or scored, so that the watchdog detects it.
     #[must_use]
     pub fn with_pulse(self, pulse: ProgressCounter) -> Self {
         Self { pulse, ..self }

@@ -1,10 +1,10 @@
 //! Clusters: the worker threads that run a graph together, in one process or in several.
 //!
 //! Every worker builds the same graph and holds a share of the data. Timely moves rows between workers and tracks the progress of steps.
-//! This module adds two things that timely leaves open. Before the run, processes find each other and check that they run the same job
-//! (`connect`). During the run, a failure anywhere ends the run everywhere. For that, each pair of processes keeps a control connection
-//! in addition to timely's data connection: a process that fails reports its fault there, the others detect there that a process was
-//! killed, and every process ends with the same message.
+//! This module adds two things that timely does not provide. Before the run, processes find each other and check that they run the same job
+//! (`connect`). During the run, a failure anywhere ends the run everywhere. For that, each pair of processes keeps a control connection in
+//! addition to timely's data connection: a process that fails reports its fault there, the others detect there that a process was killed,
+//! and every process ends with the same message.
 //!
 //! Processes cannot join or rejoin a run. After a loss the run is restarted and resumes from its last snapshot, with a different number of
 //! workers if wanted.

@@ -61,7 +61,7 @@ impl FromStr for Origin {
     }
 }
 
-/// An error that knows its origin.
+/// An error with a known origin.
 ///
 /// # Example
 /// ```

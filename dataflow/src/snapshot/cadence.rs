@@ -55,8 +55,8 @@ impl Cadence {
         Self { every: steps, holds: false, agenda: Arc::default() }
     }
 
-    /// Lets every operator hold its state at the end of the last step in memory, so that [`Parts::save_held`](super::Parts::save_held) can take
-    /// a snapshot of that step after the next one has begun. For runs whose steps may fail for a reason that passes.
+    /// Lets every operator hold its state at the end of the last step in memory, so that [`Parts::save_held`](super::Parts::save_held) can
+    /// take a snapshot of that step after the next one has begun. For runs whose steps may fail for a temporary reason.
     #[must_use]
     pub fn holding(self) -> Self {
         Self { holds: true, ..self }

@@ -8,7 +8,8 @@ use super::files::Files;
 use super::generation::Generation;
 use super::layout::{SnapshotLayout, claim_of, manifest_of, step_of};
 
-/// Claims the generation after the newest. Claim files are never removed: a removed one could be created again.
+/// Claims the generation after the newest. Claim files are never removed, because another process could claim the generation of a removed
+/// file again.
 pub(crate) fn claim(
     files: &dyn Files,
     layout: &SnapshotLayout,

@@ -174,7 +174,7 @@ impl Committer {
         }
     }
 
-    /// Returns `true` if the first snapshot is incomplete for another reason than the end of the run: an operator without a part in it has
+    /// Returns `true` if the first snapshot is incomplete for a reason other than the end of the run: an operator without a part in it has
     /// reported a later one, or too many snapshots wait.
     fn has_missing_part(&self) -> bool {
         let mut later = self.open.iter().filter(|(step, _)| **step != Step::END);

@@ -21,8 +21,9 @@
 //! manifest are removed when the folder is opened next. Opening the folder claims a [`Generation`], and processes with an older generation
 //! can no longer commit.
 //!
-//! With [`Cadence::holding`], every operator also holds the state of its last step in memory. If the next step fails for a reason that passes,
-//! [`Parts::save_held`] still takes a snapshot of the step before. An operator holds a capability of that step until it begins the next one.
+//! With [`Cadence::holding`], every operator also holds the state of its last step in memory. If the next step fails for a temporary
+//! reason, [`Parts::save_held`] still takes a snapshot of the step before. An operator holds a capability of that step until it begins the
+//! next one.
 //!
 //! If a snapshot cannot be written, the run either ends, or continues with a warning and retries ([`OnError`]). Earlier snapshots are not
 //! affected. If a file of a snapshot is missing, truncated or changed, the snapshot before it is used, and [`SearchResult`] reports the

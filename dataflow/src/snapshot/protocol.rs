@@ -93,7 +93,7 @@ impl<'scope> Snapshots<'scope> {
     /// An operator that writes several files registers once for each, such as `weights` and `optimizer`.
     ///
     /// # Panics
-    /// If the name is taken or contains other characters than lower-case letters, digits and `_`, because it becomes a file name; or if
+    /// If the name is taken or contains characters other than lower-case letters, digits and `_`, because it becomes a file name; or if
     /// [`commit`](Self::commit) was already called.
     pub fn parts(&self, name: &'static str, operator: &mut Operator<'scope>) -> Parts {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

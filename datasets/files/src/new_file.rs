@@ -58,7 +58,7 @@ impl NewFile {
         &self.place
     }
 
-    /// Returns the path of the file until then, for writers that open files themselves.
+    /// Returns the path of the file until it is finished, for writers that open files themselves.
     #[must_use]
     pub fn temporary_path(&self) -> &Path {
         self.file.path()

@@ -275,7 +275,7 @@ fn ordered(held: &[Batch]) -> Option<Batch> {
     Some(Batch::from_columns(&schema, gather_first(&rows, schema.fields().len())))
 }
 
-/// Returns the advantages of an estimator of groups: that of each response, for each of its tokens.
+/// Returns the advantages of a group estimator. Each token has the advantage of its response.
 fn repeated_advantages(batch: &Batch, estimator: &dyn Advantage) -> ArrayRef {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
     let scores = batch.values::<Float64Type>(column::SCORE).values();

@@ -339,7 +339,7 @@ impl Curriculum {
         }
     }
 
-    /// Records that the round of `step` has opened. Scores of other steps than open and recent ones are ignored.
+    /// Records that the round of `step` has opened. Scores of steps that are neither open nor recent are ignored.
     pub fn opened(&mut self, step: Step) {
         self.state.results.open(step);
     }

@@ -46,7 +46,8 @@ pub(super) struct Forecast {
     trained: f64,
 }
 
-/// The fraction of the remaining responses per rung is 1 / `SPLIT`, for each age. All ages together have at most [`RUNGS`] rungs.
+/// Each rung has 1 / `SPLIT` of the responses of an age that are left after the rungs before it. All ages together have at most [`RUNGS`]
+/// rungs.
 const SPLIT: f64 = 4.0;
 const RUNGS: usize = 24;
 

@@ -18,8 +18,8 @@ impl GradientProgress {
     }
 
     /// Returns `true` if the gradient should be sent although the step is not complete: no response is in flight on this worker (`idle`),
-    /// and all admitted groups are accumulated. If more responses are launched later, they cost one more part. A worker that runs dry at
-    /// the end of its rollouts does so once per step.
+    /// and all admitted groups are accumulated. Responses that are launched later cost one more part. This is rare: a worker usually
+    /// becomes idle once per step, at the end of its rollouts.
     pub(super) fn is_due(self, idle: bool) -> bool {
         self.is_pending() && idle && self.accumulated >= self.admitted
     }

@@ -92,7 +92,7 @@ pub(super) fn take<'scope>(
     Taken { chunks: chunk_stream, totals: total_stream, errors: error_stream }
 }
 
-/// A step whose gradient is not sent completely.
+/// A step whose gradient has not been sent completely.
 struct OpenStep {
     capabilities: Capabilities,
     share: GradientProgress,
@@ -140,7 +140,7 @@ impl TakeState {
     ///
     /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`GradientProgress::is_due`]). The step
     /// must also be the next one that the trainer updates. At most one request is in flight, and `taken` is set when it is made: groups
-    /// that are accumulated meanwhile belong to the next part. Dropping the capabilities of a step tells all workers that no part of this
+    /// that are accumulated meanwhile belong to the next part. Dropping the capabilities of a step informs all workers that no part of this
     /// worker follows.
     fn advance(
         &mut self,

@@ -258,7 +258,7 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
     lengths.iter().sum()
 }
 
-/// Adds when the rewards of a step became known, in addition to the counts of the reward operator.
+/// Adds the metrics of the time at which the rewards of a step became known, in addition to the counts of the reward operator.
 fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     let last = |name| {
         let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(name).values());

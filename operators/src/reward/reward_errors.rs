@@ -14,7 +14,7 @@ pub(crate) struct ErrorEffect {
     pub(crate) warning: Option<Fault>,
 }
 
-/// Counts an error and returns its effect; `None` if it ends the run. The caller has already decided if it is
+/// Counts an error and returns its effect; `None` if it ends the run. The caller has already decided whether it is
 /// [tolerated](OnError::Tolerate).
 pub(crate) fn error_effect(
     (error, source): (&RewardError, &str),

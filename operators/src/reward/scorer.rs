@@ -190,7 +190,7 @@ impl<L: TimeLimit> Scorer<L> {
         let due: Vec<_> = self.held.extract_if(.., |step, _| due(step)).collect();
         for (step, held) in due {
             for (capabilities, row) in self.wanted(step, held, |(_, row)| row) {
-                // With several workers, the text comes from another worker than the response, which may overtake it.
+                // With several workers, the text and the response come from different workers, so the response may arrive first.
                 match self.texts.get(step, prompt_id(&row)) {
                     Some(text) => {
                         let sample = sample(step, &row, text);

@@ -83,7 +83,7 @@ pub(crate) struct RolloutDriver {
 }
 
 impl RolloutDriver {
-    /// Creates a driver of an engine without requests. `pauses` states if the schedule may pause responses.
+    /// Creates a driver of an engine without requests. `pauses` is `true` if the schedule may pause responses.
     pub(crate) fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
         Self {
             published: None,

@@ -10,7 +10,7 @@
 //! - **Scores**, if the schedule wants them: those of all whole responses of a tick, once all have arrived, and before any response that
 //!   ends later. After a round has closed, only its admitted responses are scored.
 //! - **Prompts**, one by one, before anything else while the schedule wants one. Otherwise they are released only while a policy waits and
-//!   no other event precedes it, so that a schedule knows the same number of prompts in every run: as many as the reader may read ahead, or
+//!   no other event precedes it, so that a schedule holds the same number of prompts in every run: as many as the reader may read ahead, or
 //!   all that exist.
 //!
 //! The policy follows once no round is open, no response is in flight and no event is pending: [quiet](Sequencer::is_quiet).

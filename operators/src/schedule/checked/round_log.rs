@@ -45,11 +45,11 @@ struct LaunchedPrompt {
 struct OpenRound {
     step: Step,
     prompts: BTreeMap<PromptId, LaunchedPrompt>,
-    /// The number of responses that another event will concern. Counted, because it is asked for after every event.
+    /// The number of responses for which another event follows. Kept as a counter, because it is read after every event.
     expected: usize,
 }
 
-/// The facts about a run by which decisions are judged. It forgets a prompt when it is admitted or rejected, and a round when it closes.
+/// The facts about a run against which decisions are checked. A prompt is removed when it is admitted or rejected, a round when it closes.
 #[derive(Debug)]
 pub(super) struct RoundLog {
     wants_scores: bool,

@@ -25,7 +25,7 @@ pub enum Violation {
         /// The step.
         step: Step,
     },
-    /// A decision that needs an open round comes without one, or names another step than the open one.
+    /// A decision that needs an open round comes without one, or names a step other than that of the open round.
     #[error("it decides `{decision}`, and that round is not open")]
     NotOpen {
         /// The decision.

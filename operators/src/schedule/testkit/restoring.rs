@@ -47,7 +47,7 @@ impl<'a, S: Schedule> Restoring<'a, S> {
             self.error.get_or_insert(Nonconformance::new(SAVES, reason.to_string()));
             return;
         }
-        // A restored schedule does not know that the prompts have ended: it is told again.
+        // The saved state does not include the end of the prompts, so the event is repeated.
         if self.has_all_prompts {
             restored.on(now, Event::EndOfPrompts);
         }
