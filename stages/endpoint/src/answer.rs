@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
-/// Returns the time after which the server wants to be asked again: the header `Retry-After` in seconds. Its other form, a date, would require
+/// Returns the time after which the client may retry: the header `Retry-After` in seconds. Its other form, a date, would require
 /// synchronized clocks and is ignored.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {

@@ -8,26 +8,26 @@ use super::coordinator::{Coordinator, Message};
 use super::member::Member;
 use crate::server::CacheUse;
 
-/// The time between two looks at the metrics of a server.
+/// The time between two readings of the metrics of a server.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The share of a KV cache from which its size is estimated. Below, the estimate is rough and the room is no bottleneck.
+/// The least used share of a KV cache from which its size is estimated. Below it, the estimate is rough and the room is no bottleneck.
 const LEAST_SHARE: f64 = 0.25;
 
-/// The knowledge of a server's KV cache.
+/// The estimated size and the state of a server's KV cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CacheRoom {
     /// The size in running tokens, as this engine counts them; `None` if it is unknown.
     tokens: Option<f64>,
     /// `true` if requests wait in the server.
     is_full: bool,
-    /// `true` while the server is asked.
+    /// `true` while a reading is in progress.
     is_asked: bool,
-    /// The time of the next look.
+    /// The time of the next reading.
     due: Option<Instant>,
 }
 
 impl CacheRoom {
-    /// Takes in the use of the cache at a time at which `load` tokens ran.
+    /// Records the use of the cache at a time at which `load` tokens were running.
     ///
     /// The size follows from both, in the unit of `load`: prompts that share their prefix, and the requests of others, are accounted for.
     fn update(&mut self, used: Option<CacheUse>, load: u64) {
@@ -72,7 +72,7 @@ impl Coordinator {
         choose(&servers.map(candidate).collect::<Vec<_>>())
     }
 
-    /// Asks each server that is ready for the use of its KV cache, at most once a second.
+    /// Requests the use of its KV cache from each server that is ready, at most once a second.
     pub(super) fn ask_for_room(&mut self) {
         let now = Instant::now();
         // One server needs no choice.

@@ -28,7 +28,7 @@ pub struct ServersConfig {
     pub sampling: Sampling,
     /// The distribution whose log-probabilities a vLLM server returns.
     pub logprobs_mode: LogprobsMode,
-    /// The end-of-sequence tokens. They end responses in addition to those that the server knows.
+    /// The end-of-sequence tokens. They end responses in addition to those of the server.
     pub ends: Arc<[i32]>,
     /// The maximum length of a prompt in tokens. With the longest response it must fit into the servers' limit.
     pub max_prompt_length: usize,

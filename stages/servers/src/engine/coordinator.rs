@@ -24,7 +24,7 @@ use crate::weights::WeightRoot;
 /// Returns the text of tokens.
 pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 
-/// The interval at which waiting things are looked at: busy servers, unanswered aborts, and servers that are gone.
+/// The interval at which the coordinator checks what no message announces: busy servers, unanswered aborts, and servers that are gone.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A command of the engine, or a report of a task.
@@ -40,7 +40,7 @@ pub(super) enum Message {
     Brought(usize, String, Result<Brought, Fault>),
     Tokens(SampleId, u64, Piece),
     Ended(SampleId, u64, Result<Outcome, ServerError>),
-    /// The use of a server's KV cache, if it tells it.
+    /// The use of a server's KV cache, if the server reports it.
     Room(usize, Option<CacheUse>),
 }
 

@@ -47,7 +47,7 @@ impl Coordinator {
         }
     }
 
-    /// Starts an errand for a server that needs one.
+    /// Starts the task that brings a server into rotation, if the server needs one and none is running.
     pub(super) fn advance(&mut self, server: usize) {
         let Some((_, delivery)) = &self.latest else { return };
         let (delivery, wait) = (Arc::clone(delivery), self.config.pause == PauseMode::Wait);
@@ -71,7 +71,7 @@ impl Coordinator {
         let member = &mut self.members[server];
         let is_suspect = matches!(member.state, MemberState::Suspect);
         let is_new = matches!(member.state, MemberState::Starting);
-        // A server that failed, or that may still run requests of an earlier trainer, is not asked to be gentle.
+        // A server that failed, or that may still run requests of an earlier trainer, aborts its running requests.
         let mode = if is_suspect || is_new { PauseMode::Abort } else { self.config.pause };
         let errand = Errand {
             server: member.server.clone(),

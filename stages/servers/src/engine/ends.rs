@@ -116,7 +116,7 @@ impl Coordinator {
     fn wrong_version(&mut self, id: SampleId, server: usize, discarded: usize, found: &str) {
         self.count_discarded(discarded);
         let name = self.members[server].server.name();
-        // The label proves that the server has other weights than those delivered.
+        // The label proves that the server does not have the delivered weights.
         self.members[server].policy = None;
         self.suspect(server, format!("{name}: wrong weight version: {found}"));
         self.retry(id, server, "wrong weight version");
@@ -163,7 +163,7 @@ impl Coordinator {
         });
     }
 
-    /// Lets a response and its busy server wait, as long as the server says or for a growing time.
+    /// Delays a response and further calls to its busy server, by the time that the server states or else by a growing time.
     fn later(&mut self, id: SampleId, server: usize, error: &ServerError) {
         let Some(response) = self.responses.get_mut(&id) else { return };
         if response.is_aborted {

@@ -30,7 +30,7 @@ impl Delivery {
         self.policy.version.0.to_string()
     }
 
-    /// Returns the salt of the KV cache. It has the digest, because a resumed run may make other weights of the same version.
+    /// Returns the salt of the KV cache. It contains the digest, because a resumed run may produce other weights of the same version.
     pub(super) fn salt(&self) -> String {
         salt(&self.policy)
     }
@@ -42,7 +42,7 @@ pub(super) enum Fault {
     /// A call failed.
     #[error(transparent)]
     Call(#[from] ServerError),
-    /// The server has another model than before.
+    /// The model of the server has changed.
     #[error("{server}: expected the model `{expected}`, found `{found}`")]
     Model { server: String, expected: String, found: String },
     /// The server loaded the weights twice and does not use them.
@@ -65,7 +65,7 @@ pub(super) struct Errand {
     pub(super) mode: PauseMode,
     /// The last delivery to this server.
     pub(super) proven: Option<Proven>,
-    /// `true` if the server had these weights before it failed, so that they need no load if they are still there.
+    /// `true` if the server had these weights before it failed. If it still has them, it need not load them.
     pub(super) had_weights: bool,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Brought {
     pub(super) phases: Phases,
 }
 
-/// The news of an errand under way.
+/// A report of an [`Errand`] in progress.
 pub(super) enum News {
     /// The server answers and loads the weights.
     Loads,
@@ -87,7 +87,7 @@ pub(super) enum News {
 }
 
 impl Errand {
-    /// Runs the errand. `tell` is called with news before the next call to the server.
+    /// Runs the task. `tell` receives each report before the next call to the server.
     pub(super) async fn run(&self, tell: impl Fn(News)) -> Result<Brought, Fault> {
         self.check_model(&retried(|| self.server.identity()).await?)?;
         tell(News::Loads);

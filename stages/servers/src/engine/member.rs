@@ -27,7 +27,7 @@ pub(super) enum MemberState {
     Loading,
     /// A call failed. The server takes responses again when it answers and has the weights.
     Suspect,
-    /// The server does not use these weights. It gets another chance with the next ones.
+    /// The server does not use these weights. The next ones are delivered to it again.
     Out {
         /// The salt of the weights.
         salt: String,
@@ -56,11 +56,11 @@ pub(super) struct Member {
     pub(super) room: CacheRoom,
     /// The earliest time of the next call, while the server is busy.
     pub(super) not_before: Option<Instant>,
-    /// The number of errands in a row that failed.
+    /// The number of consecutive failed attempts to bring the server into rotation.
     pub(super) failures: u32,
     /// `true` after a fault, until the server has weights again that the canary has proven.
     pub(super) is_lost: bool,
-    /// `true` while an errand runs.
+    /// `true` while an attempt to bring the server into rotation runs.
     pub(super) has_errand: bool,
     /// Responses that ended with tokens of weights that the canary has not proven yet.
     pub(super) unproven: Vec<(SampleId, u64, Outcome)>,
@@ -102,13 +102,13 @@ impl Member {
         matches!(self.state, MemberState::Ready)
     }
 
-    /// Returns `true` if the server is in rotation. It is also while it loads new weights, unless it left the rotation before.
+    /// Returns `true` if the server is in rotation. A server that loads new weights stays in rotation, unless it had left it before.
     pub(super) fn is_in_rotation(&self) -> bool {
         !self.is_lost && self.policy.is_some()
     }
 
-    /// Returns `true` if the server is neither in rotation nor on the way to it. A server that fails to load again and again is not on the
-    /// way.
+    /// Returns `true` if the server is neither in rotation nor on the way to it. A server that failed to load more than once in a row is
+    /// not on the way.
     pub(super) fn is_gone(&self) -> bool {
         match self.state {
             MemberState::Suspect | MemberState::Out { .. } => true,

@@ -49,7 +49,7 @@ const THREADS: usize = 2;
 
 /// A rollout engine over inference servers. Each server is one instance.
 ///
-/// # What it promises
+/// # Guarantees
 /// The contract of [`RolloutEngine`] holds with one exception: tokens depend on the batches that a server forms and on its random numbers,
 /// so a response is not reproducible. There is no [lockstep](rollpacker_stages::rollout::Lockstep) for this reason, and the seed of the
 /// engine is not used.
@@ -107,7 +107,7 @@ impl ServersEngine {
         })
     }
 
-    /// Gives the engine the processes of its servers, which end when the engine is dropped.
+    /// Passes the processes of its servers to the engine, which ends them when it is dropped.
     #[must_use]
     pub fn with_fleet(mut self, fleet: Fleet) -> Self {
         self.fleet = Some(fleet);

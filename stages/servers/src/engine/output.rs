@@ -14,7 +14,7 @@ use super::measurements::Measurements;
 #[derive(Default)]
 pub(super) struct Shared {
     waker: Mutex<Option<Waker>>,
-    /// The newest version that is in use on every server in rotation, and since when.
+    /// The newest version that is in use on every server in rotation, and the time from which it was.
     loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
     /// Grows with every token and report.
     work: AtomicU64,

@@ -46,7 +46,7 @@ struct Kept {
 /// A call that continues a response.
 #[derive(Debug)]
 pub(super) struct Running {
-    /// The number of the call, by which late reports are told from current ones.
+    /// The number of the call, which distinguishes late reports from current ones.
     pub(super) number: u64,
     /// The id of the request.
     pub(super) id: String,
@@ -143,7 +143,7 @@ impl Response {
         self.call = Some(call);
     }
 
-    /// Ends a call whose server told the versions of all tokens. Returns the number of tokens kept.
+    /// Ends a call whose server reported the versions of all tokens. Returns the number of tokens kept.
     ///
     /// # Errors
     /// The first label that is not an allowed version; all fresh tokens are discarded then, and their number is returned, too.

@@ -1,4 +1,4 @@
-//! The start of the engine: every server is asked for its model.
+//! The start of the engine, which queries every server for its model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::weights::WeightRoot;
 /// The time between two attempts to reach a server.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Asks all servers for their models and creates the state of the engine.
+/// Queries all servers for their models and creates the state of the engine.
 pub(super) async fn coordinator(
     config: ServersConfig,
     detokenize: Detokenize,
@@ -136,7 +136,7 @@ fn check_models(
     Ok(expected)
 }
 
-/// Returns a text that differs between the engines of all trainers, so that ids of requests never meet.
+/// Returns a text that differs between the engines of all trainers, so that no two requests have the same id.
 fn nonce(clock: &dyn Clock) -> String {
     use std::hash::{BuildHasher, RandomState};
     // A new `RandomState` has random keys.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 
-/// The error of a call to a server. Texts are without secrets.
+/// The error of a call to a server. Its messages contain no secrets.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ServerError {
     /// No connection, or the connection broke.
@@ -32,7 +32,7 @@ pub enum ServerError {
         status: StatusCode,
         /// The error message of the server.
         message: String,
-        /// The time after which the server wants to be asked again.
+        /// The time after which the client may retry.
         retry_after: Option<Duration>,
     },
     /// The answer breaks the protocol: it is not what a correct server sends.
@@ -89,7 +89,7 @@ impl ServerError {
         matches!(self, Self::Status { status, .. } if missing.contains(status))
     }
 
-    /// Returns the time after which the server wants to be asked again, if it named one.
+    /// Returns the time after which the client may retry, if the server stated one.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -23,7 +23,7 @@ const DEV_MODE: (&str, &str) = ("VLLM_SERVER_DEV_MODE", "1");
 /// and `{index}` the number of the server from 0. Other braces stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchConfig {
-    /// The protocol that the servers speak.
+    /// The protocol of the servers.
     pub protocol: Protocol,
     /// The program and its arguments. One of them must contain `{port}`.
     pub command: Vec<String>,
@@ -61,7 +61,7 @@ impl LaunchConfig {
     /// Checks all bounds that need no process. Returns the field, the expected value and the value found.
     ///
     /// # Errors
-    /// The first field that is out of bounds. Texts are without secrets.
+    /// The first field that is out of bounds. The values contain no secrets.
     pub fn check(&self) -> Result<(), Refusal> {
         self.check_command()?;
         if !(1..=MOST_SERVERS).contains(&self.count) {

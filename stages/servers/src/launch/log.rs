@@ -28,7 +28,7 @@ impl Log {
         &self.path
     }
 
-    /// Opens the log for another process. `title` tells its output from that of earlier ones.
+    /// Opens the log for another process. `title` separates its output from that of earlier processes.
     pub(super) fn open(&mut self, title: &str) -> io::Result<File> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;

@@ -1,8 +1,8 @@
 //! Servers as processes of this program: started, watched and stopped by it.
 //!
 //! A [`Fleet`] starts a command several times, each on a free port of 127.0.0.1, and waits until the servers answer. A process that ends
-//! before it is ready is an error; one that ends later is started again on the same port. The engine moves its responses in the meantime and
-//! delivers the weights when it answers again, as for a server that somebody else restarts.
+//! before it is ready is an error; one that ends later is started again on the same port. The engine moves its responses in the meantime
+//! and delivers the weights when it answers again, as for a server that is restarted from outside.
 //!
 //! No server outlives this process, however it ends: each server has a process group with a guard, which kills the group when this process is
 //! gone. A child of a server that leaves the group, such as one that calls `setsid`, must end by itself.

@@ -63,10 +63,10 @@ impl LaunchedServer {
         Ok(())
     }
 
-    /// Waits until the server answers. Returns its last error if it does not in time.
+    /// Waits until the server answers. Returns its last error if it does not answer in time.
     ///
     /// # Errors
-    /// If the process ends before.
+    /// If the process ends before it answers.
     pub(super) async fn ready(&mut self) -> Result<Option<ServerError>, LaunchError> {
         let waited = self.config.timeout;
         let mut last = ServerError::Stalled { server: self.client.name(), waited };
@@ -144,7 +144,7 @@ async fn ended(process: &mut Option<Process>) -> io::Result<ExitStatus> {
     }
 }
 
-/// Waits until a server answers. An error that does not pass counts as an answer: the engine reports it.
+/// Waits until a server answers. A permanent error counts as an answer: the engine reports it.
 async fn answered(client: &Server, last: &mut ServerError) {
     while let Err(error) = client.identity().await {
         if !error.is_retryable() {

@@ -46,7 +46,7 @@ impl ProbeSession {
         }
     }
 
-    /// Makes a call, and acts when it has so many tokens. Ends both if either fails.
+    /// Makes a call, and runs `act` once the response has `tokens` tokens. Ends both if either fails.
     async fn during<A>(
         &self,
         call: &Call,
@@ -159,7 +159,7 @@ impl ProbeSession {
         Ok(Some(finding))
     }
 
-    /// Checks that the server says that it is paused, resumes it, and checks that it samples again.
+    /// Checks that the server reports that it is paused, resumes it, and checks that it samples again.
     async fn end_pause(&self) -> Result<(), Finding> {
         let was_paused = self.client.check_calls().await?;
         self.resume().await?;

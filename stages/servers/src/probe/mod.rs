@@ -1,8 +1,8 @@
 //! A conformance report of a vLLM server: `rollpacker probe`.
 //!
-//! [`probe`] asks a server for everything that training needs and compares the answers with the program's own forward pass of the same
-//! weights. It reports what passes, what is missing and what is wrong. To prove that weight updates arrive, it loads a perturbed copy of the
-//! weights, and then the first weights again.
+//! [`probe`] makes all calls that training needs and compares the answers with the program's own forward pass of the same weights. It
+//! reports what passes, what is missing and what is wrong. To prove that weight updates arrive, it loads a perturbed copy of the weights,
+//! and then the first weights again.
 //!
 //! A run makes the short form of the probe at its start; the proof of the weights comes with its first delivery there.
 
@@ -88,8 +88,8 @@ pub enum ProbeError {
     Unreachable(ServerError),
 }
 
-/// Checks a server. When `stop` becomes `true`, the probe ends early. It then, too, leaves the server as it was: with its first weights,
-/// their label, and not paused.
+/// Checks a server. When `stop` becomes `true`, the probe ends early. In either case it leaves the server as it was: with its first weights
+/// and their label, and not paused.
 ///
 /// Nothing else may use the server meanwhile: running requests are aborted, and for some seconds it has other weights.
 ///
@@ -109,7 +109,7 @@ pub async fn probe(
     let mut session = ProbeSession::new(config, client, model);
     let is_stopped = async {
         if stop.wait_for(|stop| *stop).await.is_err() {
-            // Nobody can stop the probe any more.
+            // The sender is gone, so the probe cannot be stopped any more.
             std::future::pending::<()>().await;
         }
     };
@@ -125,7 +125,7 @@ pub async fn probe(
     Ok(session.report(interrupted))
 }
 
-/// Returns a number that differs between any two probes, so that their ids and caches never meet.
+/// Returns a number that differs between any two probes, so that they share no request id and no cache entry.
 fn nonce() -> u64 {
     // A new `RandomState` has random keys.
     RandomState::new().hash_one(0)

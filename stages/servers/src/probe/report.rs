@@ -17,7 +17,7 @@ pub enum Check {
     Model,
     /// The maximum number of tokens of prompt and response.
     Context,
-    /// The calls for weights, pauses and token ids are there.
+    /// The server has the calls for weights, pauses and token ids.
     Calls,
     /// Token ids in, token ids and log-probabilities out.
     TokenIds,
@@ -252,7 +252,7 @@ fn by_name<S: Serializer>(figures: &[Figure], serializer: S) -> Result<S::Ok, S:
 pub struct ProbeReport {
     /// The URL of the server without secrets.
     pub server: String,
-    /// `true` if all that training needs is there.
+    /// `true` if the server has all that training needs.
     pub passed: bool,
     /// `true` if a signal ended the probe before its last check.
     pub interrupted: bool,

@@ -19,7 +19,7 @@ use crate::weights::salt;
 
 /// The most tokens of a response that is ended from outside.
 const LONG: u64 = 2048;
-/// The context of a server that does not tell it.
+/// The assumed context of a server that does not report it.
 const CONTEXT: u64 = 1024;
 
 /// A running probe.

@@ -29,7 +29,7 @@ pub(super) struct Delta {
 pub(super) struct Deltas {
     service: Arc<Service>,
     options: Options,
-    /// The request of each prompt. They are dropped with the stream, which frees the slots of responses that nobody reads any more.
+    /// The request of each prompt. They are dropped with the stream, which frees the slots of responses that are not read any more.
     running: Vec<Running>,
     received: UnboundedReceiver<Event>,
     /// Number of choices that have not ended.
@@ -39,7 +39,7 @@ pub(super) struct Deltas {
 
 #[derive(Clone, Debug)]
 struct StreamedChoice {
-    /// `None` if the caller wants no text.
+    /// `None` if the caller requests no text.
     text: Option<ChoiceText>,
     last: Option<i32>,
     ended: bool,

@@ -21,10 +21,10 @@ pub(super) trait Chunks: Send + 'static {
         Vec::new()
     }
 
-    /// Returns the event of a progress; `None` if it says nothing.
+    /// Returns the event for `delta`; `None` if it has nothing to report.
     fn chunk(&mut self, delta: Delta) -> Option<Self::Chunk>;
 
-    /// Returns the last event, with the numbers of tokens; `None` if the client does not want it.
+    /// Returns the last event, with the numbers of tokens; `None` if the client does not request it.
     fn usage(&mut self) -> Option<Self::Chunk>;
 }
 

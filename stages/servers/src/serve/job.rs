@@ -19,7 +19,7 @@ use crate::vllm::protocol::Usage;
 
 /// The prompts and options of a call.
 pub(super) struct Job {
-    /// The id that the client knows.
+    /// The id that the client receives.
     pub(super) id: Arc<str>,
     pub(super) prompts: Vec<Arc<[i32]>>,
     pub(super) options: Options,
@@ -172,7 +172,7 @@ impl Service {
         Ok(Choice { tokens, text, end })
     }
 
-    /// Returns `true` if a token is part of the text: the token that ends a response is not, unless the request asks for it.
+    /// Returns `true` if a token is part of the text: the token that ends a response is not, unless the request includes it.
     pub(super) fn has_text(&self, options: &Options, token: i32) -> bool {
         options.text.include_stop || !options.is_end(token, self.engine.limits())
     }

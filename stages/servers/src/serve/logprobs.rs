@@ -59,7 +59,7 @@ pub(super) fn of_prompt(
 #[derive(Clone, Copy)]
 pub(super) struct TokenTexts<'t> {
     pub(super) tokenizer: &'t Tokenizer,
-    /// Writes `token_id:5` in place of the text, as `return_tokens_as_token_ids` asks.
+    /// Writes `token_id:5` in place of the text, as `return_tokens_as_token_ids` requests.
     pub(super) as_ids: bool,
 }
 

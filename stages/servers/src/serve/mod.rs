@@ -1,4 +1,4 @@
-//! An HTTP server that speaks vLLM's protocol, over any engine that implements [`ServingEngine`].
+//! An HTTP server of vLLM's protocol, over any engine that implements [`ServingEngine`].
 //!
 //! The calls are those of [`path`]. Each parameter of a request is honoured, or the request is refused with an error that names it.
 

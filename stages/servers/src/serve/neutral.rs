@@ -18,7 +18,7 @@ enum Neutral {
 
 use Neutral::{Any, Bool, Empty, Number, Text};
 
-/// Parameters of OpenAI and vLLM that this server does not implement, with the values that ask for nothing.
+/// Parameters of OpenAI and vLLM that this server does not implement, with the values that have no effect.
 const PARAMETERS: &[(&str, Neutral)] = &[
     ("add_special_tokens", Bool(false)),
     ("allowed_token_ids", Empty),
@@ -51,7 +51,8 @@ const PARAMETERS: &[(&str, Neutral)] = &[
     ("user", Any),
 ];
 
-/// Returns an error that names the first parameter that is unknown, or asks for something that this server cannot do. `null` asks for nothing.
+/// Returns an error that names the first parameter that is unknown, or requests something that this server does not support. `null` has no
+/// effect.
 pub(super) fn refuse_others(parameters: &Map<String, Value>) -> Result<(), ApiError> {
     parameters.iter().try_for_each(|(name, value)| refuse(name, value))
 }

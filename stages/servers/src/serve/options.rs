@@ -93,7 +93,7 @@ impl Options {
         }
     }
 
-    /// Returns `true` if the request asks for no tokens.
+    /// Returns `true` if the request is for no tokens.
     pub(super) fn only_scores(&self) -> bool {
         self.max_tokens == Some(0)
     }

@@ -1,4 +1,4 @@
-//! The requests in flight, by the ids that clients know.
+//! The requests in flight, by the ids that clients received.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub(super) struct Requests {
     running: Mutex<BTreeMap<GenerationId, Arc<str>>>,
 }
 
-/// A request in flight. When it is dropped, because it has ended or its client has closed the connection, the engine forgets it.
+/// A request in flight. When it is dropped, because it has ended or its client has closed the connection, the engine removes it.
 pub(super) struct Running {
     requests: Arc<Requests>,
     pub(super) id: GenerationId,

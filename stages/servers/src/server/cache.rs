@@ -1,4 +1,4 @@
-//! The KV cache of a server, as its metrics tell it.
+//! The use of a server's KV cache, as its metrics report it.
 
 use crate::vllm::protocol::metric;
 

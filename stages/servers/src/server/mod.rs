@@ -1,4 +1,4 @@
-//! One server, by whichever protocol it speaks.
+//! One server, independent of its protocol.
 
 mod cache;
 mod pulse;
@@ -55,7 +55,7 @@ impl Default for Limits {
 pub struct Identity {
     /// The name of the model in requests.
     pub model: String,
-    /// The maximum number of tokens of prompt and response, if the server tells it.
+    /// The maximum number of tokens of prompt and response, if the server reports it.
     pub max_tokens: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Piece {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) finish: Finish,
-    /// The labels of the weights that sampled the tokens, and the numbers of tokens, in order. `None` if the server does not tell them.
+    /// The labels of the weights that sampled the tokens, and the numbers of tokens, in order. `None` if the server does not report them.
     pub(crate) labels: Option<Vec<(String, usize)>>,
 }
 
@@ -210,12 +210,12 @@ impl Server {
         either!(self, client => client.label(label).await)
     }
 
-    /// Returns the label of the loaded weights; `None` if the server has no call that tells it.
+    /// Returns the label of the loaded weights; `None` if the server has no call that reports it.
     pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
         either!(self, client => client.reported_label().await)
     }
 
-    /// Returns the use of the KV cache; `None` if the server does not tell it.
+    /// Returns the use of the KV cache; `None` if the server does not report it.
     pub(crate) async fn cache_use(&self) -> Result<Option<CacheUse>, ServerError> {
         match self {
             Self::Vllm(client) => client.cache_use().await,

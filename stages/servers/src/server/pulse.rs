@@ -1,4 +1,4 @@
-//! The progress of a server, by which a silent response is told from a dead one.
+//! The progress of a server, which distinguishes a response that waits from one that is lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

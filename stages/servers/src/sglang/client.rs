@@ -37,7 +37,7 @@ impl SglangClient {
         self.endpoint.identity(self.limits.call).await
     }
 
-    /// Returns `false`: all calls are part of every SGLang server, and none tells whether it is paused.
+    /// Returns `false`: all calls are part of every SGLang server, and none reports whether it is paused.
     #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
     pub(crate) async fn check_calls(&self) -> Result<bool, ServerError> {
         Ok(false)
@@ -115,7 +115,7 @@ impl SglangClient {
         Ok(())
     }
 
-    /// Returns `None`: only responses have the label.
+    /// Returns `None`: SGLang reports the label only in responses.
     #[allow(clippy::unused_async, reason = "has the signature of the other clients")]
     pub(crate) async fn reported_label(&self) -> Result<Option<String>, ServerError> {
         Ok(None)

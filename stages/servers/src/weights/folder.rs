@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::PublishedWeights;
 
 const WEIGHTS: &str = "model.safetensors";
-/// The checksum of a folder. Servers ignore files that they do not know.
+/// The checksum of a folder. Servers ignore it, because it is not one of the files of a model.
 const CHECKSUM: &str = "rollpacker_weights.json";
 /// Ends of the names of files with weights, which a version's folder replaces.
 const WEIGHT_FILES: [&str; 6] =

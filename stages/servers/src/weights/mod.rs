@@ -13,7 +13,7 @@ pub trait WeightSource: Send {
     /// Returns a handle to the weights of `policy`, which stays valid after the trainer has published later ones.
     ///
     /// # Errors
-    /// The cause, if the weights are not there any more.
+    /// The cause, if the trainer no longer holds the weights.
     fn find(&self, policy: &Policy) -> Result<Box<dyn PublishedWeights>, String>;
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn salt(policy: &Policy) -> String {
 /// The weights of a policy. Both methods run on threads for blocking work.
 pub trait PublishedWeights: Send {
     /// Writes the weights to `model.safetensors` in `folder`, which exists, with the tensor names of Hugging Face. The other files of the
-    /// model are there already.
+    /// model are in it already.
     ///
     /// # Errors
     /// The cause, if the file cannot be written.
