@@ -1,8 +1,8 @@
 //! Engines that serve independent requests, each with its own sampling options: the contract behind `rollpacker serve`.
 //!
-//! A [`RolloutEngine`](crate::rollout::RolloutEngine) answers the prompts of a step with the sampling options of the recipe and reports whole
-//! responses. A [`ServingEngine`] takes requests that know nothing of each other, reports every token when it is sampled, scores the tokens of
-//! prompts, and loads weights while requests are in flight.
+//! A [`RolloutEngine`](crate::rollout::RolloutEngine) answers the prompts of a step with the sampling options of the recipe and reports
+//! whole responses. A [`ServingEngine`] takes independent requests, reports every token when it is sampled, scores the tokens of prompts,
+//! and loads weights while requests are in flight.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Lets the binaries of this crate find libtorch at run time, and hands the folder on to dependents. Tells the crate whether it is compiled
-//! with vectorization.
+//! Lets the binaries of this crate find libtorch at run time, and passes the folder on to dependents. Sets the cfg `vectorized` if the
+//! crate is compiled with vectorization.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

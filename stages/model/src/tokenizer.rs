@@ -134,7 +134,7 @@ impl Tokenizer {
             ModelWrapper::BPE(model) => model.unk_token.clone(),
             ModelWrapper::WordLevel(model) => Some(model.unk_token.clone()),
             ModelWrapper::WordPiece(model) => Some(model.unk_token.clone()),
-            // The model does not tell its unknown token, which has this name in the tokenizers that SentencePiece makes.
+            // The model does not report its unknown token, which has this name in the tokenizers that SentencePiece makes.
             ModelWrapper::Unigram(_) => Some("<unk>".to_owned()),
         }?;
         Some((self.token_to_id(&name)?, name))

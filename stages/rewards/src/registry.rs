@@ -169,7 +169,7 @@ impl Registry {
     }
 }
 
-/// Returns the error of something that the program was built without.
+/// Returns the error for an entry that needs a feature with which the program was not built.
 #[cfg(not(all(feature = "code", feature = "http")))]
 pub(crate) fn absent<T>(name: &str, feature: &str) -> Result<T, CatalogError> {
     let reason =

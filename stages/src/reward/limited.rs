@@ -82,7 +82,7 @@ struct Bucket {
     level: Mutex<BucketLevel>,
 }
 
-/// The level of a bucket at a point in time. It is negative while waiting calls have taken more than there was.
+/// The level of a bucket at a point in time. It is negative while calls wait that have taken more than the bucket held.
 struct BucketLevel {
     left: f64,
     at: Option<Instant>,
@@ -95,8 +95,8 @@ impl Bucket {
 
     /// Takes `amount`, capped at the capacity of the bucket, and waits until the level is no longer negative.
     ///
-    /// The amount is taken before the wait, not after it: the level becomes negative by what waiting calls lack, so that each new call
-    /// computes its wait behind all earlier ones and calls are served in order.
+    /// The amount is taken before the wait, not after it: the negative level is what the waiting calls lack, so each new call computes a
+    /// wait that includes all earlier calls, and calls are served in order.
     async fn take(&self, amount: f64) {
         let mut taken = Taken { bucket: self, amount: amount.min(self.per_minute) };
         let missing = -self.change(-taken.amount);

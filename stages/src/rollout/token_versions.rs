@@ -19,7 +19,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenVersions {
-    /// Runs of at least one token, each with another version than the run before.
+    /// Runs of at least one token. Adjacent runs have different versions.
     runs: Vec<(PolicyVersion, u32)>,
 }
 

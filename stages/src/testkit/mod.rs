@@ -1,8 +1,8 @@
 //! Conformance checks: each runs an implementation of a contract through a small scripted world.
 //!
 //! [`check_engine`] checks a [`RolloutEngine`](crate::rollout::RolloutEngine), [`check_reward`] a [`Reward`](crate::reward::Reward), and
-//! [`check_trainer`] a [`Trainer`](crate::train::Trainer). They are meant for the tests of an own stage: the first rule that does not hold
-//! is returned as a [`Nonconformance`], before a run depends on it.
+//! [`check_trainer`] a [`Trainer`](crate::train::Trainer). They are meant for the tests of a custom stage: the first rule that does not
+//! hold is returned as a [`Nonconformance`], before a run depends on it.
 
 mod engine;
 mod reward;

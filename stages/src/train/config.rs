@@ -26,9 +26,8 @@ pub struct OptimizerConfig {
     /// Decoupled weight decay of every parameter, multiplied by the learning rate. At least 0; default 0.01. (verl:
     /// `actor.optim.weight_decay`)
     pub weight_decay: f64,
-    /// Maximum L2 norm of the gradient over all parameters; a larger gradient is scaled down. Must be positive; infinity disables clipping.
-    /// Default:
-    /// 1. (verl: `actor.grad_clip`)
+    /// Maximum L2 norm of the gradient over all parameters; a larger gradient is scaled down. Must be positive; infinity disables clipping;
+    /// default 1. (verl: `actor.grad_clip`)
     pub grad_clip: f64,
 }
 

@@ -111,8 +111,8 @@ impl Slot {
     }
 
     /// Runs a job. It is run a second time if the machine may have caused the end of the first attempt: the zygote was lost or did not
-    /// respond, or the checker died. If the second attempt breaks off too, a dead checker or a silent slot counts against the solution, and
-    /// anything else is an error.
+    /// respond, or the checker died. If the second attempt fails too, a checker that died or a slot that did not respond counts as a
+    /// failure of the solution, and anything else is an error.
     fn run(&mut self, job: &Packed, call: &Call) -> Result<Verdict, SandboxError> {
         let first = match self.attempt(job, call) {
             Ending::Over(answer) => return answer,

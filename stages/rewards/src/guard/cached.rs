@@ -45,10 +45,10 @@ impl Cached {
         Self { reward: SharedReward::new(reward), memory: Arc::new(Mutex::new(memory)) }
     }
 
-    /// Returns the shared call of a sample. Any caller that waits for it drives it, and it ends when the last of them leaves.
+    /// Returns the shared call of a sample. It makes progress while at least one caller waits for it, and is dropped with the last of them.
     fn ask(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
         let (reward, sample) = (self.reward.clone(), sample.clone());
-        // The call gets a context of its own: it must not be cancelled when only the first caller leaves.
+        // The call gets a context of its own: it must not be cancelled when only the first caller stops waiting.
         let asked = Context::new(Arc::clone(context.clock())).with_limits(context.limits.clone());
         let (memory, told) = (Arc::clone(&self.memory), context.clone());
         let answer = async move {

@@ -70,9 +70,9 @@ pub struct Calibration {
     /// Seconds until a trainer that is already computing uses additional devices. Not fitted.
     pub reassignment: f64,
     /// Seconds that the controller takes to submit a response for scoring after the rollout. Responses that are scored together are handed
-    /// out when all of them are submitted. 0 by default. RollPacker's jobs set it to their
-    /// [`dispatch_interval`](Self::dispatch_interval), a cost of 28 ms for each response in either direction. Table 2 and Figs. 10 and 16 want
-    /// 25 to 30 ms; the row of the judge in Table 1 wants 16 ms.
+    /// out when all of them are submitted. 0 by default. RollPacker's jobs set it to their [`dispatch_interval`](Self::dispatch_interval),
+    /// a cost of 28 ms for each response in either direction. Table 2 and Figs. 10 and 16 are matched best by 25 to 30 ms, and the row of
+    /// the judge in Table 1 by 16 ms.
     pub scoring_interval: f64,
     /// Seconds that a reward adds to its own time when responses are scored as they end. Chosen to match the exposed rewards of Fig. 11c.
     pub scoring_latency: f64,
@@ -157,7 +157,7 @@ pub const SANDBOX_SECONDS: [(f64, f64); 15] = [
 pub const SANDBOX_HANGS: f64 = 0.052;
 
 /// The share of endless responses among the responses to a prompt that has any. Chosen to match the bars of Fig. 12 that launch more
-/// responses, with mean rounds; values from 0.12 to 0.25 fit about as well. The bars show longest rounds, which want about 0.08.
+/// responses, with mean rounds; values from 0.12 to 0.25 fit about as well. The bars show longest rounds, which about 0.08 matches best.
 pub const ENDLESS_OF_HARD: f64 = 0.18;
 
 /// Correlation of the lengths of two responses to a prompt, both of which end, as the correlation of their normal scores (Gaussian copula).

@@ -20,8 +20,8 @@ pub use self::violation::EngineViolation;
 /// An engine whose reports are checked against the [contract](RolloutEngine).
 ///
 /// The first violation becomes [`RolloutEvent::Failed`], which ends the run with an error that names the rule and the response. Without the
-/// check a violation would surface later, as a panic or as a step that trains on the wrong tokens. The rollout operator checks every engine,
-/// built in or not. A missing report cannot be told from a slow one; the watchdog reports it.
+/// check a violation would surface later, as a panic or as a step that trains on the wrong tokens. The rollout operator checks every
+/// engine, built in or not. A missing report cannot be distinguished from a late one; the watchdog reports it.
 pub struct CheckedEngine {
     engine: Box<dyn RolloutEngine>,
     /// The version of the weights that were loaded last.

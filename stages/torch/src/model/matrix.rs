@@ -25,8 +25,8 @@ pub(crate) struct PackedMatrix {
 pub(crate) struct SharedPacking(Arc<Mutex<Option<Vec<Arc<PackedMatrix>>>>>);
 
 impl PackedMatrix {
-    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if it is not on the CPU, or the processor lacks the instructions
-    /// for the kernel.
+    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if it is not on the CPU or has no elements, or if the
+    /// processor lacks the instructions for the kernel.
     fn new(weight: &Tensor, precision: Precision) -> Result<Option<Self>, TchError> {
         let (outputs, inputs) = weight.size2()?;
         let usable = weight.device() == Device::Cpu && outputs > 0 && inputs > 0;
@@ -44,8 +44,8 @@ impl PackedMatrix {
 }
 
 impl SharedPacking {
-    /// Returns the packed form of each of `weights`, which must be those of the policy. It is empty if they cannot be packed. Only the first
-    /// precisions asked for are shared.
+    /// Returns the packed form of each of `weights`, which must be those of the policy. It is empty if they cannot be packed. Only the
+    /// weights of the first call are shared; a call with other precisions packs its own.
     pub(crate) fn of(
         &self,
         weights: &[(&Tensor, Precision)],

@@ -123,7 +123,7 @@ pub(super) enum TurnResult {
 /// The state of an instance, owned by its thread.
 pub(super) struct Instance {
     pub(super) number: u32,
-    /// Number of devices of the instance. The thread that runs it has the threads of as many.
+    /// Number of devices of the instance. Its thread computes with the threads of all of them.
     pub(super) devices: u32,
     /// KV budget of a device, in tokens.
     pub(super) device_kv_tokens: usize,

@@ -29,7 +29,7 @@ const DEVICE_CHUNK: usize = 64 << 20;
 /// Number of chunks without blocks in use that are kept, so that a sequence that comes and goes does not allocate each time.
 const SPARE_CHUNKS: usize = 1;
 
-/// The blocks of a cache and their memory, which follows the blocks in use.
+/// The blocks of a cache and their memory, which grows and shrinks with the number of blocks in use.
 #[derive(Debug)]
 pub(super) struct KvCache {
     pool: BlockPool,
@@ -121,7 +121,7 @@ impl<T> Chunks<T> {
 }
 
 impl BlockTable {
-    /// Returns the places of tokens of this sequence. The table must hold the positions.
+    /// Returns the cache rows of the tokens at `positions` of this sequence, which the table must hold.
     pub(super) fn rows<P: IntoIterator<Item = usize>>(
         &self,
         positions: P,

@@ -64,7 +64,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the log-probabilities of the tokens of the rows whose requests want them.
+    /// Returns the log-probabilities of the tokens of the rows whose requests include them.
     fn scores(
         &self,
         logits: &Tensor,

@@ -61,9 +61,9 @@ pub(super) struct OpenGeneration {
 /// Decides whether the generator runs and takes new requests.
 enum Gate {
     Open,
-    /// The requests in the generator run to their end; then the gate closes and these callers are told.
+    /// The requests in the generator run to their end; then the gate closes and these callers get their replies.
     Draining(Vec<Reply>),
-    /// Nothing runs.
+    /// The generator does not run, and requests wait.
     Closed,
 }
 
@@ -262,8 +262,8 @@ impl Worker {
         self.answer(reply);
     }
 
-    /// Tells a caller that its command has taken effect, unless it no longer waits. The requests are counted first, so that the caller reads
-    /// statistics that show the effect.
+    /// Replies to a caller that its command has taken effect, unless it no longer waits. The requests are counted first, so that the caller
+    /// reads statistics that show the effect.
     fn answer(&self, reply: Reply) {
         self.count_requests();
         let _gone = reply.send(());

@@ -105,8 +105,8 @@ impl ValueModel {
         hidden.f_linear(&self.weight, Some(&self.bias))?.f_squeeze_dim(-1)
     }
 
-    /// Adds the gradient of the value loss of a micro-batch to those of the parameters. Returns the other sums. Losses are scaled by
-    /// `scale`, if their aggregation says so.
+    /// Adds the gradient of the value loss of a micro-batch to those of the parameters. Returns the other sums. Losses are divided by
+    /// `scale` if their aggregation is `seq-mean-token-sum-norm`.
     pub(crate) fn backward(
         &self,
         config: &CriticConfig,

@@ -30,7 +30,8 @@ const LEAST_IMPORTANCE: f64 = 1e-8;
 pub(crate) enum Over {
     /// Sum of values that include the token's factor in the loss, divided by the denominator of the loss.
     Loss,
-    /// The same of values that include importance weights, which are divided by their mean if the configuration says so.
+    /// Like `Loss`, for values that include importance weights. Also divided by the mean of the weights if the configuration normalizes
+    /// them.
     Policy,
     /// Sum divided by the number of tokens.
     Tokens,
@@ -127,7 +128,7 @@ impl StepSums {
         self.denominator() * self.mean_importance().unwrap_or(1.0)
     }
 
-    /// Adds `more` to the sum `name`, or to its maximum.
+    /// Adds `more` to the sum `name`, or raises the maximum `name` to it.
     pub(crate) fn add_to(&mut self, name: &'static str, over: Over, more: f64) {
         self.add_term(Cow::Borrowed(name), over, more);
     }

@@ -69,7 +69,7 @@ pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
     Some(Completion::of(pieces, wanted).complete(chosen))
 }
 
-/// Returns the last of the pieces of the highest rank for which `fits` holds.
+/// Returns the index of the last piece with the highest rank among those for which `fits` returns `true`.
 fn best(pieces: &[Piece<'_>], fits: impl Fn(&Piece<'_>) -> bool) -> Option<usize> {
     let fitting = pieces.iter().enumerate().filter(|(_, piece)| fits(piece));
     fitting.max_by_key(|(_, piece)| piece.rank).map(|(number, _)| number)

@@ -25,7 +25,7 @@ const NARROW: usize = 4;
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
 const FREE_ROWS: usize = 8;
 
-/// Proof that the processor has the instructions.
+/// The kernel. A value exists only if the processor has the instructions that it needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel(Instructions);
 

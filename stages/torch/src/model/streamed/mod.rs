@@ -24,7 +24,6 @@
 //! the budget applies to device memory. Without the feature `cuda`, torch copies in the order of its stream, so a copy waits for the
 //! compute before it. With the feature, copies go through pinned memory on a separate stream; see the module `pinned`. That path has been
 //! compiled but has not been run on a device yet.
-//! compiled, and has not been run on a device yet.
 
 mod buffers;
 #[cfg(feature = "cuda")]

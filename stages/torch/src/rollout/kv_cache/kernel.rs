@@ -9,7 +9,7 @@
 use super::super::blocks::BLOCK;
 use crate::model::instructions::Instructions;
 
-/// Proof that the processor has the instructions that the kernel is compiled for: AVX2 and FMA.
+/// The kernel. A value exists only if the processor has the instructions for which it is compiled: AVX2 and FMA.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel(Instructions);
 

@@ -64,7 +64,7 @@ impl TrainerThreads {
         self.now = self.own.max(lent);
     }
 
-    /// Returns the number of threads that compute micro-batches if there are enough. Other devices than the CPU have one queue of kernels,
+    /// Returns the number of threads that compute micro-batches if there are enough. Devices other than the CPU have one queue of kernels,
     /// which one thread fills.
     pub(super) fn computing(&self) -> usize {
         if self.device == Device::Cpu { self.now.clamp(1, MOST_GRADIENTS) } else { 1 }
@@ -138,7 +138,7 @@ impl TrainerThreads {
         Ok(used)
     }
 
-    /// Returns the number of threads of a tensor operation if `used` threads compute.
+    /// Returns the number of threads for a tensor operation while `used` threads compute micro-batches.
     fn of_operations(&self, used: usize) -> usize {
         if self.deterministic { 1 } else { (self.now / used).max(1) }
     }
