@@ -32,9 +32,9 @@ use crate::trainers::{TrainerContext, Trainers};
 
 /// The `rollpacker` command line, with further entries that recipes and jobs can name.
 ///
-/// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. An option
-/// that the type does not have is an error that names the key. An entry replaces a built-in one of the same name. `train` (with
-/// `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries that they have a use for.
+/// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. An option that
+/// the type does not have is an error that names the key. An entry replaces a built-in one of the same name. `train` (with `--dry-run`,
+/// `--resume`, `--workers` and `--hostfile`), `score` and `simulate` accept all entries that they use.
 ///
 /// ```no_run
 /// use std::process::ExitCode;

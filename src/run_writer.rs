@@ -124,7 +124,7 @@ impl RunWriter {
         self.unwritten.push_back(written);
     }
 
-    /// Forgets the records that are written, and returns `true` if too many are left.
+    /// Removes the records that are written from the queue, and returns `true` if too many are left.
     fn is_full(&mut self) -> bool {
         while let Some(written) = self.unwritten.front().and_then(Reply::poll) {
             self.unwritten.pop_front();

@@ -35,8 +35,9 @@ const CHECK: Duration = Duration::from_secs(1);
 ///
 /// Calls: `/inference/v1/generate`, `/v1/completions`, `/v1/chat/completions`, `/v1/models`, `/health`, `/version`, `/metrics`, `/pause`,
 /// `/resume`, `/is_paused`, `/abort_requests`, `/collective_rpc` for `reload_weights`, `/update_weight_version`, `/weight_info` and
-/// `/reset_prefix_cache`. A parameter that the engine cannot honour is refused by name. When the server listens, it prints its address as one
-/// JSON object. SIGTERM or Ctrl-C stops it: calls may end within `--shutdown-timeout`, then they are aborted and return their tokens.
+/// `/reset_prefix_cache`. A request with a parameter that the engine cannot honour is rejected with an error that names the parameter. When
+/// the server listens, it prints its address as one JSON object. SIGTERM or Ctrl-C stops it: calls may end within `--shutdown-timeout`,
+/// then they are aborted and return their tokens.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Model folder in Hugging Face format, with tokenizer.
@@ -225,7 +226,7 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
     let _handler_is_gone = stop.wait_for(|stop| *stop).await;
 }
 
-/// Waits until the engine has failed and its calls have had the time to answer with the error. Returns the reason.
+/// Waits until the engine has failed, and then long enough for its calls to answer with the error. Returns the reason.
 async fn failure(engine: &dyn ServingEngine) -> String {
     let mut check = tokio::time::interval(CHECK);
     loop {

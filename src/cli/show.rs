@@ -10,7 +10,7 @@ use super::bad_input;
 use crate::show::{ResponsePick, RunReport};
 use crate::terminal;
 
-/// Show a run: what it is, curves, why it does not learn, and some of its responses.
+/// Show a run: its settings, curves, findings on why it does not learn, and some of its responses.
 ///
 /// Only files of the run folder are read, so the run may still go on. Exits with 2 if the folder is not that of a run.
 #[derive(Debug, Args)]

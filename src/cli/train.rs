@@ -91,7 +91,7 @@ impl TrainArgs {
         written.parse().map(Some).map_err(wrong)
     }
 
-    /// Reads the recipe with the settings of the command line, which may have verl's keys, and prints what became of these.
+    /// Reads the recipe with the settings of the command line, which may have verl's keys, and prints how each of these was translated.
     fn read(&self, app: &App) -> Result<Recipe, RecipeError> {
         let config = self.config.as_deref();
         let mut settings = config.map_or_else(|| Ok(Table::new()), |path| read_table(path, &[]))?;

@@ -63,12 +63,12 @@ pub enum EnginePurpose {
     Validation,
 }
 
-/// The settings of a recipe that concern engines. An engine honors those that it has a use for.
+/// The settings of a recipe that concern engines. An engine honours those that apply to it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EngineSettings {
     /// The sampling of tokens and the bounds of a response (`rollout.temperature`, `top_p`, `top_k`, `min_response_length` and
-    /// `data.max_response_length`). Every engine must honor it.
+    /// `data.max_response_length`). Every engine must honour it.
     pub sampling: Sampling,
     /// The seed of sampling (`rollout.seed`).
     pub seed: u64,

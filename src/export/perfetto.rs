@@ -64,8 +64,8 @@ pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::R
 
 /// Returns for each step the time at which its clock showed 0, in seconds since 1970.
 ///
-/// The clock of a resumed run begins anew, and it begins after the previous step was reported. Within a process, the first estimate stays:
-/// a step is reported slightly later than it ends, and by how much varies.
+/// The clock of a resumed run begins anew, and it begins after the previous step was reported. Within a process, all steps use the first
+/// estimate, because the delay between the end of a step and its report varies.
 fn origins(run: &RunRecord, lines: &[&StepMetrics]) -> Result<Vec<f64>, ReadError> {
     let mut origins: Vec<f64> = Vec::with_capacity(lines.len());
     let mut previous = f64::NEG_INFINITY;

@@ -107,8 +107,8 @@ impl Recent<'_> {
         Self::values(&self.last, metric).reduce(f64::max)
     }
 
-    /// Returns how far the mean of a metric over the last steps is above that over as many first steps, and the standard error of the
-    /// difference. `None` for fewer than two values in either.
+    /// Returns the mean of a metric over the last steps minus that over as many first steps, and the standard error of the difference.
+    /// `None` for fewer than two values in either.
     #[cfg(feature = "cli")]
     pub(super) fn rise(&self, metric: &str) -> Option<(f64, f64)> {
         let late = &self.last[self.last.len() - self.first.len().min(self.last.len())..];

@@ -18,7 +18,7 @@ pub(crate) enum Severity {
     Note,
 }
 
-/// Something that the metrics tell about the run.
+/// A statement about the run that its metrics support.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
     /// Its weight.
@@ -41,7 +41,7 @@ pub(super) struct Rule {
     /// The bound from which the figure is a problem.
     bound: f64,
     severity: Severity,
-    /// The number of steps from which on a run warns of the problem while it trains. `None`: the report alone has it.
+    /// The number of steps after which a run warns of the problem while it trains. `None` if only the report has the problem.
     #[cfg_attr(
         not(feature = "torch"),
         expect(dead_code, reason = "only a run that trains reads it")

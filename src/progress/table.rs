@@ -33,7 +33,7 @@ pub(super) struct StepTable {
 
 impl StepTable {
     /// Returns the row of a step for a terminal of this width. The head of the table is before it in the first of [`ROWS`] rows, and where
-    /// the terminal shows other columns than before.
+    /// the columns that the terminal shows have changed.
     pub(super) fn row(
         &mut self,
         width: usize,

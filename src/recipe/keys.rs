@@ -129,7 +129,7 @@ fn collect_unknown<T: Sections>(
     }
 }
 
-/// Adds an unknown key. Of an unknown section that resembles none, the keys are added, so that each gets a suggestion.
+/// Adds an unknown key. If the key is a section that resembles no known one, its keys are added instead, so that each gets a suggestion.
 fn add_unknown<T: Sections>(
     section: &str,
     key: &str,

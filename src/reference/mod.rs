@@ -120,7 +120,7 @@ fn selected_by_name(
     Some(SectionKeys { name: path.to_owned(), about: about.to_owned(), keys })
 }
 
-/// Returns a key with everything that its documentation, its type and the tables of recipes say about it.
+/// Returns a key with all that its documentation, its type and the tables of recipes state about it.
 fn described(
     name: String,
     text: &str,

@@ -1,4 +1,4 @@
-//! The options of schedules, engines, rewards and algorithms, as far as their catalogs know them.
+//! The options of schedules, engines, rewards and algorithms, as far as their catalogs list them.
 
 use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::Listed;

@@ -54,12 +54,12 @@ impl Prose {
     }
 }
 
-/// Returns what the documentation of a section says, without its default and the names of other frameworks.
+/// Returns the meaning of a section from its documentation, without its default and the names of other frameworks.
 pub(super) fn about(text: &str) -> String {
     Prose::parse(text).sentences.join(" ")
 }
 
-/// Returns a documentation text without links, whose targets are items of the code.
+/// Replaces the links in a documentation text by their labels, because their targets are items of the code.
 pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

@@ -17,7 +17,7 @@ pub(crate) enum ReadError {
         /// The reason why it is not.
         found: String,
     },
-    /// A file cannot be read, or has other content than a run writes.
+    /// A file cannot be read, or has content that no run writes.
     #[error("{path}: {reason}")]
     File {
         /// The file, with the line if it has lines.
@@ -25,7 +25,7 @@ pub(crate) enum ReadError {
         /// The error of the system or of the parser.
         reason: String,
     },
-    /// The selected responses are not there.
+    /// The selected responses do not exist.
     #[error("{0}")]
     NoResponses(String),
 }

@@ -54,13 +54,13 @@ impl StepFigures for StepMetrics {
 
 /// Receives the lines of a [`MetricsFile`].
 pub(crate) trait MetricsSink {
-    /// Forgets all lines: the run has replaced the file, as it does when it starts anew or resumes.
+    /// Discards all lines: the run has replaced the file, as it does when it starts anew or resumes.
     fn clear(&mut self);
     /// Takes a whole line, or the error of a line that is not one of metrics.
     fn line(&mut self, line: Result<StepMetrics, ReadError>);
 }
 
-/// Device, inode and time of creation of the file that was read. An inode is used again after a file was removed.
+/// Device, inode and time of creation of the file that was read. The inode of a removed file may be used again.
 type Identity = (u64, u64, Option<SystemTime>);
 
 /// The place up to which the metrics of a run were read.
@@ -81,10 +81,10 @@ impl MetricsFile {
 
     /// Reads the lines that were added since the previous call.
     ///
-    /// A last line without its end is left to a later call: the run is writing it, or was when it was killed.
+    /// A last line without a line break is left to a later call: the run is writing it, or was killed while it wrote it.
     ///
     /// # Errors
-    /// If the file is not there or cannot be read.
+    /// If the file does not exist or cannot be read.
     pub(crate) fn read_new(&mut self, sink: &mut impl MetricsSink) -> Result<(), ReadError> {
         let file = File::open(&self.path).map_err(|error| self.unreadable(&error))?;
         let failed = ReadError::file(&self.path);

@@ -40,7 +40,7 @@ impl Rollouts {
     /// Reads columns of all responses of a step, from 1.
     ///
     /// # Errors
-    /// If the file cannot be read. A column that is not there is an error when it is used.
+    /// If the file cannot be read. A missing column is an error only when it is used.
     pub(crate) fn read(folder: &Path, step: u64, columns: &[&str]) -> Result<Self, ReadError> {
         Self::select(run_files::rollouts(folder, step), columns, None)
     }
@@ -133,7 +133,7 @@ impl Rollouts {
         self.rows.column_by_name(name).ok_or_else(|| self.without(name))
     }
 
-    /// Returns the error for a column that is not there, or not as a run writes it.
+    /// Returns the error for a column that is missing, or whose type is not the one that a run writes.
     pub(crate) fn without(&self, name: &str) -> ReadError {
         ReadError::file(&self.path)(&format_args!(
             "expected the column `{name}` with the type that a run writes"

@@ -11,7 +11,7 @@ use toml::Table;
 use super::ReadError;
 use crate::run_files::{RECIPE, SUMMARY};
 
-/// The settings that say what the run is.
+/// The settings that describe a run.
 const SETTINGS: [&str; 9] = [
     "model.path",
     "data.train_files",
@@ -27,7 +27,7 @@ const SETTINGS: [&str; 9] = [
 /// Reads a file that a run may not have written yet.
 ///
 /// # Errors
-/// If it is there and cannot be read.
+/// If it exists and cannot be read.
 pub(crate) fn optional(path: &Path) -> Result<Option<(PathBuf, String)>, ReadError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some((path.to_owned(), text))),
@@ -39,16 +39,16 @@ pub(crate) fn optional(path: &Path) -> Result<Option<(PathBuf, String)>, ReadErr
 /// Reads the summary, which a run writes at its end.
 ///
 /// # Errors
-/// If it is there and cannot be read or parsed.
+/// If it exists and cannot be read or parsed.
 pub(crate) fn summary(folder: &Path) -> Result<Option<Value>, ReadError> {
     let Some((path, text)) = optional(&folder.join(SUMMARY))? else { return Ok(None) };
     serde_json::from_str(&text).map(Some).map_err(|error| ReadError::file(&path)(&error))
 }
 
-/// Reads the settings of the recipe that tell most, by their dotted names.
+/// Reads the settings of the recipe that describe the run, by their dotted names.
 ///
 /// # Errors
-/// If the recipe is there and cannot be read or parsed.
+/// If the recipe exists and cannot be read or parsed.
 pub(crate) fn settings(folder: &Path) -> Result<BTreeMap<String, String>, ReadError> {
     let Some((path, text)) = optional(&folder.join(RECIPE))? else {
         return Ok(BTreeMap::new());

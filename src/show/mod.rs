@@ -22,7 +22,7 @@ pub(crate) struct RunReport {
     /// The settings and the end of the run.
     #[serde(flatten)]
     pub(crate) record: RunRecord,
-    /// The metrics that tell most, over the steps.
+    /// The curves of the most important metrics over the steps.
     pub(crate) curves: Vec<Curve>,
     /// The findings over the last steps; the severest first.
     pub(crate) findings: Vec<Finding>,
@@ -36,7 +36,7 @@ impl RunReport {
     /// Reads the run folder, and the responses that `pick` selects.
     ///
     /// # Errors
-    /// If the folder is not that of a run, a file cannot be read, or the step or prompt of `pick` is not there.
+    /// If the folder is not that of a run, a file cannot be read, or the step or prompt of `pick` does not exist.
     pub(crate) fn read(folder: &std::path::Path, pick: &ResponsePick) -> Result<Self, ReadError> {
         let record = RunRecord::read(folder)?;
         let step = response::step_of(folder, pick)?;

@@ -17,7 +17,7 @@ pub(crate) struct RunRecord {
     pub(crate) ended: Option<String>,
     /// The number of complete steps.
     pub(crate) steps: u64,
-    /// The settings of the recipe that tell most, by their dotted names.
+    /// The settings of the recipe that describe the run, by their dotted names.
     pub(crate) settings: BTreeMap<String, String>,
     /// The metrics of the complete steps, in order.
     #[serde(skip)]
@@ -25,7 +25,7 @@ pub(crate) struct RunRecord {
 }
 
 impl RunRecord {
-    /// Reads `metrics.jsonl`, and `recipe.toml` and `summary.json` if they are there.
+    /// Reads `metrics.jsonl`, and `recipe.toml` and `summary.json` if they exist.
     ///
     /// # Errors
     /// If the folder has no `metrics.jsonl`, or a file cannot be read or parsed. The last line of `metrics.jsonl` may be incomplete.

@@ -1,4 +1,4 @@
-//! Figures at both ends of the within-prompt correlation that a trace leaves open.
+//! Figures at both ends of a within-prompt correlation that a trace does not determine.
 
 use serde::Serialize;
 

@@ -150,7 +150,7 @@ section! {
         /// The column of prompt lengths. Default: found by name. Where no length is recorded, it is drawn from `population`.
         prompt_length_column: Option<String> = None,
         /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0
-        /// to 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
+        /// to 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace allows.
         correlation: Option<f64> = None,
         /// The folder of the tokenizer that counts the tokens of a trace of texts.
         tokenizer: Option<PathBuf> = None,
@@ -380,7 +380,7 @@ choice! {
 }
 
 choice! {
-    /// The choice of the rollout's tensor parallelism.
+    /// The rule that chooses the tensor parallelism of the rollout.
     PlannerRule {
         /// The tensor parallelism as written.
         Fixed,

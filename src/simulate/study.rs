@@ -14,7 +14,7 @@ pub type RunSweep<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<ConfigurationRuns>> 
 /// The results of a sweep.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// The configurations, at the lower end of the correlation that traces leave open.
+    /// The configurations, at the lower end of the interval of a correlation that traces do not determine.
     pub runs: Vec<ConfigurationRuns>,
     /// The summaries of the configurations, in the same order.
     pub summaries: Vec<Summary>,
@@ -25,8 +25,8 @@ pub struct Study {
 }
 
 impl Study {
-    /// Runs `sweep` with `execute`. If a trace leaves the within-prompt correlation open, the sweep is run at both ends. With a `tolerance`
-    /// for the mean length, the study includes advice, which needs further runs under other assumptions.
+    /// Runs `sweep` with `execute`. If a trace does not determine the within-prompt correlation, the sweep is run at both ends of its
+    /// interval. With a `tolerance` for the mean length, the study includes advice, which needs further runs under other assumptions.
     ///
     /// # Errors
     /// If a run fails or has no steps.
@@ -75,7 +75,7 @@ impl Study {
     }
 }
 
-/// Returns the ends of the correlation that the traces leave open; of several intervals, the smallest that contains all.
+/// Returns the interval of the correlation that the traces allow; of several intervals, the smallest that contains all.
 fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a> {
     let assumed = || traces.iter().filter_map(|trace| trace.assumed);
     let low = assumed().map(|assumed| assumed.low).fold(1.0, f64::min);

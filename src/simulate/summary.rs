@@ -62,7 +62,8 @@ pub struct Summary {
     pub speedup_over_sync: Option<SeedStat>,
     /// The interval in which that speed-up is expected.
     pub over_sync_interval: Option<SpeedupInterval>,
-    /// The figures at both ends of the within-prompt correlation, if a trace leaves it open; all other fields are those of the lower end.
+    /// The figures at both ends of the within-prompt correlation, if a trace does not determine it; all other fields are those of the lower
+    /// end.
     pub ends: Option<CorrelationEnds>,
 }
 

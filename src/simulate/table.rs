@@ -15,7 +15,7 @@ pub(super) struct SummaryTable {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// Returns all tables. Where a trace leaves the within-prompt correlation open, figures are those of both ends.
+/// Returns all tables. If a trace does not determine the within-prompt correlation, figures are those of both ends of its interval.
 pub(super) fn all(summaries: &[Summary]) -> [SummaryTable; 3] {
     [times(summaries), costs(summaries), setups(summaries)]
 }

@@ -106,12 +106,12 @@ fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String 
 pub struct SharedTrace {
     /// The recorded responses.
     pub trace: Trace,
-    /// The within-prompt correlation that the trace leaves open; `None` if it has enough responses to each prompt.
+    /// The interval of the within-prompt correlation; `None` if the trace has enough responses to each prompt to determine it.
     pub likeness: Option<Likeness>,
 }
 
 impl SharedTrace {
-    /// Determines what a trace leaves open from its rows.
+    /// Estimates the within-prompt correlation of a trace from its rows.
     #[must_use]
     pub fn of(trace: Trace) -> Self {
         let responses: Vec<_> = trace.rows.iter().map(|row| (row.prompt, row.tokens)).collect();

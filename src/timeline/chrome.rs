@@ -36,7 +36,7 @@ pub struct RunTracks {
     first_pid: u64,
     slots: Slots,
     samples: BTreeMap<(u64, u32), u64>,
-    /// The tracks that have names.
+    /// The number of named tracks of each group. The tracks of a group are numbered from 1.
     named: BTreeMap<u64, u64>,
 }
 

@@ -40,7 +40,7 @@ impl Columns {
         self.by_name.keys().map(String::as_str)
     }
 
-    /// Returns the values of a metric, by step; empty for a metric that is not there.
+    /// Returns the values of a metric, by step; empty for a metric that the run does not have.
     pub(super) fn points(&self, name: &str) -> &[Point] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }

@@ -15,7 +15,7 @@ pub(super) struct ViewError {
 }
 
 impl ViewError {
-    /// Something that the request names is not there.
+    /// Something that the request names does not exist.
     pub(super) fn absent(text: String) -> Self {
         Self { status: StatusCode::NOT_FOUND, text }
     }

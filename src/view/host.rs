@@ -11,9 +11,9 @@ use super::error::ViewError;
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                               base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Refuses requests that name another host than this machine.
+/// Refuses requests whose `Host` header does not name this machine.
 ///
-/// A page of another site can let its own name point to this machine (DNS rebinding). The browser then sends that name.
+/// Another site can point its own domain name to this machine (DNS rebinding). The browser then sends that name.
 pub(super) async fn only_loopback(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     if host.is_some_and(is_loopback) {

@@ -42,7 +42,7 @@ pub(super) struct Round {
     /// The kind of the round; empty if the step has no metrics yet.
     kind: String,
     metrics: BTreeMap<String, f64>,
-    /// The stages of the step, if its records say when they were.
+    /// The stages of the step, if its records contain their times.
     stages: Option<Vec<StageSpan>>,
     responses: Vec<RoundResponse>,
     prompts: Vec<RoundPrompt>,
@@ -98,7 +98,7 @@ struct RoundPrompt {
     row: u64,
     data_source: Option<String>,
     tokens: u32,
-    /// `trained`, `deferred`, `rejected`, or `not trained` if the records do not say which.
+    /// `trained`, `deferred`, `rejected`, or `not trained` if the records do not determine which.
     fate: &'static str,
 }
 
@@ -126,7 +126,8 @@ impl StepRecord {
         self.metrics.get(name).map(|count| *count as usize)
     }
 
-    /// Returns the fate of the prompts that are not trained on. The rollouts do not have it, but the counts of the step may leave only one.
+    /// Returns the decision on the prompts that are not trained on. The rollouts do not contain it, but the counts of the step may
+    /// determine it.
     fn untrained(&self, prompts: usize) -> &'static str {
         let count = |name: &str| self.count(name);
         let dropped = count("reward/dropped_groups").unwrap_or(0);

@@ -16,13 +16,13 @@ use super::run::{RunDetail, RunLine};
 use super::tokens::TokenView;
 use super::{Shared, assets, events, host};
 
-/// The number of points of a curve unless a request says otherwise, and the largest one.
+/// The default and the maximum number of points of a curve.
 const POINTS: usize = 400;
 const MOST_POINTS: usize = 4000;
 
 type Answer<T> = Result<Json<T>, ViewError>;
 
-/// Returns the page and its calls. With `only_here`, requests that name another host than this machine are refused.
+/// Returns the page and its calls. With `only_here`, requests whose `Host` header does not name this machine are refused.
 pub(crate) fn router(runs: Shared, only_here: bool) -> Router {
     let calls = Router::new()
         .route("/api/runs", get(lines))

@@ -71,9 +71,9 @@ impl Runs {
         found(&self.root).into_iter().filter_map(line).collect()
     }
 
-    /// Gives a run to `read`, after what it wrote since was read.
+    /// Reads what a run has written since the last call, and then calls `read` with the run.
     ///
-    /// The name is compared with those of the runs that are there, so that no name leads elsewhere.
+    /// The name is looked up among those of the existing runs, so that no name can select a path elsewhere.
     ///
     /// # Errors
     /// If there is no such run, or it cannot be read.
@@ -88,7 +88,7 @@ impl Runs {
         read(&run)
     }
 
-    /// Returns the tokens of a run's model, if the run folder has them or the user has said where they are.
+    /// Returns the vocabulary of a run's model, from the folder that the user named or else from the run folder.
     pub(super) fn vocabulary(&self, folder: &Path) -> Arc<Vocabulary> {
         let place = self.tokenizer.clone().unwrap_or_else(|| folder.join("model"));
         let mut known = lock(&self.vocabularies);
@@ -123,7 +123,7 @@ impl Runs {
     }
 }
 
-/// Locks a value. One that a panicking request left behind is complete up to its last line.
+/// Locks a value, even if a request panicked while it held the lock: the value is then complete up to its last line.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ pub(super) struct StageSpan {
     to: f64,
 }
 
-/// Returns the stages of a step, given when its last response and its last score were there.
+/// Returns the stages of a step, whose last response ended at `generated` and whose last score arrived at `scored`.
 ///
 /// A run records the durations of the stages, not their beginnings. The durations follow each other, and the rollout ends with the last
 /// response, which has a time. `None` if the rollout ended before the previous step, because then the durations leave out a part.

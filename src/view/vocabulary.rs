@@ -24,7 +24,7 @@ impl Vocabulary {
         }
     }
 
-    /// Says that this program has no tokenizers.
+    /// Returns `Unknown`, because this program was built without tokenizers.
     #[cfg(not(feature = "tokenizer"))]
     pub(super) fn read(_folder: &Path) -> Self {
         Self::Unknown("this program was built without the feature `tokenizer`".to_owned())
@@ -35,7 +35,7 @@ impl Vocabulary {
         !matches!(self, Self::Unknown(_))
     }
 
-    /// Returns the text of each token of a response, and why there is none if there is none.
+    /// Returns the text of each token of a response, or the reason why there is none.
     ///
     /// Without a tokenizer, a response with as many characters as tokens is taken to have one character per token, as models of the
     /// built-in task have. A last token without a character is the end of the response.

@@ -1,4 +1,4 @@
-//! verl's spelling of overrides: each key is mapped to ours, ignored or refused, as one table says.
+//! Overrides with verl's keys: one table determines whether a key is mapped to ours, ignored or refused.
 
 pub(crate) mod entries;
 mod overlong;
@@ -306,7 +306,7 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 impl Translation {
-    /// Returns the lines that say what became of verl's keys.
+    /// Returns the lines that describe how verl's keys were translated.
     pub(crate) fn notes(&self) -> Vec<String> {
         let codes = |keys: &[String]| {
             let keys: BTreeSet<_> = keys.iter().map(|key| format!("`{key}`")).collect();

@@ -11,7 +11,7 @@ pub(super) struct Candidate<'a> {
     pub(super) index: usize,
     /// The summary of the candidate's runs.
     pub(super) summary: &'a Summary,
-    /// The summary at the upper end of the correlation; `None` unless the trace leaves an interval open.
+    /// The summary at the upper end of the correlation; `None` unless the trace only determines an interval.
     pub(super) upper: Option<&'a Summary>,
 }
 

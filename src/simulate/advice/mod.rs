@@ -17,13 +17,14 @@ use super::summary::Summary;
 pub struct Advice {
     /// The job, as the values of the swept keys that are not the schedule's; empty if there is only one job.
     pub job: String,
-    /// The configuration to choose; `None` if none has low bias at both ends of the correlation that a trace leaves open.
+    /// The configuration to choose; `None` if none has low bias, at both ends of the within-prompt correlation if a trace does not
+    /// determine it.
     pub choice: Option<String>,
     /// Other low-bias configurations whose speed-up does not differ significantly from that of the fastest one.
     pub not_separated: Vec<String>,
     /// The fastest configuration, regardless of its bias.
     pub fastest: Option<String>,
-    /// The choice at each end of the within-prompt correlation; empty unless a trace leaves it open.
+    /// The choice at each end of the within-prompt correlation; empty unless a trace does not determine it.
     pub ends: Vec<ChoiceAtEnd>,
     /// The choice under other assumptions.
     pub assumptions: Vec<AssumptionCheck>,
@@ -53,7 +54,7 @@ pub struct AssumptionCheck {
     pub changes: bool,
 }
 
-/// The ends of the within-prompt correlation that a trace leaves open.
+/// The two ends of a within-prompt correlation that a trace does not determine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpenCorrelation<'a> {
     /// The lower end, at which the regular summaries were made.

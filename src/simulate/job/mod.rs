@@ -96,7 +96,7 @@ impl Job {
         Inputs::of(trace.chain(&lengths.file).chain(&lengths.tokenizer))
     }
 
-    /// Returns the correlation of the lengths of two responses to a prompt: as set, or the lower end of what the trace leaves open.
+    /// Returns the correlation of the lengths of two responses to a prompt: as set, or the lower end of the interval that the trace allows.
     #[must_use]
     pub fn correlation(&self) -> f64 {
         let open = self.likeness().map_or(0.0, |likeness| likeness.low);
@@ -107,7 +107,7 @@ impl Job {
         self.trace.as_ref()?.likeness
     }
 
-    /// Returns the upper end of the correlation that the trace leaves open; `None` if the job sets a correlation.
+    /// Returns the upper end of the interval of the correlation that the trace allows; `None` if the job sets a correlation.
     pub(super) fn upper_correlation(&self) -> Option<f64> {
         let Likeness { low, high, .. } = self.likeness()?;
         (self.raw.lengths.correlation.is_none() && low < high).then_some(high)

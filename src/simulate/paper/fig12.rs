@@ -7,7 +7,7 @@
 //!
 //! The figure states caps only. The bars of 8k agree within 8 % with those that the repository has of the script, except for the two
 //! shortest. Both are simulated as the repository runs it: 7B/8k, 32 prompts, on 8 [A800]. The hardware was chosen with the bar without
-//! speculation in view; the repository says of the paper's evaluation as a whole that it ran on H800. The other jobs are those of section
+//! speculation in view; according to the repository, the paper's evaluation as a whole ran on H800. The other jobs are those of section
 //! 6.1.
 //!
 //! [A800]: super::jobs::A800

@@ -1,8 +1,8 @@
 //! RolloutPipe: schedules frontier groups first and sends complete groups directly to the trainer; Qwen3-1.7B.
 //!
-//! The paper reports ranges over its settings and states neither GPUs nor lengths. Here 8 GPUs generate, the longest response varies, and as
-//! many GPUs train as make the baseline's training time closest to its rollout time: with 8, the trainer would wait for 80 to 90 % of a
-//! step, and nobody divides GPUs like that. The simulated values are the ends of the resulting range. The baseline has the same GPUs and
+//! The paper reports ranges over its settings and states neither GPUs nor lengths. Here 8 GPUs generate, the longest response varies, and
+//! as many GPUs train as make the baseline's training time closest to its rollout time: with 8, the trainer would wait for 80 to 90 % of a
+//! step, which is no realistic division. The simulated values are the ends of the resulting range. The baseline has the same GPUs and
 //! trains on whole steps.
 
 use super::item::Item;

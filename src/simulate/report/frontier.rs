@@ -19,7 +19,7 @@ struct ChartPosition {
 struct ChartPoint {
     mark: Mark,
     at: ChartPosition,
-    /// The figures at the upper end of the correlation, if a trace leaves it open.
+    /// The figures at the upper end of the correlation, if a trace does not determine it.
     upper: Option<ChartPosition>,
     /// The interval of the speed-up.
     interval: (f64, f64),

@@ -81,7 +81,7 @@ impl Sweep {
         Ok(Self { points })
     }
 
-    /// Returns the same configurations at the upper end of the within-prompt correlation; `None` if no trace leaves it open.
+    /// Returns the same configurations at the upper end of the within-prompt correlation; `None` if every trace determines it.
     #[must_use]
     pub fn at_upper_end(&self) -> Option<Self> {
         let mut upper = self.clone();
