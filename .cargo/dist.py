@@ -23,18 +23,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Refusal(Exception):
-    """Why nothing was laid out, in one line."""
+    """The reason why nothing was laid out, in one line."""
 
 
 def libtorch():
-    """The folder of libtorch that the build used."""
+    """Returns the folder of libtorch that the build used."""
     if "LIBTORCH_USE_PYTORCH" in os.environ:
         raise Refusal("LIBTORCH_USE_PYTORCH is set; unset it to pack the libtorch of `make libtorch`, or set LIBTORCH")
     return Path(os.environ.get("LIBTORCH", ROOT / ".libtorch")).resolve()
 
 
 def loaded(binary, folder):
-    """The libraries in `folder` that the binary loads."""
+    """Returns the libraries in `folder` that the binary loads."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
     listing = subprocess.run(["ldd", binary], env=environment, check=True, capture_output=True, text=True).stdout
     absent = re.findall(r"(\S+) => not found", listing)
@@ -45,7 +45,7 @@ def loaded(binary, folder):
 
 
 def lay_out(binary, folder):
-    """Makes the folder."""
+    """Fills the folder."""
     torch = libtorch()
     libraries = loaded(binary, torch / "lib")
     if not libraries:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / ".libtorch"
 PARTIAL = ".libtorch.partial-"
 
-# What to fetch, its digest, and the libraries to take out of it.
+# The wheels to fetch, their digests, and the libraries to take out of them.
 WHEELS = [
     (
         "torch==2.11.0",
@@ -43,18 +43,18 @@ WHEELS = [
     ),
 ]
 
-# Where the headers are in a wheel.
+# The folder of the headers in a wheel.
 HEADERS_OF = "torch/include/"
 
-# How the names of licence files begin, in the metadata of a wheel.
+# The beginnings of the names of licence files, in the metadata of a wheel.
 LICENCES = ("LICENSE", "License", "NOTICE")
 
-# What a complete layout has.
+# The files of a complete layout.
 LIBRARIES = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libgomp.so", "libcudart.so.13", "libcupti.so.13", "libtorch.so"]
 HEADERS = ["ATen/ATen.h", "c10/core/Device.h", "torch/csrc/api/include/torch/torch.h"]
 
-# The C++ part of a torch wheel is the same for every Python, so one is asked for by name: whichever Python runs this, it gets the
-# file whose digest is above. The wheels need glibc 2.28.
+# The C++ part of a torch wheel is the same for every Python, so one is requested by name: whichever Python runs this, it gets the file
+# whose digest is above. The wheels need glibc 2.28.
 GLIBC = (2, 28)
 WHEEL_OF = ["--implementation", "cp", "--python-version", "3.11", "--abi", "cp311", "--platform", "manylinux2014_x86_64"]
 WHEEL_OF += [word for minor in range(17, GLIBC[1] + 1) for word in ("--platform", f"manylinux_2_{minor}_x86_64")]
@@ -64,7 +64,7 @@ NEEDED_BYTES = 1_700_000_000
 
 
 class Refusal(Exception):
-    """Why there is no libtorch, in one line."""
+    """The reason why there is no libtorch, in one line."""
 
 
 def main():
@@ -81,7 +81,7 @@ def main():
 
 
 def chosen_by_user():
-    """Whether the user brings a libtorch."""
+    """Returns true if the user provides a libtorch."""
     if "LIBTORCH_USE_PYTORCH" in os.environ:
         say("LIBTORCH_USE_PYTORCH is set: using the PyTorch of python3, fetching nothing")
         return True
@@ -95,7 +95,7 @@ def chosen_by_user():
 
 
 def missing(folder):
-    """The first file that a layout lacks; None if it is complete."""
+    """Returns the first file that a layout lacks, or None if it is complete."""
     with contextlib.suppress(OSError):
         if (folder / "build-version").read_text().strip() == VERSION:
             files = [folder / "lib" / name for name in LIBRARIES] + [folder / "include" / name for name in HEADERS]
@@ -104,7 +104,7 @@ def missing(folder):
 
 
 def check_machine():
-    """Refuses machines that the wheels are not for."""
+    """Rejects machines for which there are no wheels."""
     system, machine, (libc, version) = platform.system(), platform.machine(), platform.libc_ver()
     own = f"set LIBTORCH to a libtorch {VERSION} of your own"
     if (system, machine) != ("Linux", "x86_64"):

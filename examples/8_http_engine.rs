@@ -39,7 +39,7 @@ impl RolloutEngine for Remote {
             let (ended, waker, version) = (self.ended.0.clone(), self.waker.clone(), self.version);
             self.tasks.spawn(async move {
                 let drawn = drawn.await.map(|drawn| drawn.completion(id, version));
-                // Sending fails only if the engine is gone, and with it everybody who waits.
+                // Sending fails only if the engine is gone, and then nothing waits for the answer.
                 let _ = ended.send(drawn.map_or_else(failed, RolloutEvent::Completed));
                 waker.iter().for_each(|wake| wake());
             });

@@ -8,7 +8,7 @@ Needs Python 3.11 and the package `wandb` or `trackio`, and nothing else. Only f
 affected. The scalars of each line of `metrics.jsonl` are sent with their step; `recipe.toml` becomes the configuration of the run.
 
 The script ends when the run has finished (`ended` is `finished` in `summary.json`), or at Ctrl-C. A run that was stopped or killed may be
-resumed, so the script waits for more; `--once` sends what is there and ends. A resumed run repeats the steps after its last snapshot, and
+resumed, so the script waits for more; `--once` sends the existing lines and ends. A resumed run repeats the steps after its last snapshot, and
 these are sent again. A new run in the same folder begins a new run there.
 """
 
@@ -202,7 +202,7 @@ def arguments(argv):
     parser.add_argument("--project", default="rollpacker", help="project there (default: rollpacker)")
     parser.add_argument("--name", help="name of the run there (default: name of the run folder)")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks at the file, above 0 (default: 1)")
-    parser.add_argument("--once", action="store_true", help="send what is there, and end")
+    parser.add_argument("--once", action="store_true", help="send the existing lines, and end")
     args = parser.parse_args(argv)
     if not (math.isfinite(args.interval) and args.interval > 0):
         parser.error(f"--interval: expected seconds above 0, found {args.interval}")

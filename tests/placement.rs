@@ -283,7 +283,7 @@ fn preemptions_double_the_devices_of_an_instance_and_change_no_bit() {
     assert_eq!(stream.responses, fixed.responses);
     assert!(stream.weights == fixed.weights, "the weights differ");
 
-    // A resumed run knows the preemptions of the rounds before its snapshot.
+    // A resumed run has the preemptions of the rounds before its snapshot.
     for step in ["2", "3", "5"] {
         let resumed = place.train("planner", &[&CROWDED[..], &["--resume", step]].concat());
         let name = "placement/tensor_parallel";

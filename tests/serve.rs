@@ -241,7 +241,7 @@ fn pauses_abort_hold_and_wait() {
     server.ok("/resume", &Value::Null);
     assert_eq!(receive(other).json()["usage"]["completion_tokens"], 1);
     server.ok("/pause?mode=wait", &Value::Null);
-    // The pause began after the call had ended, so its answer is there.
+    // The pause began after the call had ended, so its answer has arrived.
     assert_eq!(receive(held).json()["choices"][0]["finish_reason"], "length");
     let waiting = send(server.address, "POST", GENERATE, "", &short);
     server.ok("/abort_requests", &json!({}));

@@ -1,4 +1,4 @@
-//! The smallest engine of a real model: it draws every token uniformly from the vocabulary and never looks at the weights.
+//! The smallest engine of a real model: it draws every token uniformly from the vocabulary and never uses the weights.
 
 use std::collections::VecDeque;
 

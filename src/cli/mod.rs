@@ -83,7 +83,7 @@ enum Command {
     Show(show::ShowArgs),
     /// Export a run to TensorBoard or Perfetto.
     Export(export::ExportArgs),
-    /// Show runs as a local web page, while they go on and afterwards.
+    /// Show runs as a local web page, during the run and afterwards.
     #[cfg(feature = "view")]
     View(view::ViewArgs),
     #[cfg(not(feature = "view"))]
@@ -91,7 +91,7 @@ enum Command {
     View(AbsentArgs),
     /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
-    /// Create a crate with an own reward and schedule, a recipe and tests.
+    /// Create a crate with a custom reward and schedule, a recipe and tests.
     New(new::NewArgs),
     /// List the keys of recipes, with type, unit, default, range and meaning.
     Keys(keys::KeysArgs),

@@ -12,7 +12,7 @@ use crate::terminal;
 
 /// Show a run: its settings, curves, findings on why it does not learn, and some of its responses.
 ///
-/// Only files of the run folder are read, so the run may still go on. Exits with 2 if the folder is not that of a run.
+/// Only files of the run folder are read, so the run may still be in progress. Exits with 2 if the folder is not that of a run.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// Folder of the run.

@@ -128,7 +128,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
         session.check_rewards()?;
-        // The process that writes the run folder speaks for all.
+        // Only the process that writes the run folder prints warnings.
         let warnings = if leads(cluster.as_ref()) { session.warnings()? } else { Vec::new() };
         Ok((recipe, session, cluster, warnings))
     });

@@ -12,7 +12,7 @@ use super::{bad_input, server_runtime};
 use crate::terminal;
 use crate::view::{Runs, router};
 
-/// Show runs as a local web page, while they go on and afterwards.
+/// Show runs as a local web page, during the run and afterwards.
 ///
 /// The page has curves, the round of each step in time, histograms, prompts, and responses token by token. Only files of the run folders are
 /// read, and nothing is loaded from the network. The address is printed when the server listens; Ctrl-C ends it.

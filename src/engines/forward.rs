@@ -24,7 +24,7 @@ pub fn canary_tokens(tokenizer: &Tokenizer, most: usize) -> Vec<i32> {
     let most = most.min(CANARY_TOKENS);
     let mut tokens = tokenizer.encode(CANARY).unwrap_or_default();
     let distinct: BTreeSet<i32> = tokens.iter().copied().collect();
-    // A tokenizer may have one token for all that it does not know.
+    // A tokenizer may have one token for all text that it cannot represent.
     if tokens.len() < most.min(CANARY_TOKENS / 2) || distinct.len() < LEAST_DISTINCT {
         let vocabulary = i32::try_from(tokenizer.vocab_size()).unwrap_or(1).max(1);
         tokens = (0..CANARY_TOKENS as i32).map(|at| (at * 7919 + 3) % vocabulary).collect();

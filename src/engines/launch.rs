@@ -53,7 +53,7 @@ pub(super) fn start(
 
 fn refusal(error: LaunchError) -> anyhow::Error {
     match error {
-        // Such a run is worth starting again later.
+        // Such a run can be started again later.
         error @ LaunchError::Absent { .. } => anyhow::Error::new(error).context(ServersUnavailable),
         error => CatalogError::start(error).into(),
     }

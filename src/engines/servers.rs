@@ -209,8 +209,8 @@ fn config(
 
 /// Returns the tokens of the canary, at most `most`: of training prompts, or of a fixed text if they are short.
 ///
-/// Scores of text unlike anything in training move a lot with rounding and with each update: 48 unknown tokens differed by 0.13 nats in half
-/// precision, the prompts of the built-in task by 0.03.
+/// Scores of text that differs much from the training data change much with rounding and with each update: 48 unknown tokens differed by
+/// 0.13 nats in half precision, the prompts of the built-in task by 0.03.
 fn example_tokens(context: &EngineContext, most: usize) -> Vec<i32> {
     if context.example.len() < most.min(FEW_TOKENS) {
         return canary_tokens(&context.tokenizer, most);
@@ -234,7 +234,7 @@ fn refusal(error: StartError) -> anyhow::Error {
         StartError::Option { option, expected, found } => {
             CatalogError::bound(option, &expected, found).into()
         }
-        // Such a run is worth starting again later.
+        // Such a run can be started again later.
         error @ StartError::Absent { .. } => anyhow::Error::new(error).context(ServersUnavailable),
         error => CatalogError::start(error).into(),
     }

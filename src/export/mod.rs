@@ -1,6 +1,6 @@
 //! Exports of a run folder to the files of other tools.
 //!
-//! Only files of the run folder are read, so the run may still go on.
+//! Only files of the run folder are read, so the run may still be in progress.
 
 mod event;
 pub(crate) mod perfetto;

@@ -24,7 +24,7 @@ impl StepFigures for rollpacker_stages::train::Metrics {
     }
 }
 
-/// The first and the last [`STEPS`] steps of a run that goes on.
+/// The first and the last [`STEPS`] steps of a run in progress.
 #[derive(Debug)]
 pub(crate) struct StepWindow<S> {
     first: Vec<S>,

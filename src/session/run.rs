@@ -86,9 +86,9 @@ impl Session {
     /// reports to its observer and writes the model. The observers of the other workers receive no steps.
     ///
     /// The order of the steps matters. A resumed run takes its initial policies from the snapshot. A new run publishes the initial weights
-    /// and, if asked to, validates them before the training engine starts. After the pipeline only the first worker goes on: it writes the
-    /// profile, validates the last policy and writes the model. A run that ended early skips this validation, because it will be resumed
-    /// and the process may have little time left.
+    /// and, if asked to, validates them before the training engine starts. After the pipeline only the first worker continues: it writes
+    /// the profile, validates the last policy and writes the model. A run that ended early skips this validation, because it will be
+    /// resumed and the process may have little time left.
     ///
     /// # Errors
     /// As [`Session::train`], for any worker.

@@ -140,7 +140,7 @@ pub(super) struct Curve {
 impl Curve {
     /// Returns the curve of values.
     ///
-    /// Groups have the same number of steps, a power of two, so that a group keeps its steps while the run goes on.
+    /// Groups have the same number of steps, a power of two, so that a group keeps its steps while the run adds further ones.
     pub(super) fn of(points: &[Point], options: CurveOptions) -> Self {
         let smooth = smoothed(points, options.smoothing);
         let begin = points.partition_point(|point| point.step < options.from);

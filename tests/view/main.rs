@@ -117,7 +117,7 @@ fn a_page_is_told_of_steps_while_the_run_writes_them() {
     let mut events = server.events();
     let steps = |runs: &Value| runs[0]["steps"].as_u64().expect("steps");
     assert_eq!(steps(&events.next_data()), 1);
-    // Half a line is no step until its end is there.
+    // Half a line is no step until the line is complete.
     let text = line(2);
     let (begin, end) = text.split_at(text.len() / 2);
     place.append("runs/a/metrics.jsonl", begin);

@@ -155,8 +155,8 @@ impl Producer {
     }
 
     fn drain(&self, mut give: impl FnMut(Batch)) -> ProducerState {
-        // Read the outcome first. The thread sends all batches before its outcome, so once the outcome is there, the drain below finds them
-        // all.
+        // Read the outcome first. The thread sends all batches before its outcome, so once the outcome has arrived, the drain below finds
+        // them all.
         let outcome = self.outcome.try_recv();
         self.batches.try_iter().for_each(&mut give);
         match outcome {

@@ -115,7 +115,7 @@ impl Cadence {
         false
     }
 
-    /// Records that the snapshot of `step` is committed, or that the run goes on without it.
+    /// Records that the snapshot of `step` is committed, or that the run continues without it.
     pub(crate) fn settle(&self, step: Step) {
         let mut agenda = self.lock();
         agenda.settled = agenda.settled.max(Some(step));

@@ -346,7 +346,7 @@ impl RolloutDriver {
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);
                 }
                 RolloutEvent::Failed(error) => {
-                    // The fault passes, so the run should resume from its last complete step.
+                    // The fault is temporary, so the run should be resumable from its last complete step.
                     self.is_saving |= matches!(error, RolloutError::Unavailable { .. });
                     self.fail(Fault::of("rollout", &error));
                 }

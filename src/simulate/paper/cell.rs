@@ -21,7 +21,7 @@ pub struct PaperCell {
     pub ours: f64,
     /// The error of the simulated value; see [`ErrorMeasure`].
     pub error: f64,
-    /// `true` if a constant of the model was fitted to the number, or chosen with it in view.
+    /// `true` if a constant of the model was fitted to the number, or chosen with knowledge of it.
     pub fitted: bool,
     /// The measure of `error`.
     #[serde(skip)]

@@ -6,8 +6,8 @@
 //! of a round ends with its last reward.
 //!
 //! The figure states caps only. The bars of 8k agree within 8 % with those that the repository has of the script, except for the two
-//! shortest. Both are simulated as the repository runs it: 7B/8k, 32 prompts, on 8 [A800]. The hardware was chosen with the bar without
-//! speculation in view; according to the repository, the paper's evaluation as a whole ran on H800. The other jobs are those of section
+//! shortest. Both are simulated as the repository runs it: 7B/8k, 32 prompts, on 8 [A800]. The hardware was chosen with knowledge of the
+//! bar without speculation; according to the repository, the paper's evaluation as a whole ran on H800. The other jobs are those of section
 //! 6.1.
 //!
 //! [A800]: super::jobs::A800
@@ -46,7 +46,7 @@ const PAPER: [(&str, Base, &[&str], [f64; 8]); 4] = [
     ("32k", QWEN_32B, MATH, [673.0, 658.0, 655.0, 265.0, 636.0, 259.0, 279.0, 170.0]),
 ];
 
-/// Bars that were in view of a choice: the share of endless responses to a hard prompt, and the hardware of the script.
+/// Bars whose numbers were known when a choice was made: the share of endless responses to a hard prompt, and the hardware of the script.
 const IN_VIEW: [(&str, &str); 4] =
     [("32k", "R 1.25"), ("32k", "R 1.5"), ("8k", "1"), ("8k, repository", "1")];
 

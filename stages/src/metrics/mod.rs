@@ -29,7 +29,7 @@ pub struct Metric {
     pub unit: &'static str,
     /// The meaning, as one or a few sentences.
     pub description: &'static str,
-    /// How the values of several workers are merged.
+    /// The rule by which the values of several workers are merged.
     pub merge: Merge,
     /// `true` if the value depends on the speed of the machines, so that it differs between two runs that are otherwise identical to the
     /// bit.
@@ -45,7 +45,8 @@ pub struct Section {
     pub metrics: &'static [Metric],
 }
 
-/// How the values that several workers report for a metric of a step become one. A value that only one worker reports is kept.
+/// The rule by which the values that several workers report for a metric of a step become one. A value that only one worker reports is
+/// kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// The sum, for counts of a worker's own work.

@@ -32,8 +32,8 @@ pub struct EngineWorld {
     pub samples: u32,
     /// The longest time to wait for a report.
     pub timeout: Duration,
-    /// `true` if the tokens of a response depend on seed, step, prompt, sample and weights alone, as the contract says. `false` leaves out
-    /// the checks of this rule, for engines that cannot guarantee it, such as a server that batches the requests of other clients.
+    /// `true` if the tokens of a response depend on seed, step, prompt, sample and weights alone, as the contract requires. `false` leaves
+    /// out the checks of this rule, for engines that cannot guarantee it, such as a server that batches the requests of other clients.
     pub is_reproducible: bool,
     /// The clock of an engine in virtual time, which the checks advance. `None` for engines in wall time.
     pub virtual_time: Option<VirtualClock>,

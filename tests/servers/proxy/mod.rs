@@ -123,7 +123,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Waits a moment before something is looked at again.
+/// Waits a moment before something is checked again.
 fn pause() {
     std::thread::park_timeout(Duration::from_millis(5));
 }

@@ -1,4 +1,4 @@
-//! Schedules whose decisions are checked against their contract while a run goes on.
+//! Schedules whose decisions are checked against their contract during a run.
 
 mod round_log;
 mod violation;

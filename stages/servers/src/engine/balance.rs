@@ -90,13 +90,13 @@ impl Coordinator {
             let (client, sender) = (self.members[server].server.clone(), self.sender.clone());
             self.tasks.spawn(async move {
                 let used = client.cache_use().await;
-                // Calls that matter find out whether the server is at fault.
+                // A failed reading is ignored: calls that generate detect a fault of the server.
                 let _gone = sender.send(Message::Room(server, used.ok().flatten()));
             });
         }
     }
 
-    /// Takes in the answer of a server.
+    /// Records the answer of a server.
     pub(super) fn room(&mut self, server: usize, used: Option<CacheUse>) {
         let member = &mut self.members[server];
         let load = member.load;

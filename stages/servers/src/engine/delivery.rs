@@ -38,7 +38,7 @@ impl Coordinator {
     pub(super) fn prepared(&mut self, number: u64, prepared: Result<Arc<Delivery>, RolloutError>) {
         match prepared {
             Err(error) => self.fail(error),
-            // Weights that were overtaken by later ones go to no server.
+            // Weights that later ones have replaced are delivered to no server.
             Ok(_) if self.latest.as_ref().is_some_and(|(latest, _)| *latest > number) => {}
             Ok(delivery) => {
                 self.latest = Some((number, delivery));

@@ -46,7 +46,7 @@ impl Coordinator {
             Ok(outcome) => self.settle(id, server, &outcome),
             Err(error) => self.call_failed(id, server, &error),
         }
-        // The last response of a server that drains lets it load.
+        // A server that drains can load once its last response has ended.
         if matches!(self.members[server].state, MemberState::Draining) {
             self.advance(server);
         }
@@ -145,7 +145,7 @@ impl Coordinator {
         }
     }
 
-    /// Lets a response go on, or gives up if it never does.
+    /// Continues a response, or fails the engine after too many failed calls in a row.
     fn retry(&mut self, id: SampleId, server: usize, reason: &str) {
         let Some(response) = self.responses.get_mut(&id) else { return };
         if response.is_aborted {

@@ -25,7 +25,7 @@ pub struct Reading {
     pub phases: Phases,
     /// Number of deliveries that were repeated because the canary failed (`rollout/canary_reloads`).
     pub canary_reloads: u64,
-    /// Number of responses that went on at another server, or again at the same one (`rollout/moved_responses`).
+    /// Number of responses that continued at another server, or again at the same one (`rollout/moved_responses`).
     pub moved_responses: u64,
     /// Number of sampled tokens that were discarded because their weights are unknown or their answer was broken
     /// (`rollout/server_discarded_tokens`).

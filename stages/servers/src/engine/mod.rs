@@ -54,7 +54,7 @@ const THREADS: usize = 2;
 /// so a response is not reproducible. There is no [lockstep](rollpacker_stages::rollout::Lockstep) for this reason, and the seed of the
 /// engine is not used.
 ///
-/// Responses that run while a policy is loaded continue with the new weights, or end before, as `pause` says. The log-probabilities of
+/// Responses that run while a policy is loaded continue with the new weights, or end before, depending on `pause`. The log-probabilities of
 /// tokens sampled in `keep` mode after the load are under the new weights, with the KV cache of the old ones.
 pub struct ServersEngine {
     commands: UnboundedSender<Message>,
@@ -64,9 +64,9 @@ pub struct ServersEngine {
     /// The largest number of tokens of a prompt.
     longest_prompt: usize,
     has_failed: bool,
-    /// Dropped last, without waiting: a call may be under way.
+    /// Dropped last, without waiting: a call may be in progress.
     runtime: Option<Runtime>,
-    /// The servers that run as processes of this engine. Dropped after the runtime, so that no call is under way when they end.
+    /// The servers that run as processes of this engine. Dropped after the runtime, so that no call is in progress when they end.
     fleet: Option<Fleet>,
 }
 

@@ -1,4 +1,4 @@
-//! A response under way: the tokens that are kept, and those of the call that runs.
+//! A response in progress: the tokens that are kept, and those of the call that runs.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

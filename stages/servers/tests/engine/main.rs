@@ -81,7 +81,7 @@ fn prompts_avoid_a_server_in_which_requests_wait() {
     servers[0].state().cache_use = (1.0, 3);
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
     caller.wait_loaded(0);
-    // The second look at the metrics begins when the first one has been taken in.
+    // The second reading of the metrics begins when the first one has been recorded.
     wait_for(|| servers.iter().all(|server| server.called("metrics") > 1));
     (0..2).for_each(|prompt| caller.request(0, prompt, 4));
     let responses = caller.collect(8);

@@ -1,4 +1,4 @@
-//! Engines whose reports are checked against their contract while a run goes on.
+//! Engines whose reports are checked against their contract during a run.
 
 mod violation;
 

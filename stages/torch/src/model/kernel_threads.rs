@@ -64,7 +64,8 @@ pub(crate) fn with_all<R>(compute: impl FnOnce() -> R) -> R {
     computed
 }
 
-/// Runs `compute`, while the further threads of the calling thread look for parts on their cores. Within [`with_all`] it only runs `compute`.
+/// Runs `compute`, while the further threads of the calling thread poll for parts on their cores. Within [`with_all`] it only runs
+/// `compute`.
 ///
 /// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While they find no part, the
 /// further threads let every other thread go first.
@@ -78,7 +79,8 @@ pub(crate) fn awake<R>(compute: impl FnOnce() -> R) -> R {
         // The scope also waits for the further threads if `compute` panics.
         let _end = SetOnDrop(&ended);
         scope.spawn_broadcast(|_, thread| {
-            // The caller gets this, too, when it waits for the parts of others. Looking for parts there would never end.
+            // The caller may run this closure, too, while it waits for the parts of other threads. It must return at once then, because
+            // `ended` is set only after `compute`.
             while Some(thread.index()) != caller && !ended.load(Ordering::Relaxed) {
                 if rayon::yield_now() != Some(Yield::Executed) {
                     std::thread::yield_now();

@@ -133,7 +133,7 @@ impl BlockTable {
     /// Returns a table with the first `positions` of this one, and the copy to make once they are computed.
     ///
     /// Blocks that the positions fill are shared; nothing is written to them any more. Of the last, partially filled block the new table
-    /// gets a copy, because both sequences go on to write to it.
+    /// gets a copy, because both sequences write to it.
     pub(super) fn share(&self, positions: usize) -> (Self, Option<BlockCopy>) {
         let full = positions / BLOCK;
         let mut shared = Self { blocks: self.blocks[..full].to_vec(), pool: self.pool.clone() };

@@ -1,7 +1,7 @@
 //! The iterations of the torch engine, measured without its commands and events.
 //!
 //! The timed work is that of an instance. When prefilling, it admits the batch and runs it through the model. When decoding, it plans, runs
-//! the forward pass, samples, and takes in the tokens. All sequences of a batch have the same length; those of a live engine do not, so its
+//! the forward pass, samples, and appends the tokens. All sequences of a batch have the same length; those of a live engine do not, so its
 //! attention covers them in several runs.
 
 use std::sync::Arc;
@@ -184,7 +184,8 @@ impl ProfiledInstance {
         Ok(Self { number, devices, tasks: Some(tasks), replies, thread: Some(thread) })
     }
 
-    /// Changes the number of the instance's devices. A thread keeps its kernel threads until it ends, so another one goes on.
+    /// Changes the number of the instance's devices. A thread keeps its kernel threads until it ends, so another one takes over the
+    /// instance.
     fn shard(&mut self, devices: u32, device_threads: usize) -> Result<(), RolloutError> {
         let instance = self.number;
         let failed = |reason: String| RolloutError::Engine { instance, reason };
