@@ -52,7 +52,7 @@ pub(crate) struct ProbeArgs {
     /// Folder for the perturbed weights (float32), which the server sees under the same path [default: that for temporary files].
     #[arg(long, value_name = "FOLDER")]
     weights_folder: Option<PathBuf>,
-    /// Device of the own forward pass: auto, cpu, cuda or cuda:INDEX.
+    /// Device of the program's forward pass: auto, cpu, cuda or cuda:INDEX.
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Print the report as one JSON object.

@@ -1,4 +1,4 @@
-//! The rules that judge a run, each with what to change.
+//! The rules that judge a run, each with a recommended change.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub(crate) enum Severity {
 pub(crate) struct Finding {
     /// Its weight.
     pub(crate) severity: Severity,
-    /// The metric behind it.
+    /// The metric that it is derived from.
     pub(crate) metric: &'static str,
     /// The figure, over the last steps.
     pub(crate) value: f64,
@@ -52,7 +52,7 @@ pub(super) struct Rule {
     advice: &'static str,
 }
 
-/// The rules, from the cause that stops learning most often.
+/// The rules. The causes that stop learning most often come first.
 pub(super) const RULES: [Rule; 19] = [
     Rule {
         metric: "reward/errors",

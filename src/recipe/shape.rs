@@ -8,7 +8,7 @@ use serde::de::{
 /// The type of a value, as documentation names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// A type that requests nothing known here.
+    /// A type whose deserialization requests none of the types below.
     #[default]
     Unknown,
     /// A type with a fixed name, such as `integer`.
@@ -95,7 +95,7 @@ impl<'de> MapAccess<'de> for FieldOf<'_> {
     }
 }
 
-/// Records the type that is requested from it.
+/// A deserializer that records the requested type.
 struct Probe<'a>(&'a mut Shape);
 
 impl Probe<'_> {

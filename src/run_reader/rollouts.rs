@@ -29,7 +29,7 @@ pub(crate) fn rollout_steps(folder: &Path) -> Vec<u64> {
     steps
 }
 
-/// Responses of one step, with the columns that were asked for.
+/// Responses of one step, with the requested columns.
 #[derive(Debug)]
 pub(crate) struct Rollouts {
     path: PathBuf,

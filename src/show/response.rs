@@ -71,7 +71,7 @@ const COLUMNS: [&str; 13] = [
     column::REWARD_ERROR,
 ];
 
-/// Returns the step whose responses are shown; `None` if the run wrote no rollouts and none are asked for.
+/// Returns the step whose responses are shown; `None` if the run wrote no rollouts and none are requested.
 pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>, ReadError> {
     let steps = rollout_steps(folder);
     let asked = pick.step.or_else(|| steps.last().copied());

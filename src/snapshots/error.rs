@@ -80,7 +80,7 @@ pub enum RunSnapshotsError {
         /// The number of steps after which the snapshot was taken.
         steps: Step,
     },
-    /// The first process has sent something else than its snapshots.
+    /// The first process has sent something other than its snapshots.
     #[error("cannot read the first process's note about its snapshots")]
     Note(#[source] serde_json::Error),
 }

@@ -134,7 +134,7 @@ impl DriftMonitor {
         ratios.max_by(f64::total_cmp)
     }
 
-    /// Updates the drifted cells from their observations: multiplies their seconds in `profile` by the mean ratio, and forgets their
+    /// Updates the drifted cells from their observations: multiplies their seconds in `profile` by the mean ratio, and removes their
     /// observations. Returns the number of updated cells.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl DriftMonitor {
         Ok(drifted.len())
     }
 
-    /// Forgets the observations of a cell that was measured again.
+    /// Removes the observations of a cell that was measured again.
     pub fn renew(&mut self, cell: Cell) {
         self.cells.retain(|(known, _)| *known != cell);
     }

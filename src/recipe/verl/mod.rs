@@ -21,7 +21,7 @@ use super::table::overlay;
 use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
 
-/// Overrides in our spelling, and what became of verl's.
+/// Overrides with our keys, and the treatment of verl's keys.
 #[derive(Debug, Default)]
 pub(crate) struct Translation {
     /// The overrides, each `section.key=value`.
@@ -99,7 +99,7 @@ fn settings(file: &Table, written: &[Override]) -> Result<Table, RecipeError> {
 
 /// The logger that writes TensorBoard's event files.
 const EVENT_FILE: &str = "tensorboard";
-/// The options of the reward that verl's own function is.
+/// The options of the reward that calls verl's `custom_reward_function`.
 const PYTHON: &str = "reward.options.python";
 
 struct Translator<'a> {

@@ -40,7 +40,7 @@ pub struct Address {
     pub secrets: Secrets,
 }
 
-/// The reason why an address cannot be used. Texts are without secrets.
+/// The reason why an address cannot be used. Its messages contain no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The credentials in the URL were redacted, as in the recipe of a run folder.

@@ -327,8 +327,8 @@ impl ScheduleDriver {
         self.closed.take_if(|_| !sequencer.is_racing());
     }
 
-    /// Updates the books for a decision: the reader may replace a prompt that is launched for the first time, and a prompt that will not be
-    /// launched again is dropped.
+    /// Updates the bookkeeping for a decision: the reader may replace a prompt that is launched for the first time, and a prompt that will
+    /// not be launched again is dropped.
     fn account(&mut self, step: Step, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {

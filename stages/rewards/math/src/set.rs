@@ -12,7 +12,7 @@ pub(super) fn is_set(expr: &Expr) -> bool {
         || matches!(expr, Expr::Tuple(ends) if ends.len() == 2)
 }
 
-/// Returns `true` if an answer is a set that is not given by its elements.
+/// Returns `true` if an answer is a set that does not list its elements.
 pub(super) fn is_interval(expr: &Expr) -> bool {
     matches!(expr, Expr::Interval(_) | Expr::Join(..) | Expr::Solutions(_) | Expr::Domain(_))
 }

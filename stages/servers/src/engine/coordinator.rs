@@ -68,7 +68,7 @@ pub(super) struct Coordinator {
     pub(super) latest: Option<(u64, Arc<Delivery>)>,
     pub(super) calls: u64,
     pub(super) tasks: JoinSet<()>,
-    /// The time since which no server is in rotation or on the way to it.
+    /// The time from which on no server was in rotation or on the way to it.
     pub(super) gone_since: Option<Instant>,
     pub(super) last_fault: Option<String>,
     pub(super) has_failed: bool,
@@ -118,7 +118,7 @@ impl Coordinator {
         self.dispatch();
     }
 
-    /// Looks at everything that waits for time to pass.
+    /// Checks everything that depends on elapsed time.
     fn look_around(&mut self) {
         if self.has_failed {
             return;

@@ -1,4 +1,4 @@
-//! Calls: which server continues which response.
+//! The assignment of responses to servers, and their calls.
 
 use std::sync::Arc;
 use std::time::Duration;

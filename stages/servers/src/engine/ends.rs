@@ -62,7 +62,7 @@ impl Coordinator {
             && labels.into_iter().any(|(label, _)| Some(label) != own.as_ref())
     }
 
-    /// Takes in the responses that ended before the canary had passed.
+    /// Settles the responses that ended before the canary had passed.
     pub(super) fn settle_unproven(&mut self, server: usize) {
         for (id, number, outcome) in std::mem::take(&mut self.members[server].unproven) {
             let call = self.responses.get(&id).and_then(|response| response.call.as_ref());
@@ -184,7 +184,7 @@ impl Coordinator {
         self.waiting.push_front(id);
     }
 
-    /// Removes a response from the books of its server.
+    /// Removes a response from the running responses of its server.
     fn leave(&mut self, id: SampleId, server: usize) {
         let member = &mut self.members[server];
         member.running.remove(&id);

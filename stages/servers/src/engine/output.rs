@@ -16,7 +16,7 @@ pub(super) struct Shared {
     waker: Mutex<Option<Waker>>,
     /// The newest version that is in use on every server in rotation, and the time from which it was.
     loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
-    /// Grows with every token and report.
+    /// A counter that increases with every token and report.
     work: AtomicU64,
     pub(super) measurements: Measurements,
 }

@@ -50,9 +50,9 @@ pub enum ServerError {
 /// The reaction to a [`ServerError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
-    /// The server is busy: ask again later.
+    /// The server is busy: retry later.
     Later,
-    /// The server has a fault: ask elsewhere, or again after it has recovered.
+    /// The server has a fault: retry on another server, or on this one after it has recovered.
     Elsewhere,
     /// The request is wrong and would fail on every server of this kind.
     Never,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::http::{AddressError, ServerError};
 
-/// The reason why servers cannot be started. Texts are without secrets.
+/// The reason why servers cannot be started. Its messages contain no secrets.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// A field of the configuration is out of bounds.

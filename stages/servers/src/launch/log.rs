@@ -8,7 +8,7 @@ use rollpacker_stages::secret::redact;
 
 /// The number of lines that an error quotes.
 const LINES: usize = 20;
-/// The number of bytes at the end of a log in which these lines are. A longer line is cut.
+/// The number of bytes at the end of a log in which these lines are searched. A longer line is cut.
 const BYTES: u64 = 16 << 10;
 
 /// The log of a server.

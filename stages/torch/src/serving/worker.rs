@@ -269,7 +269,7 @@ impl Worker {
         let _gone = reply.send(());
     }
 
-    /// Reports the end of a response, and forgets its request with the last one.
+    /// Reports the end of a response, and removes its request with the last one.
     pub(super) fn end(&mut self, id: SampleId, reason: FinishReason) {
         self.counters.end();
         let generation = generation_of(id);
