@@ -157,8 +157,9 @@ impl App {
         self
     }
 
-    /// Adds a rollout engine, which `rollout.engine` can name. Its options are those of `[rollout.engine_options]`, and `start` also receives
-    /// the [inputs](EngineContext) that the run provides; see [`Engines::with`]. Only `train` has an engine: a simulated job cannot name one.
+    /// Adds a rollout engine, which `rollout.engine` can name. Its options are those of `[rollout.engine_options]`, and `start` also
+    /// receives the [inputs](EngineContext) that the run provides; see [`Engines::with`]. Only `train` has an engine: a simulated job
+    /// cannot name one.
     #[cfg(feature = "torch")]
     #[must_use]
     pub fn engine<O, E>(

@@ -82,8 +82,8 @@ impl PartialEq for Placements {
 impl Placements {
     /// Adds a policy that `start` constructs from its options. Replaces a policy of the same name, also a built-in one.
     ///
-    /// `start` runs when the recipe is read, also by `--dry-run`, and again on each worker when the run begins. Only the policy of the first
-    /// worker decides.
+    /// `start` runs when the recipe is read, also by `--dry-run`, and again on each worker when the run begins. Only the policy of the
+    /// first worker decides.
     #[must_use]
     pub fn with<O, P>(
         self,

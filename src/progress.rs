@@ -1,5 +1,5 @@
-//! Progress of a run for a person: a table of steps and a live line on a terminal, and one line per step elsewhere. Without the feature `cli`
-//! there is neither table nor live line.
+//! Progress of a run for a person: a table of steps and a live line on a terminal, and one line per step elsewhere. Without the feature
+//! `cli` there is neither table nor live line.
 
 #[cfg_attr(feature = "cli", path = "progress/bar.rs")]
 #[cfg_attr(not(feature = "cli"), path = "progress/no_bar.rs")]

@@ -69,7 +69,8 @@ impl Workplace {
     }
 }
 
-/// Settings of a run in which the responses of the third step overflow the KV caches: each instance has eight responses and holds 384 tokens.
+/// Settings of a run in which the responses of the third step overflow the KV caches: each instance has eight responses and holds 384
+/// tokens.
 const CROWDED: [&str; 9] = [
     "schedule.name=sync",
     "data.max_prompt_length=64",

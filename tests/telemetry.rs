@@ -1,5 +1,5 @@
-//! Tests that an OTLP collector receives steps and stages as traces, metrics as gauges and log messages as records, and that no collector can
-//! harm a run.
+//! Tests that an OTLP collector receives steps and stages as traces, metrics as gauges and log messages as records, and that no collector
+//! can harm a run.
 //!
 //! Environment variables and the global subscriber belong to a process, so every case runs the test [`child`] of this program in a separate
 //! process.

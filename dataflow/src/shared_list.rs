@@ -8,8 +8,8 @@
 //! names the type of the items. Items have four bytes, because Arrow stores up to twelve bytes of a row at an offset of four in the view.
 //!
 //! [`Batch::lists`](crate::batch::Batch::lists) reads shared lists as it reads `List` columns. [`unshared`] copies them into `List`
-//! columns, which files have, and [`shared`] back. Small lists are copied into common buffers, so a batch refers to few of them; a row that is kept may
-//! therefore keep the lists of its neighbors alive.
+//! columns, which files have, and [`shared`] back. Small lists are copied into common buffers, so a batch refers to few of them; a row that
+//! is kept may therefore keep the lists of its neighbors alive.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};

@@ -36,8 +36,8 @@ fn synchronous_step(bencher: Bencher<'_, '_>) {
     });
 }
 
-// Steps of `prompts` x 8 responses to prompts of 4 KiB, which is the size of a math problem with a long system prompt. Reports are dropped as
-// they come, as in a run that writes no rollouts: kept reports would fill the memory.
+// Steps of `prompts` x 8 responses to prompts of 4 KiB, which is the size of a math problem with a long system prompt. Reports are dropped
+// as they come, as in a run that writes no rollouts: kept reports would fill the memory.
 #[divan::bench(args = [128, 1024, 8192], sample_count = 10)]
 fn prompts_of_4_kib(bencher: Bencher<'_, '_>, prompts: usize) {
     let steps = if prompts < 8192 { 4 } else { 2 };
@@ -54,8 +54,8 @@ fn prompts_of_4_kib(bencher: Bencher<'_, '_>, prompts: usize) {
     });
 }
 
-// Steps of 128 x 8 responses of `tokens` tokens, and of 8,192 x 8 responses of 32 tokens. The engine fills the lists of each response, which is
-// part of the measured time.
+// Steps of 128 x 8 responses of `tokens` tokens, and of 8,192 x 8 responses of 32 tokens. The engine fills the lists of each response,
+// which is part of the measured time.
 #[divan::bench(args = [(128, 32), (128, 1_000), (128, 16_000), (8192, 32)], sample_count = 5)]
 fn tokens(bencher: Bencher<'_, '_>, (prompts, tokens): (usize, u32)) {
     let steps = if prompts < 8192 && tokens < 16_000 { 4 } else { 2 };

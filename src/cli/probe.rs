@@ -24,9 +24,9 @@ use crate::terminal;
 ///
 /// The program computes log-probabilities with its own forward pass of the folder that the server was started with, and compares: scores,
 /// greedy and sampled tokens, ends, aborts, pauses, labels and weight updates. Nothing else may use the server meanwhile: running requests
-/// are aborted, and for some seconds it has perturbed weights. Afterwards it has its first weights again, also after Ctrl-C. Exits with 0 if
-/// the server has all that training needs, 2 if something is missing or wrong, and 75 if the server cannot be reached or a signal ended the
-/// probe.
+/// are aborted, and for some seconds it has perturbed weights. Afterwards it has its first weights again, also after Ctrl-C. Exits with 0
+/// if the server has all that training needs, 2 if something is missing or wrong, and 75 if the server cannot be reached or a signal ended
+/// the probe.
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArgs {
     /// URL of the server, such as http://127.0.0.1:8000.

@@ -61,7 +61,8 @@ pub(crate) struct ScoreArgs {
 
 #[derive(Debug, Args)]
 struct ColumnArgs {
-    /// Column of the response; a dot selects a field of a struct [default: response, solution_str, completion, output, generation or response_text].
+    /// Column of the response; a dot selects a field of a struct [default: response, solution_str, completion, output, generation or
+    /// response_text].
     #[arg(long)]
     response_key: Option<String>,
     /// Column of the data source, which selects the reward. (verl: data.reward_fn_key)

@@ -14,8 +14,8 @@ use crate::view::{Runs, router};
 
 /// Show runs as a local web page, during the run and afterwards.
 ///
-/// The page has curves, the round of each step in time, histograms, prompts, and responses token by token. Only files of the run folders are
-/// read, and nothing is loaded from the network. The address is printed when the server listens; Ctrl-C ends it.
+/// The page has curves, the round of each step in time, histograms, prompts, and responses token by token. Only files of the run folders
+/// are read, and nothing is loaded from the network. The address is printed when the server listens; Ctrl-C ends it.
 #[derive(Debug, Args)]
 pub(crate) struct ViewArgs {
     /// Folder of a run, or a folder with runs at most three folders deep.

@@ -20,8 +20,8 @@ pub struct EngineContext {
     pub purpose: EnginePurpose,
     /// The index of the worker among all workers of the run, from 0. Each worker has an engine of its own.
     pub worker: usize,
-    /// The folder of the initial model in Hugging Face format: configuration, tokenizer and weights (`model.path`). Its weights are those of
-    /// policy version 0, unless the run is resumed.
+    /// The folder of the initial model in Hugging Face format: configuration, tokenizer and weights (`model.path`). Its weights are those
+    /// of policy version 0, unless the run is resumed.
     pub model: PathBuf,
     /// The run folder (`trainer.default_local_dir`).
     pub run_folder: PathBuf,

@@ -133,14 +133,14 @@ impl PipelineBuilder {
         Self { warmup_steps, ..self }
     }
 
-    /// Sets the curriculum, which skips prompts by their pass rate; its staleness becomes that of the pipeline. Default: `None`, which offers
-    /// every prompt to the schedule.
+    /// Sets the curriculum, which skips prompts by their pass rate; its staleness becomes that of the pipeline. Default: `None`, which
+    /// offers every prompt to the schedule.
     pub fn curriculum(self, curriculum: impl Into<Option<CurriculumStage>>) -> Self {
         Self { curriculum: curriculum.into(), ..self }
     }
 
-    /// Sets the policy that divides devices between generation and training. Default: none, which runs the engine as it is, with the trainer
-    /// next to it.
+    /// Sets the policy that divides devices between generation and training. Default: none, which runs the engine as it is, with the
+    /// trainer next to it.
     pub fn placement(self, policy: impl PlacementPolicy + 'static) -> Self {
         Self { placement: Some(Box::new(policy)), ..self }
     }

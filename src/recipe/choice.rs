@@ -92,8 +92,8 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
     })
 }
 
-/// Returns the error of an option whose entry rejects it. `section` is the table of the options, and `option` is empty if the error concerns
-/// all of it.
+/// Returns the error of an option whose entry rejects it. `section` is the table of the options, and `option` is empty if the error
+/// concerns all of it.
 pub(crate) fn option_error(section: &str, option: &str, reason: String) -> RecipeError {
     let dot = if option.is_empty() { "" } else { "." };
     RecipeError::Type { key: format!("{section}{dot}{option}"), reason }

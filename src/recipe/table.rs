@@ -54,8 +54,8 @@ impl RawRecipe {
 
     /// Returns the recipe as it is printed and recorded, without credentials.
     ///
-    /// Options of rewards, engines, trainers and placements are free-form and may contain credentials. Credentials in URLs are removed, as are strings
-    /// whose key looks like the name of a secret.
+    /// Options of rewards, engines, trainers and placements are free-form and may contain credentials. Credentials in URLs are removed, as
+    /// are strings whose key looks like the name of a secret.
     fn recorded(&self) -> Self {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(leave_out_credentials);

@@ -183,8 +183,8 @@ impl Session {
         Ok(self)
     }
 
-    /// Divides the engine instances between rollout and training with the policy that `make` returns, instead of the recipe's placement. The
-    /// recorded recipe names the type of the policy.
+    /// Divides the engine instances between rollout and training with the policy that `make` returns, instead of the recipe's placement.
+    /// The recorded recipe names the type of the policy.
     ///
     /// # Errors
     /// If `make` rejects the devices, or the models are on a GPU, whose instances and trainer share it.

@@ -84,7 +84,8 @@ section! {
         /// The share of GPU memory for weights and KV cache, from 0.001 to 1. Default: that of the calibration. (verl:
         /// `rollout.gpu_memory_utilization`)
         gpu_memory_utilization: Option<f64> = None,
-        /// Dispatch of responses to instances: `round_robin`, `prompt_chunks` or `least_loaded`. Default: as the authors of the schedule do.
+        /// Dispatch of responses to instances: `round_robin`, `prompt_chunks` or `least_loaded`. Default: as the authors of the schedule
+        /// do.
         dispatch: Option<Dispatch> = None,
         /// The time at which instances receive requests that are launched together: `together` once all of them are handed out, `streamed`
         /// each one immediately. Default: `together`.

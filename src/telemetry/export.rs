@@ -44,7 +44,8 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Starts the exports that the `OTEL_*` variables request, as the [module documentation](super) describes. Returns `None` if they request none.
+    /// Starts the exports that the `OTEL_*` variables request, as the [module documentation](super) describes. Returns `None` if they
+    /// request none.
     ///
     /// Installs the global `tracing` subscriber if traces or logs are exported.
     ///

@@ -20,8 +20,8 @@ pub struct TrainerContext {
     pub critic: Option<PathBuf>,
     /// The device of this worker's models.
     pub device: Device,
-    /// The optimizer, the loss and the batches, as the sections `[actor]`, `[critic]` and `[algorithm]` configure them. Its critic is set if
-    /// the advantage estimator needs values.
+    /// The optimizer, the loss and the batches, as the sections `[actor]`, `[critic]` and `[algorithm]` configure them. Its critic is set
+    /// if the advantage estimator needs values.
     pub config: TrainerConfig,
     /// The policy loss and the KL estimators that the recipe names.
     pub objective: Objective,

@@ -31,7 +31,8 @@ impl Field {
     }
 }
 
-/// Declares a struct and implements [`Documented`](crate::documented::Documented) for it. A unit may follow the type of a field, in brackets.
+/// Declares a struct and implements [`Documented`](crate::documented::Documented) for it. A unit may follow the type of a field, in
+/// brackets.
 ///
 /// ```
 /// use rollpacker_stages::documented;

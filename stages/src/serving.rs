@@ -178,8 +178,8 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// Generates the responses of a request.
     fn generate(&self, generation: Generation);
 
-    /// Aborts a request. Its receiver gets the end of each sample with [`FinishReason::Abort`]; tokens reported before stay valid. No effect
-    /// if the request has ended.
+    /// Aborts a request. Its receiver gets the end of each sample with [`FinishReason::Abort`]; tokens reported before stay valid. No
+    /// effect if the request has ended.
     fn abort(&self, id: GenerationId);
 
     /// Aborts one sample of a request that has reported a token of it. No effect if the sample has ended.
@@ -198,8 +198,8 @@ pub trait ServingEngine: Send + Sync + 'static {
     /// every instance samples with them.
     fn load(&self, folder: Option<PathBuf>) -> BoxFuture<'static, Result<(), ServingError>>;
 
-    /// Sets the label of the weights, which later tokens carry. It is not checked against the weights. The result is ready when every instance
-    /// uses it.
+    /// Sets the label of the weights, which later tokens carry. It is not checked against the weights. The result is ready when every
+    /// instance uses it.
     fn set_label(&self, label: Arc<str>) -> BoxFuture<'static, Result<(), ServingError>>;
 
     /// Returns the label of the weights.

@@ -1,4 +1,5 @@
-//! `rollpacker train` with the engines `vllm` and `sglang`. The servers are `rollpacker serve` processes, behind a proxy that injects faults.
+//! `rollpacker train` with the engines `vllm` and `sglang`. The servers are `rollpacker serve` processes, behind a proxy that injects
+//! faults.
 //!
 //! The engine alone is tested in `stages/servers`, against a small server of the test.
 #![cfg(all(feature = "servers", feature = "torch"))]

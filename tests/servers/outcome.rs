@@ -89,8 +89,8 @@ impl Outcome {
 
     /// Checks that every delivery passed the canary at once.
     ///
-    /// Both sides compute with the same kernels in single precision, so that the scores differ at most by rounding. A delivery is reported in
-    /// the step in which it ends, so that a step may have none.
+    /// Both sides compute with the same kernels in single precision, so that the scores differ at most by rounding. A delivery is reported
+    /// in the step in which it ends, so that a step may have none.
     pub(crate) fn assert_canary_passed(&self) {
         for name in ["rollout/canary_kl", "rollout/canary_max"] {
             let figures = self.0.values().filter_map(|step| step.metrics.get(name)?.as_f64());

@@ -16,8 +16,8 @@ pub(crate) const PROMPTS: usize = 4;
 /// The number of steps of an epoch.
 pub(crate) const STEPS: usize = 4;
 
-/// A recipe of one epoch. Each response has at least eight tokens, so that a fault can be in its middle. The learning rate moves the scores of
-/// the canary in each step by far more than rounding.
+/// A recipe of one epoch. Each response has at least eight tokens, so that a fault can be in its middle. The learning rate moves the scores
+/// of the canary in each step by far more than rounding.
 pub(crate) const RECIPE: &str = r#"
 [data]
 train_files = "data/train.parquet"

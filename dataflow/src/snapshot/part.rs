@@ -127,7 +127,8 @@ impl Draft<'_> {
     /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The closure that it returns
     /// runs on the writer thread and waits until the file is complete. An error of the closure becomes the error of the part.
     ///
-    /// If the part is only [held](super::Cadence::holding), `begin` is not called; the operator is asked for the part again if it is needed.
+    /// If the part is only [held](super::Cadence::holding), `begin` is not called; the operator is asked for the part again if it is
+    /// needed.
     pub fn external<W, E>(&self, extension: &str, begin: impl FnOnce(&Path) -> W) -> Part
     where
         W: FnOnce() -> Result<(), E> + Send + 'static,

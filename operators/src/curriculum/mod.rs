@@ -67,9 +67,11 @@ documented! {
         expecting = "a table of `min_pass_rate`, `max_pass_rate`, `exploration` and `pass_score`"
     )]
     pub struct CurriculumOptions {
-        /// Prompts with this pass rate or a lower one are too hard. At least 0, below `max_pass_rate`; default 0. (prime-rl: `hard_threshold`)
+        /// Prompts with this pass rate or a lower one are too hard. At least 0, below `max_pass_rate`; default 0. (prime-rl:
+        /// `hard_threshold`)
         pub min_pass_rate: f64,
-        /// Prompts with this pass rate or a higher one are too easy. Above `min_pass_rate`, at most 1; default 1. (prime-rl: `easy_threshold`)
+        /// Prompts with this pass rate or a higher one are too easy. Above `min_pass_rate`, at most 1; default 1. (prime-rl:
+        /// `easy_threshold`)
         pub max_pass_rate: f64,
         /// The share of too hard and too easy prompts that are drawn anyway. At least 0, below 1; default 0.1.
         pub exploration: f64,

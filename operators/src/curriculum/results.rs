@@ -46,8 +46,8 @@ impl Results {
         self.steps.entry(step).or_default();
     }
 
-    /// Records a response. Once the round of its step has closed, only responses of groups count: whether a dropped response is still scored
-    /// depends on time.
+    /// Records a response. Once the round of its step has closed, only responses of groups count: whether a dropped response is still
+    /// scored depends on time.
     pub(super) fn scored(&mut self, id: SampleId, passed: Option<bool>) {
         let Some(step) = self.steps.get_mut(&id.step) else { return };
         if !step.is_closed || step.counts(id.prompt, id.sample) {

@@ -84,8 +84,8 @@ pub struct StepReport {
     unmerged: usize,
 }
 
-/// The number of small batches of responses without tokens that are merged into one. An engine that only counts tokens returns most responses
-/// one by one, and a batch has more than a hundred allocations, however few its rows are.
+/// The number of small batches of responses without tokens that are merged into one. An engine that only counts tokens returns most
+/// responses one by one, and a batch has more than a hundred allocations, however few its rows are.
 const MERGED: usize = 64;
 
 /// Progress of a step that is not complete, for display.

@@ -8,10 +8,10 @@
 //!
 //! # This implementation
 //! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`Synchronous`] does. At most `slots`
-//! responses run; the others wait in the schedule, and one is launched whenever another ends. The order is: the probes in the order in which
-//! their prompts were read, then the groups without an estimate, then the others by descending estimate. Ties go to the prompt that was read
-//! first. Without waiting requests the order has no effect, so `slots` has to be less than the responses of a round. A good value is the
-//! number of responses that fit into the KV caches of the engine without preemptions.
+//! responses run; the others wait in the schedule, and one is launched whenever another ends. The order is: the probes in the order in
+//! which their prompts were read, then the groups without an estimate, then the others by descending estimate. Ties go to the prompt that
+//! was read first. Without waiting requests the order has no effect, so `slots` has to be less than the responses of a round. A good value
+//! is the number of responses that fit into the KV caches of the engine without preemptions.
 //!
 //! Every response is trained on, and lengths only change the order of launches. The trained lengths are therefore those of the policy.
 //!

@@ -305,8 +305,8 @@ pub struct Queue {
 ///   state. Offering more prompts than [`wants_prompts`](Self::wants_prompts) asks for changes no decision.
 ///
 /// # Example
-/// The smallest schedule; [`RoundPolicy`](round_policy::RoundPolicy) is the short way to larger ones. [`testkit::check_schedule`] checks the
-/// contract:
+/// The smallest schedule; [`RoundPolicy`](round_policy::RoundPolicy) is the short way to larger ones. [`testkit::check_schedule`] checks
+/// the contract:
 ///
 /// ```
 /// # use std::collections::VecDeque;

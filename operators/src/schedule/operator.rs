@@ -138,8 +138,8 @@ impl<'scope> Scheduled<'scope> {
         self
     }
 
-    /// Ends the run with an error if a placement has more devices in all, generating and training, than `devices`. Without this, they are not
-    /// counted, because a policy may let rollout and trainer share devices.
+    /// Ends the run with an error if a placement has more devices in all, generating and training, than `devices`. Without this, they are
+    /// not counted, because a policy may let rollout and trainer share devices.
     #[must_use]
     pub fn on_devices(self, devices: u32) -> Self {
         Self { devices: Some(devices), ..self }

@@ -30,8 +30,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan of a round that launches `responses` responses of each prompt of `epoch` and admits the first `places` prompts whose
-    /// responses have all ended.
+    /// Returns the plan of a round that launches `responses` responses of each prompt of `epoch` and admits the first `places` prompts
+    /// whose responses have all ended.
     ///
     /// All prompts share one lane. The round is [short](RoundKind::Short) if it launches more prompts than it admits.
     #[must_use]

@@ -67,15 +67,16 @@ documented! {
         /// The ratio of prompts launched in a short round to prompts admitted, from 1 to 1000. Default: 1.25, as in the paper.
         #[serde(default = "paper")]
         pub eta_prompts: f64,
-        /// The ratio of responses launched per prompt in a short round to responses of a group, from 1 to 1000. Default: 1.25, as in the paper.
+        /// The ratio of responses launched per prompt in a short round to responses of a group, from 1 to 1000. Default: 1.25, as in the
+        /// paper.
         #[serde(default = "paper")]
         pub eta_responses: f64,
-        /// The number of prompts admitted in a round by domain. The values sum to `prompts`; prompts of other domains are rejected. If empty
-        /// (the default), there is one quota for all prompts.
+        /// The number of prompts admitted in a round by domain. The values sum to `prompts`; prompts of other domains are rejected. If
+        /// empty (the default), there is one quota for all prompts.
         #[serde(default)]
         pub quotas: BTreeMap<Arc<str>, usize>,
-        /// The maximum number of rounds that a prompt may stay in the queue after the round that deferred it; 0 launches it in the next round.
-        /// If `None` (the default), there is no limit.
+        /// The maximum number of rounds that a prompt may stay in the queue after the round that deferred it; 0 launches it in the next
+        /// round. If `None` (the default), there is no limit.
         #[serde(default)]
         pub max_queue_age: Option<u64> [rounds],
         /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
@@ -85,8 +86,9 @@ documented! {
         /// `algorithm.filter_groups`)
         #[serde(default)]
         pub filter_zero_variance: Option<ZeroVarianceFilter>,
-        /// `true` to resume the responses that a short round cuts off in a long round, instead of generating them again. With `eta_responses`
-        /// above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`. Default: `false`.
+        /// `true` to resume the responses that a short round cuts off in a long round, instead of generating them again. With
+        /// `eta_responses` above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`.
+        /// Default: `false`.
         #[serde(default)]
         pub keep_partial: bool,
         /// The weights in the loss of responses that are selected for finishing first. Default: `fastest`.

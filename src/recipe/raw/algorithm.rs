@@ -65,8 +65,8 @@ section! {
         /// Upper bound of the weights, from 1 to 1e6; or a band `low_high`, outside of which a weight is 0. Default: 2. (verl:
         /// `algorithm.rollout_correction.rollout_is_threshold`)
         rollout_is_threshold: IsThreshold = IsThreshold::Above(2.0),
-        /// `true` to divide the weights by their mean over the step, after the threshold. Default: `false`. Excludes `actor.use_kl_loss` and
-        /// `actor.entropy_coeff`. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
+        /// `true` to divide the weights by their mean over the step, after the threshold. Default: `false`. Excludes `actor.use_kl_loss`
+        /// and `actor.entropy_coeff`. (verl: `algorithm.rollout_correction.rollout_is_batch_normalize`)
         rollout_is_batch_normalize: bool = false,
         /// Rules that reject tokens (`token_k1`, `token_k2`, `token_k3`) or sequences (`seq_sum_*`, `seq_mean_*`, `seq_max_k2`,
         /// `seq_max_k3`) whose engine and trainer differ too much; several are separated by commas. Default: no rejection. (verl:
@@ -166,14 +166,14 @@ section! {
         /// smaller number divides the step into several updates, which begin when the round is over. Needs one worker. (verl:
         /// `actor.ppo_mini_batch_size`)
         ppo_mini_batch_size: Option<usize> [prompts] = None,
-        /// Number of passes over the responses of a step, at least 1; default 1. Each pass makes the updates of `ppo_mini_batch_size`. Needs
-        /// one worker if above 1. (verl: `actor.ppo_epochs`; TRL: `num_iterations`)
+        /// Number of passes over the responses of a step, at least 1; default 1. Each pass makes the updates of `ppo_mini_batch_size`.
+        /// Needs one worker if above 1. (verl: `actor.ppo_epochs`; TRL: `num_iterations`)
         ppo_epochs: u32 [passes] = 1,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize [tokens] = 4096,
-        /// Precision of the matrix products of the trainer's layers: `float32`, the default, or `bfloat16`, whose sums are float32. Weights,
-        /// gradients, moments, attention and logits are float32 in any case. `bfloat16` is faster on GPUs and on CPUs with AVX-512 BF16 or
-        /// AMX, and slower on others. (TRL: `bf16`)
+        /// Precision of the matrix products of the trainer's layers: `float32`, the default, or `bfloat16`, whose sums are float32.
+        /// Weights, gradients, moments, attention and logits are float32 in any case. `bfloat16` is faster on GPUs and on CPUs with AVX-512
+        /// BF16 or AMX, and slower on others. (TRL: `bf16`)
         dtype: Precision = Precision::Float32,
         /// Number of CPU threads that train. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
         /// operations use the rest, but not in deterministic mode. From 1 to 1024. Default: the number of cores divided by

@@ -118,8 +118,8 @@ section! {
         max_prompt_length: usize [tokens] = 512,
         /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
         max_response_length: u32 [tokens] = 512,
-        /// `true`, the default, to apply the chat template of the model to prompts. `false` joins the contents of the messages, for prompts that
-        /// carry the markup of a template already.
+        /// `true`, the default, to apply the chat template of the model to prompts. `false` joins the contents of the messages, for prompts
+        /// that carry the markup of a template already.
         apply_chat_template: bool = true,
         /// Column of the prompt. Default: one of the usual names. (verl: `data.prompt_key`)
         (recipe) prompt_key: Option<String> = None,
@@ -180,12 +180,13 @@ section! {
         (recipe) min_response_length: u32 [tokens] = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
         instances: u32 [instances] = 2 => resumable,
-        /// Number of CPU threads that compute an instance. More instances of one thread are faster if there are enough responses. From 1 to 1024; default 1.
+        /// Number of CPU threads that compute an instance. More instances of one thread are faster if there are enough responses. From 1 to
+        /// 1024; default 1.
         threads_per_instance: usize [threads] = 1 => resumable,
         /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: usize [responses] = 256 => resumable,
-        /// Capacity of an instance's KV cache in tokens, which the engine `torch` rounds up to a multiple of 16. Its memory follows the tokens
-        /// held. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
+        /// Capacity of an instance's KV cache in tokens, which the engine `torch` rounds up to a multiple of 16. Its memory follows the
+        /// tokens held. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
         kv_cache_tokens: usize [tokens] = 262_144 => resumable,
         /// Precision of the weights by which the layers multiply: `float32`, the default, or `bfloat16`, which halves the memory to read in
         /// each iteration. Sums, attention and logits are float32 in any case. For the engine `torch`; servers have a setting of their own.

@@ -12,8 +12,8 @@ section! {
         /// Division of the instances: `fixed`, the default, runs the trainer with `actor.threads` next to all instances; `time_sharing`
         /// trains with the threads of all instances when the rollout of the step has ended; `separate_pools` has instances that only
         /// generate and threads that only train; `stream_trainer` lends instances to training during the tail of a round (RollPacker,
-        /// Algorithm 1); `planner` is `time_sharing` with instances that compute on several devices, as `rule` decides for each round. Other
-        /// names are those of placements that the program [adds](crate::App::placement).
+        /// Algorithm 1); `planner` is `time_sharing` with instances that compute on several devices, as `rule` decides for each round.
+        /// Other names are those of placements that the program [adds](crate::App::placement).
         kind: String = "fixed".to_owned(),
         /// Number of instances whose threads train, with `separate_pools`. From 1 to `rollout.instances - 1`. Default: half of them.
         training_instances: Option<u32> [instances] = None,
@@ -38,8 +38,8 @@ section! {
         /// `predictive` takes the number with the shortest round that `rollout.profile` predicts; `fixed`, the default with
         /// `stream_trainer`, keeps `tensor_parallel`.
         rule: Option<String> = None,
-        /// Number of devices of an instance in the first round of each kind, with `planner` or `stream_trainer`; a power of two that divides
-        /// `rollout.instances`. A device is an instance's share of threads and KV cache. From 1 to `rollout.instances`. Default: 1.
+        /// Number of devices of an instance in the first round of each kind, with `planner` or `stream_trainer`; a power of two that
+        /// divides `rollout.instances`. A device is an instance's share of threads and KV cache. From 1 to `rollout.instances`. Default: 1.
         tensor_parallel: Option<u32> [devices] = None,
         /// Options of a placement that the program adds. Default: none. The options of built-in placements are the other keys of this
         /// section.

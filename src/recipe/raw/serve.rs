@@ -10,8 +10,8 @@ section! {
     /// The table `rollout.serve`: inference servers as processes of the run. They start with it and end with it. `docs/servers.md` has
     /// examples.
     ///
-    /// In the arguments and in the values of `env`, `{port}` is the port of the server, `{model}` the path of the model folder, and `{index}`
-    /// the number of the server from 0.
+    /// In the arguments and in the values of `env`, `{port}` is the port of the server, `{model}` the path of the model folder, and
+    /// `{index}` the number of the server from 0.
     Serve {
         /// Program and arguments of a server. Must contain `{port}`. Required.
         command: Vec<String> = Vec::new(),

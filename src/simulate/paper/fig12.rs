@@ -1,9 +1,9 @@
 //! Fig. 12: rollout time with more speculation on prompts, on responses, and on both; mathematical tasks.
 //!
-//! The authors' repository has the script of the figure (`examples/sensitive_analysis_fig11`, `plot/plt_sensitive_squeezer.py`). It runs ten
-//! iterations without training for each bar, all with RollPacker's scheduler, also the bar without speculation. A bar weighs the longest
-//! short round and the longest long round by their numbers in a period; without long rounds it is the longest of the ten rounds. The timer
-//! of a round ends with its last reward.
+//! The authors' repository has the script of the figure (`examples/sensitive_analysis_fig11`, `plot/plt_sensitive_squeezer.py`). It runs
+//! ten iterations without training for each bar, all with RollPacker's scheduler, also the bar without speculation. A bar weighs the
+//! longest short round and the longest long round by their numbers in a period; without long rounds it is the longest of the ten rounds.
+//! The timer of a round ends with its last reward.
 //!
 //! The figure states caps only. The bars of 8k agree within 8 % with those that the repository has of the script, except for the two
 //! shortest. Both are simulated as the repository runs it: 7B/8k, 32 prompts, on 8 [A800]. The hardware was chosen with knowledge of the

@@ -69,8 +69,8 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Creates the connections to the server at `url`, with the limits that `limit` sets. The API key is the value of the environment variable
-    /// `api_key_env`, if given. The secrets are [kept](Secrets::keep).
+    /// Creates the connections to the server at `url`, with the limits that `limit` sets. The API key is the value of the environment
+    /// variable `api_key_env`, if given. The secrets are [kept](Secrets::keep).
     ///
     /// # Errors
     /// If the URL is invalid, or the key is missing or cannot be sent in a header.

@@ -4,8 +4,8 @@ use super::{ModelError, Tokenizer};
 
 /// The text of a response that grows by one token at a time.
 ///
-/// The text of a token depends on its neighbors: spaces, and characters of several tokens. A window of the last tokens is decoded with each new
-/// one, and text that ends in an incomplete character is held back. The parts concatenate to the text of all tokens.
+/// The text of a token depends on its neighbors: spaces, and characters of several tokens. A window of the last tokens is decoded with each
+/// new one, and text that ends in an incomplete character is held back. The parts concatenate to the text of all tokens.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     skip_special: bool,

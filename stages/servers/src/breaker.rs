@@ -9,8 +9,8 @@ use failsafe::failure_policy::{self, ConsecutiveFailures};
 /// The number of failures in a row after which the circuit breaker opens.
 const FAILURES: u32 = 3;
 
-/// Decides how soon a server that fails is called or started again: at once after a first failure, and after a growing time of 1 to 30 s from
-/// the third one in a row on.
+/// Decides how soon a server that fails is called or started again: at once after a first failure, and after a growing time of 1 to 30 s
+/// from the third one in a row on.
 #[derive(Clone)]
 pub(crate) struct Breaker(StateMachine<ConsecutiveFailures<EqualJittered>, ()>);
 

@@ -1,7 +1,8 @@
 //! The canary: proof that a server samples from the weights that were delivered to it.
 //!
 //! A server can accept a load and keep the old weights, and no call of its protocol shows it: labels are whatever the client set, and
-//! checksums may be those of tensors that are not in use. The canary scores fixed tokens on the server and in the trainer's own forward pass.
+//! checksums may be those of tensors that are not in use. The canary scores fixed tokens on the server and in the trainer's own forward
+//! pass.
 //!
 //! Two rules decide. The figures must be within bounds that cover the difference between two implementations. And the scores must follow
 //! the update: if the trainer's scores moved by more than the usual difference between server and trainer, the server's scores must now be

@@ -5,8 +5,8 @@
 //! servers that fail. A [`Fleet`](launch::Fleet) starts servers on this machine and watches them. [`probe`] checks what a server can do.
 //! [`vllm::protocol`] has the wire types, which clients and servers share.
 //!
-//! The feature `client` (default) has the clients and the rollout engine. The feature `serve` has [`serve`], a server of vLLM's protocol over
-//! any engine. Without both, the crate has only the wire types.
+//! The feature `client` (default) has the clients and the rollout engine. The feature `serve` has [`serve`], a server of vLLM's protocol
+//! over any engine. Without both, the crate has only the wire types.
 //!
 //! Architecture invariant: no libtorch and no scheduling decisions in this crate. The forward pass of the canary and the tensors of the
 //! weights come from the program, as [`PublishedWeights`](weights::PublishedWeights).

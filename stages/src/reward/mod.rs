@@ -167,8 +167,8 @@ pub trait Reward: Send + Sync + 'static {
         context: &Context,
     ) -> impl Future<Output = Result<Score, RewardError>> + Send;
 
-    /// Returns the cost of a call against the budgets of a [`Limited`], in requests and tokens. By default one request with the texts of the
-    /// sample.
+    /// Returns the cost of a call against the budgets of a [`Limited`], in requests and tokens. By default one request with the texts of
+    /// the sample.
     fn cost(&self, sample: &Sample) -> Cost {
         Cost::of_sample(sample)
     }

@@ -360,8 +360,8 @@ pub trait RolloutEngine {
     /// Aborts a response. Its tokens so far are still reported.
     fn abort(&mut self, id: SampleId);
 
-    /// Changes the placement. Responses on released instances continue on other instances, where their KV cache is computed again. So do all
-    /// responses if `tensor_parallel` changes.
+    /// Changes the placement. Responses on released instances continue on other instances, where their KV cache is computed again. So do
+    /// all responses if `tensor_parallel` changes.
     ///
     /// The default implementation, for engines of a fixed size, does nothing.
     fn place(&mut self, placement: Placement) {

@@ -67,8 +67,8 @@ fn abort(sample: u32) -> Decision {
     Decision::Abort { id: id(sample), reason: Reason::GroupFull }
 }
 
-/// Returns a schedule that has one prompt and the policy of step 0. It takes the first decisions at once, and the others after the first two
-/// responses of the prompt have ended.
+/// Returns a schedule that has one prompt and the policy of step 0. It takes the first decisions at once, and the others after the first
+/// two responses of the prompt have ended.
 fn checked(first: usize, decisions: impl IntoIterator<Item = Decision>) -> Checked {
     let mut on_policy: Vec<_> = decisions.into_iter().collect();
     let on_response = on_policy.split_off(first);

@@ -105,7 +105,8 @@ impl ScheduleDriver {
         std::mem::take(&mut self.measured)
     }
 
-    /// Returns the last step whose scores must have arrived before the policy of `step` is delivered, because the curriculum judges by them.
+    /// Returns the last step whose scores must have arrived before the policy of `step` is delivered, because the curriculum judges by
+    /// them.
     pub(in crate::schedule) fn last_judged_by(&self, step: Step) -> Option<Step> {
         self.gate.as_ref()?.curriculum.last_used(step)
     }

@@ -357,8 +357,8 @@ impl ScheduleDriver {
         }
     }
 
-    /// Reports the failure of a schedule at the step of its open round, or at the first step whose policy it has. A failure before the first
-    /// policy is reported once that arrives. The step keeps its capabilities, so that no frontier marks it as complete.
+    /// Reports the failure of a schedule at the step of its open round, or at the first step whose policy it has. A failure before the
+    /// first policy is reported once that arrives. The step keeps its capabilities, so that no frontier marks it as complete.
     pub(super) fn fail(&mut self, mut tell: impl FnMut(&OpenStep, Fault)) {
         if let Some((open, fault)) = self.published.take_fault() {
             tell(open, fault);

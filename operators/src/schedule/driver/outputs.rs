@@ -19,8 +19,8 @@ pub(in crate::schedule) enum SchedulePort {
     Decisions,
 }
 
-/// Returns the texts of the launched prompts that are not in `sent`, and adds them to it. A round that launches a prompt again does not send
-/// its text again.
+/// Returns the texts of the launched prompts that are not in `sent`, and adds them to it. A round that launches a prompt again does not
+/// send its text again.
 pub(in crate::schedule) fn unsent_texts(
     decided: &[Decision],
     workers: &[Option<u32>],

@@ -32,9 +32,9 @@ pub enum PythonSignature {
     /// verl's: `compute_score(data_source, solution_str, ground_truth, extra_info)` returns a number, or a dict with the number `score`.
     /// Further numbers of the dict become components, and other values labels.
     Verl,
-    /// TRL's: `reward(prompts, completions, completion_ids, **columns)` takes lists and returns a list of numbers. The lists have one entry,
-    /// because responses are scored as they end. None and NaN mean that the reward is not applicable. The fields of `extra_info`, the data
-    /// source and the ground truth are columns. `log_metric` adds a component and `log_extra` a label.
+    /// TRL's: `reward(prompts, completions, completion_ids, **columns)` takes lists and returns a list of numbers. The lists have one
+    /// entry, because responses are scored as they end. None and NaN mean that the reward is not applicable. The fields of `extra_info`,
+    /// the data source and the ground truth are columns. `log_metric` adds a component and `log_extra` a label.
     Trl,
 }
 

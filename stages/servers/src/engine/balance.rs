@@ -48,8 +48,8 @@ struct Candidate {
     is_full: bool,
 }
 
-/// Returns the server with the most free KV cache if that of every candidate is known, or else the one with the fewest running tokens. Servers
-/// in which requests wait come last.
+/// Returns the server with the most free KV cache if that of every candidate is known, or else the one with the fewest running tokens.
+/// Servers in which requests wait come last.
 fn choose(candidates: &[Candidate]) -> Option<usize> {
     let all_known = candidates.iter().all(|candidate| candidate.size.is_some());
     let used = |candidate: &Candidate| match candidate.size {

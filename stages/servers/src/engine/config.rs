@@ -32,8 +32,8 @@ pub struct ServersConfig {
     pub ends: Arc<[i32]>,
     /// The maximum length of a prompt in tokens. With the longest response it must fit into the servers' limit.
     pub max_prompt_length: usize,
-    /// The maximum number of responses that a server runs at once; at least 1. At most the server's own limit (`--max-num-seqs`), so that no
-    /// response waits in the server. (verl: `rollout.max_num_seqs`)
+    /// The maximum number of responses that a server runs at once; at least 1. At most the server's own limit (`--max-num-seqs`), so that
+    /// no response waits in the server. (verl: `rollout.max_num_seqs`)
     pub max_running: usize,
     /// The treatment of running responses while new weights are loaded.
     pub pause: PauseMode,

@@ -34,7 +34,8 @@ pub struct Reading {
     pub server_errors: u64,
     /// Number of times that a server left the rotation because of a fault (`rollout/servers_lost`).
     pub servers_lost: u64,
-    /// The number of servers in rotation at the time of the reading (`rollout/servers_ready`). A server that loads new weights is in rotation.
+    /// The number of servers in rotation at the time of the reading (`rollout/servers_ready`). A server that loads new weights is in
+    /// rotation.
     pub servers_ready: u64,
 }
 

@@ -3,9 +3,9 @@
 //! A task owns the state and makes all decisions; every call to a server is a task of its own that reports to it, so that no lock is held
 //! and nothing blocks. The tasks run on threads that the engine owns; dropping the engine stops them.
 //!
-//! A server is in one of a few states: it starts, is ready, drains, loads weights, is suspect after a failed call, or is out because it does
-//! not use the weights that it was given. Responses run on ready servers only. If their server fails, they continue on another one from the
-//! tokens that they have, which are sent after the prompt.
+//! A server is in one of a few states: it starts, is ready, drains, loads weights, is suspect after a failed call, or is out because it
+//! does not use the weights that it was given. Responses run on ready servers only. If their server fails, they continue on another one
+//! from the tokens that they have, which are sent after the prompt.
 //!
 //! A token is kept only if its policy version is certain: from the labels that the server reports with the end of a response, or because it
 //! arrived before the server began to load other weights. Other tokens are discarded and counted.
@@ -71,8 +71,8 @@ pub struct ServersEngine {
 }
 
 impl ServersEngine {
-    /// Connects to the servers and checks that each has the model, the calls and the room that training needs. Waits for the first server to
-    /// answer, for at most the server timeout; others may join later.
+    /// Connects to the servers and checks that each has the model, the calls and the room that training needs. Waits for the first server
+    /// to answer, for at most the server timeout; others may join later.
     ///
     /// # Errors
     /// If an option is out of bounds or cannot be honoured, or a server lacks what training needs, or no server answers in time.

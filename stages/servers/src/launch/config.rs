@@ -19,8 +19,8 @@ const DEV_MODE: (&str, &str) = ("VLLM_SERVER_DEV_MODE", "1");
 
 /// Servers that run as processes of this program, on this machine.
 ///
-/// In the arguments and in the values of the environment, `{port}` is the port of the server, `{model}` the absolute path of the model folder,
-/// and `{index}` the number of the server from 0. Other braces stay as they are.
+/// In the arguments and in the values of the environment, `{port}` is the port of the server, `{model}` the absolute path of the model
+/// folder, and `{index}` the number of the server from 0. Other braces stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchConfig {
     /// The protocol of the servers.

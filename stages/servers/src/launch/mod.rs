@@ -4,8 +4,8 @@
 //! before it is ready is an error; one that ends later is started again on the same port. The engine moves its responses in the meantime
 //! and delivers the weights when it answers again, as for a server that is restarted from outside.
 //!
-//! No server outlives this process, however it ends: each server has a process group with a guard, which kills the group when this process is
-//! gone. A child of a server that leaves the group, such as one that calls `setsid`, must end by itself.
+//! No server outlives this process, however it ends: each server has a process group with a guard, which kills the group when this process
+//! is gone. A child of a server that leaves the group, such as one that calls `setsid`, must end by itself.
 
 mod config;
 mod error;
@@ -42,8 +42,8 @@ impl Fleet {
     /// Starts the servers and waits until all answer. After the timeout, one is enough; the others may join later.
     ///
     /// # Errors
-    /// If the configuration is out of bounds, a server cannot be started or ends before it is ready, or none is ready in time. No server runs
-    /// then.
+    /// If the configuration is out of bounds, a server cannot be started or ends before it is ready, or none is ready in time. No server
+    /// runs then.
     pub fn start(config: LaunchConfig) -> Result<Self, LaunchError> {
         config.check().map_err(|(field, expected, found)| LaunchError::Config {
             field,

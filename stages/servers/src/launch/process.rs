@@ -14,9 +14,10 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Starts the arguments as a program that does not outlive this process.
 ///
-/// Standard input is a pipe whose other end only this process has. A guard in the process group of the server waits for its end, which comes
-/// even if this process is killed by SIGKILL, and then kills the group. `PR_SET_PDEATHSIG` would end only the server, not its children, and
-/// already when the thread ends that started it. The shell becomes the server, so that process id and exit status are the server's.
+/// Standard input is a pipe whose other end only this process has. A guard in the process group of the server waits for its end, which
+/// comes even if this process is killed by SIGKILL, and then kills the group. `PR_SET_PDEATHSIG` would end only the server, not its
+/// children, and already when the thread ends that started it. The shell becomes the server, so that process id and exit status are the
+/// server's.
 const GUARDED: &str = r#"exec 3<&0 </dev/null
 (trap '' HUP INT TERM; read -r _ <&3; kill -KILL 0) >/dev/null 2>&1 &
 exec "$@" 3<&-"#;

@@ -64,8 +64,8 @@ impl ProbeSession {
         futures::try_join!(self.streamed(call, progress), acted)
     }
 
-    /// Starts a long response and interrupts it. Tries again if it reached its full length: a small model is fast, and a busy server sends many
-    /// tokens at once.
+    /// Starts a long response and interrupts it. Tries again if it reached its full length: a small model is fast, and a busy server sends
+    /// many tokens at once.
     async fn interrupt(
         &self,
         act: impl AsyncFn(&Call) -> Result<(), Finding>,

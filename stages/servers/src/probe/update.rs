@@ -107,8 +107,8 @@ impl ProbeSession {
         Ok(Update { reference: changed, first, folder, prefix })
     }
 
-    /// Returns the response to a long prompt, which fills the prefix cache. Its tokens are those of the canary in an irregular order: after a
-    /// text that repeats itself, a model is certain, and its weights hardly matter.
+    /// Returns the response to a long prompt, which fills the prefix cache. Its tokens are those of the canary in an irregular order: after
+    /// a text that repeats itself, a model is certain, and its weights hardly matter.
     async fn prefix(&self) -> Result<Prefix, Finding> {
         let room = usize::try_from(self.context()).unwrap_or(PREFIX) / 2;
         let numbers = iter::successors(Some(7_usize), |number| Some((5 * number + 3) % 512));
@@ -119,8 +119,8 @@ impl ProbeSession {
         Ok(Prefix { prompt, sampled, reference })
     }
 
-    /// Perturbs the program's weights until the scores of the canary and of the long prompt's response change clearly. Returns the new scores of
-    /// the canary.
+    /// Perturbs the program's weights until the scores of the canary and of the long prompt's response change clearly. Returns the new
+    /// scores of the canary.
     fn perturb(
         &mut self,
         first: &Arc<[f32]>,

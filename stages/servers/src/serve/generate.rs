@@ -50,7 +50,8 @@ pub(super) async fn generate(
     Ok(events::respond(deltas, GenerateChunks { spans, include_usage, sampled: 0, job }))
 }
 
-/// Checks a cache salt. It has no other effect: no cache outlives the responses to its prompt, so there is nothing that a salt could separate.
+/// Checks a cache salt. It has no other effect: no cache outlives the responses to its prompt, so there is nothing that a salt could
+/// separate.
 pub(super) fn check_salt(salt: Option<&str>) -> Result<(), ApiError> {
     let length = salt.map_or(1, |salt| salt.chars().count());
     if (1..=LONGEST_SALT).contains(&length) {

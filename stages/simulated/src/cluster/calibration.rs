@@ -88,8 +88,8 @@ pub struct Calibration {
     pub judge_slowdown: f64,
     /// Factor on the time of decoding while a colocated judge takes turns with the engine (no MPS). Fitted to the short rounds of Fig. 14a.
     pub judge_time_slicing: f64,
-    /// Correlation of the execution times of two runs for one task, as the correlation of their normal scores (Gaussian copula). Not identified
-    /// by the figures.
+    /// Correlation of the execution times of two runs for one task, as the correlation of their normal scores (Gaussian copula). Not
+    /// identified by the figures.
     pub sandbox_correlation: f64,
 }
 

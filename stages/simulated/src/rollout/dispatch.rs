@@ -39,8 +39,8 @@ impl Controller {
         self.asked.is_empty()
     }
 
-    /// Registers all requested responses. Returns the instance, arrival time and slot of each. The instance is `None` if `instances` is 0 or
-    /// it depends on the loads of the instances.
+    /// Registers all requested responses. Returns the instance, arrival time and slot of each. The instance is `None` if `instances` is 0
+    /// or it depends on the loads of the instances.
     pub(super) fn assign(
         &mut self,
         now: f64,

@@ -2,8 +2,8 @@
 //!
 //! The engine behaves like an engine with continuous batching. It admits responses first come first served while its KV cache has room,
 //! stops for their prefill, decodes them together, preempts the newest when the cache is full, and recomputes responses that were preempted
-//! or moved, unless their KV caches are sent. It counts tokens instead of sampling them. The length of a response comes from a [`LengthModel`], time from a
-//! [`VirtualClock`], and the duration of each operation from [`Cost`].
+//! or moved, unless their KV caches are sent. It counts tokens instead of sampling them. The length of a response comes from a
+//! [`LengthModel`], time from a [`VirtualClock`], and the duration of each operation from [`Cost`].
 //!
 //! The prompt of a simulated request is a single id: the dataset row, which determines all other traits of the prompt.
 
@@ -39,7 +39,8 @@ use rollpacker_stages::rollout::{
 /// - Loading weights pauses each instance for the transfer and set-up, after the current iteration. An instance that is not in use loads
 ///   them when it is used again.
 /// - A change of tensor parallelism restarts all instances, and their responses are computed again. With fewer instances, the responses of
-///   released instances go to the least loaded ones, computed again or with their KV caches; with more, the new instances take over waiting responses.
+///   released instances go to the least loaded ones, computed again or with their KV caches; with more, the new instances take over waiting
+///   responses.
 /// - Responses that end within a report interval are reported together at its end. Responses that are
 ///   [collected together](Collect::Together) are reported when the last of all has ended.
 pub struct SimulatedEngine {

@@ -24,8 +24,8 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>, TchError> {
     Ok(floats.into())
 }
 
-/// Returns a new float32 tensor on the CPU of size `size` that starts as a copy of `start`, broadcast to the size and zero by default, and is
-/// then written to.
+/// Returns a new float32 tensor on the CPU of size `size` that starts as a copy of `start`, broadcast to the size and zero by default, and
+/// is then written to.
 pub(crate) fn written(
     size: &[i64],
     start: Option<&Tensor>,

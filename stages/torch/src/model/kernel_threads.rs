@@ -1,8 +1,8 @@
 //! The threads among which the kernels of this crate divide their work.
 //!
-//! libtorch's operations have threads of their own. Those wait for their next operation on a core, which the kernels then lack. A thread with
-//! [`KernelThreads`] therefore computes libtorch's operations alone, except within [`with_all`]. The two functions [`with_all`] and [`awake`]
-//! give the cores to the one or the other kind of threads.
+//! libtorch's operations have threads of their own. Those wait for their next operation on a core, which the kernels then lack. A thread
+//! with [`KernelThreads`] therefore computes libtorch's operations alone, except within [`with_all`]. The two functions [`with_all`] and
+//! [`awake`] give the cores to the one or the other kind of threads.
 
 use std::io;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 use super::device::set_threads_of_this_thread;
 use super::instructions::Instructions;
 
-/// The least cost of a part of a kernel's work, in products of two numbers. Handing a part to a thread that is [awake] takes about as long as
-/// so many of them.
+/// The least cost of a part of a kernel's work, in products of two numbers. Handing a part to a thread that is [awake] takes about as long
+/// as so many of them.
 ///
 /// [awake]: awake()
 const LEAST_COST: usize = 1 << 16;
@@ -67,8 +67,8 @@ pub(crate) fn with_all<R>(compute: impl FnOnce() -> R) -> R {
 /// Runs `compute`, while the further threads of the calling thread poll for parts on their cores. Within [`with_all`] it only runs
 /// `compute`.
 ///
-/// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While they find no part, the
-/// further threads let every other thread go first.
+/// A kernel of decoding takes a few microseconds, and a thread that sleeps needs several times as long to wake. While they find no part,
+/// the further threads let every other thread go first.
 pub(crate) fn awake<R>(compute: impl FnOnce() -> R) -> R {
     if count() == 1 || tch::get_num_threads() > 1 {
         return compute();

@@ -1,7 +1,7 @@
 //! Weights packed for matrix products on a CPU.
 //!
-//! libtorch reorders the weights at every call, which costs more than the product itself for the few rows of a decode iteration. Here they are
-//! reordered once per policy, for all instances of an engine.
+//! libtorch reorders the weights at every call, which costs more than the product itself for the few rows of a decode iteration. Here they
+//! are reordered once per policy, for all instances of an engine.
 
 mod kernel;
 

@@ -47,9 +47,9 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Returns the memory that a network needs in addition to its weights: the cache, prompts that are prefilled together, and sequences that
-    /// are sampled together. The tokens of the cache count twice, for the rest of the last chunk of blocks and for the copies of a layer that
-    /// attention makes.
+    /// Returns the memory that a network needs in addition to its weights: the cache, prompts that are prefilled together, and sequences
+    /// that are sampled together. The tokens of the cache count twice, for the rest of the last chunk of blocks and for the copies of a
+    /// layer that attention makes.
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
         let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
@@ -215,8 +215,8 @@ impl<N: Network> Generator<N> {
         Ok(network.logits(&hidden)?)
     }
 
-    /// Samples the next token of every running sequence from `logits [n, vocab]`. Must be called once per iteration, because it advances the
-    /// random streams.
+    /// Samples the next token of every running sequence from `logits [n, vocab]`. Must be called once per iteration, because it advances
+    /// the random streams.
     pub(crate) fn sample(&mut self, logits: &Tensor) -> Result<Sampled, GeneratorError> {
         let draws = self.draws();
         Ok(self.sampler.sample(logits, &draws)?)

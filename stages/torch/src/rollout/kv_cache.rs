@@ -1,8 +1,8 @@
 //! Keys and values of the running responses, and attention over them.
 //!
-//! The memory consists of chunks of [blocks](super::blocks) and is in one of two places. [Host memory](host) is attended by a kernel of this
-//! crate that reads the blocks where they are. [Device memory](device) consists of tensors: the blocks of the rows that attend together are
-//! gathered, and libtorch attends. It serves CUDA devices, and CPUs without the instructions that the kernel needs.
+//! The memory consists of chunks of [blocks](super::blocks) and is in one of two places. [Host memory](host) is attended by a kernel of
+//! this crate that reads the blocks where they are. [Device memory](device) consists of tensors: the blocks of the rows that attend
+//! together are gathered, and libtorch attends. It serves CUDA devices, and CPUs without the instructions that the kernel needs.
 
 mod device;
 mod host;
@@ -75,8 +75,8 @@ pub(super) trait CachePass {
     /// Writes k and v `[n, kv_heads, head_dim]` to the places of the rows. Rows beyond those of the pass are ignored.
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError>;
 
-    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to its own, `[n, heads * head_dim]`.
-    /// Rows beyond those of the pass are zero.
+    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to its own, `[n, heads *
+    /// head_dim]`. Rows beyond those of the pass are zero.
     fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError>;
 }
 

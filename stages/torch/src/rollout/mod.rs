@@ -35,8 +35,8 @@ pub use engine::TorchEngine;
 pub use live::Live;
 pub use options::{Detokenize, TorchEngineConfig, TorchEngineError};
 
-/// Returns `true` if engines on a CPU of this machine pack the weights of a policy, which takes memory for one more copy of them. This needs a
-/// processor with AVX2 and FMA, and a crate compiled with an `opt-level` of at least 2.
+/// Returns `true` if engines on a CPU of this machine pack the weights of a policy, which takes memory for one more copy of them. This
+/// needs a processor with AVX2 and FMA, and a crate compiled with an `opt-level` of at least 2.
 #[must_use]
 pub fn packs_weights() -> bool {
     Instructions::detect().is_some()

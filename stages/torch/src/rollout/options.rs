@@ -18,8 +18,8 @@ pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 /// The options of a [`TorchEngine`](super::TorchEngine).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TorchEngineConfig {
-    /// Number of instances, each on its own thread; at least 1. A [placement](super::Placement) may join the threads and KV budgets of several
-    /// instances to one.
+    /// Number of instances, each on its own thread; at least 1. A [placement](super::Placement) may join the threads and KV budgets of
+    /// several instances to one.
     pub instances: u32,
     /// Number of threads that compute an instance; at least 1. On a CPU, products and attention are divided among them, and the weights are
     /// packed once per policy for all instances together.
@@ -30,8 +30,8 @@ pub struct TorchEngineConfig {
     /// multiple of 16. A response holds blocks of 16 tokens; blocks that responses to the same prompt share count once. Responses beyond it
     /// are preempted and computed again.
     pub kv_cache_tokens: usize,
-    /// Precision of the weights of the layers' matrix products. With [`Bfloat16`](Precision::Bfloat16) the packed weights are rounded and take
-    /// half of the memory; where the engine cannot pack them, libtorch rounds both factors.
+    /// Precision of the weights of the layers' matrix products. With [`Bfloat16`](Precision::Bfloat16) the packed weights are rounded and
+    /// take half of the memory; where the engine cannot pack them, libtorch rounds both factors.
     pub dtype: Precision,
     /// The sampling options.
     pub sampling: Sampling,

@@ -1,7 +1,8 @@
 //! Passes of the network whose shapes do not affect the results.
 //!
 //! A matrix kernel sums in an order that depends on the number of rows, a vectorized kernel treats the remainder at the end of its memory
-//! differently, and attention may sum over a padded extent. The last bits of a token's results may therefore depend on the rest of the batch.
+//! differently, and attention may sum over a padded extent. The last bits of a token's results may therefore depend on the rest of the
+//! batch.
 //!
 //! In passes every token, of a prompt or of a response, is its own row that attends over the cache of its sequence. The number of rows is a
 //! multiple of a unit and bounded, and padded extents are multiples of [`EXTENT`]. A row is therefore computed in one of few shapes, which

@@ -30,8 +30,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the logits without the stop tokens of responses that are too short to end, if there are any. The sampler does the same for the
-    /// end-of-sequence tokens of the model.
+    /// Returns the logits without the stop tokens of responses that are too short to end, if there are any. The sampler does the same for
+    /// the end-of-sequence tokens of the model.
     fn without_stop_tokens(&self, logits: &Tensor) -> Result<Option<Tensor>, TchError> {
         let vocab = logits.size2()?.1;
         let rows = self.generator.running().enumerate().filter(|(_, one)| !one.may_end());

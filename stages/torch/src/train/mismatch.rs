@@ -2,8 +2,8 @@
 //! of the step, for the same tokens.
 //!
 //! The formulas are those of verl's `compute_offpolicy_metrics`, over all tokens before any is rejected. Everything is a sum over tokens or
-//! responses, so that streamed parts of a step and replicas add up to the step. It is computed in float64 on the host from log-probabilities
-//! that the loss has anyway.
+//! responses, so that streamed parts of a step and replicas add up to the step. It is computed in float64 on the host from
+//! log-probabilities that the loss has anyway.
 
 use rollpacker_stages::train::config::{LOG_RATIO_LIMIT, Level, Threshold, TrainerConfig};
 use tch::TchError;

@@ -47,8 +47,8 @@ impl AdamW {
         Ok(Self { config, moments: (zeros()?, zeros()?), updates: 0, steps: 0 })
     }
 
-    /// Updates the parameters with their gradients, each divided by `denominator`, and advances the learning-rate schedule. The gradients are
-    /// not cleared.
+    /// Updates the parameters with their gradients, each divided by `denominator`, and advances the learning-rate schedule. The gradients
+    /// are not cleared.
     ///
     /// # Errors
     /// If an operation fails, or `parameters` are not those that the optimizer was created for.
@@ -65,8 +65,8 @@ impl AdamW {
         Ok(update)
     }
 
-    /// Updates the parameters with `gradient`, `[parameters]`. A step of training may have several of these updates, with one learning rate,
-    /// before it [ends](Self::end_step).
+    /// Updates the parameters with `gradient`, `[parameters]`. A step of training may have several of these updates, with one learning
+    /// rate, before it [ends](Self::end_step).
     pub(crate) fn update_by(
         &mut self,
         parameters: &[(String, Tensor)],

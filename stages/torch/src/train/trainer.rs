@@ -73,8 +73,8 @@ impl TorchTrainer {
     /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// If `config` names an unknown loss or estimator, or combines terms that it cannot, or the device runs out of memory for the optimizer,
-    /// reference or critic.
+    /// If `config` names an unknown loss or estimator, or combines terms that it cannot, or the device runs out of memory for the
+    /// optimizer, reference or critic.
     pub fn new(
         decoder: Decoder,
         config: TrainerConfig,

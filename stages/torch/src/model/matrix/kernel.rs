@@ -125,8 +125,8 @@ impl Kernel {
         Instructions::detect().map(Self)
     }
 
-    /// Adds the product of `x [rows, inputs]` with the weights to `sums [rows, outputs]`. The [threads](kernel_threads) of the caller compute
-    /// different blocks of rows, or different outputs if there are few rows.
+    /// Adds the product of `x [rows, inputs]` with the weights to `sums [rows, outputs]`. The [threads](kernel_threads) of the caller
+    /// compute different blocks of rows, or different outputs if there are few rows.
     pub(super) fn add_product(self, x: &[f32], panels: &Panels, sums: &mut [f32]) {
         let Panels { inputs, outputs, .. } = *panels;
         let cost = |x: &[f32]| panels.cost(x.len() / inputs);
@@ -217,8 +217,8 @@ fn add_avx2(columns: &[f32], panels: &Panels, share: Share<'_>) {
     }
 }
 
-/// Computes tiles of up to `ROWS` rows and `WIDTH` outputs. All functions that this one calls are inlined, so that they are compiled for the
-/// features of the caller.
+/// Computes tiles of up to `ROWS` rows and `WIDTH` outputs. All functions that this one calls are inlined, so that they are compiled for
+/// the features of the caller.
 #[inline(always)]
 fn add<const ROWS: usize, const WIDTH: usize, W: Weight>(
     columns: &[f32],

@@ -21,7 +21,8 @@ struct HostPass<'a> {
     rows: &'a [CacheRow],
 }
 
-/// The queries of some pieces, and the memory of their attention. A piece is a row, or one key head of a row and the heads that attend to it.
+/// The queries of some pieces, and the memory of their attention. A piece is a row, or one key head of a row and the heads that attend to
+/// it.
 struct Share<'a> {
     /// The number of pieces of a row.
     pieces: usize,

@@ -1,10 +1,11 @@
 //! Attention of one token over the blocks of its sequence, on a CPU.
 //!
-//! The code is plain Rust over fixed-size arrays, which the compiler vectorizes for the instructions that [`Kernel::detect`] finds. A row is
-//! summed in one order, which depends on its own length only, so its bits are the same in every batch.
+//! The code is plain Rust over fixed-size arrays, which the compiler vectorizes for the instructions that [`Kernel::detect`] finds. A row
+//! is summed in one order, which depends on its own length only, so its bits are the same in every batch.
 //!
 //! Keys are transposed within a block, `[head_dim, BLOCK]`: an array holds one number for each position, and the scores of a block are sums
-//! of such arrays without a reduction across one. Values are `[BLOCK, head_dim]`, so that the weighted sum of a block is one of arrays, too.
+//! of such arrays without a reduction across one. Values are `[BLOCK, head_dim]`, so that the weighted sum of a block is one of arrays,
+//! too.
 
 use super::super::blocks::BLOCK;
 use crate::model::instructions::Instructions;
@@ -184,11 +185,11 @@ fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|weight| *weight *= factor);
 }
 
-/// Returns `e^x` for `x <= 0`, with a relative error below 2e-7; `x` below -87 counts as -87. The exponential of the standard library is not
-/// vectorized.
+/// Returns `e^x` for `x <= 0`, with a relative error below 2e-7; `x` below -87 counts as -87. The exponential of the standard library is
+/// not vectorized.
 ///
-/// `x = n ln 2 + r` with an integer `n` and a small `r`: `e^x = 2^n e^r`, with the polynomial of Cephes for `e^r`. Adding `ROUND` rounds to an
-/// integer, which is then in the low bits of the sum.
+/// `x = n ln 2 + r` with an integer `n` and a small `r`: `e^x = 2^n e^r`, with the polynomial of Cephes for `e^r`. Adding `ROUND` rounds to
+/// an integer, which is then in the low bits of the sum.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     /// 1.5 * 2^23

@@ -173,7 +173,8 @@ fn relative_difference(a: &Tensor, b: &Tensor) -> f64 {
     (a - b).norm().double_value(&[]) / norm
 }
 
-/// Compares the arrival with all responses in one call, micro-batch and chunk, on one thread. Returns the relative difference of the gradients.
+/// Compares the arrival with all responses in one call, micro-batch and chunk, on one thread. Returns the relative difference of the
+/// gradients.
 fn difference(
     config: &TrainerConfig,
     arrival: &Arrival,

@@ -20,9 +20,9 @@ const METRIC: &str = "trainer/threads";
 /// The threads of a trainer: its own, or those of the devices that train if these are more.
 ///
 /// Micro-batches are independent, so each thread takes the next one and computes it alone. This is faster than tensor operations of several
-/// threads, which wait for each other thousands of times per micro-batch. If there are fewer micro-batches than threads, or more threads than
-/// [`MOST_GRADIENTS`], the operations use the rest, but not in deterministic mode: libtorch sums in another order with another number of
-/// threads.
+/// threads, which wait for each other thousands of times per micro-batch. If there are fewer micro-batches than threads, or more threads
+/// than [`MOST_GRADIENTS`], the operations use the rest, but not in deterministic mode: libtorch sums in another order with another number
+/// of threads.
 #[derive(Debug)]
 pub(super) struct TrainerThreads {
     own: usize,
@@ -119,8 +119,8 @@ impl TrainerThreads {
         Ok(done.into_iter().map(|(_, result)| result).collect())
     }
 
-    /// Moves the gradients of all threads into those of the calling thread. In deterministic mode there are none: each was added to the sums
-    /// of the step when its micro-batch was done.
+    /// Moves the gradients of all threads into those of the calling thread. In deterministic mode there are none: each was added to the
+    /// sums of the step when its micro-batch was done.
     pub(super) fn collect_gradients(&self) -> Result<(), TchError> {
         let Some((own, others)) = self.models.split_first().filter(|_| !self.deterministic) else {
             return Ok(());
