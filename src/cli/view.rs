@@ -21,7 +21,7 @@ pub(crate) struct ViewArgs {
     /// Folder of a run, or a folder with runs at most three folders deep.
     #[arg(value_name = "RUN", default_value = "runs")]
     run: PathBuf,
-    /// Address to listen on. With an address that other machines can reach, everyone there can read the runs.
+    /// Address to listen on. If other machines can reach it, their users can read the runs.
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Port to listen on; 0 takes a free one.

@@ -36,7 +36,7 @@ pub(crate) enum NewCrateError {
         "name `{0}`: expected letters, digits, `-` and `_`, with a letter first, as in the name of a crate"
     )]
     Name(String),
-    /// There is something in the folder already.
+    /// The path of the new folder exists already.
     #[error("{}: expected a folder that does not exist; choose another name or remove it", .0.display())]
     Exists(PathBuf),
     /// The source of rollpacker is not a checkout.
