@@ -166,9 +166,9 @@ impl Decoder {
         Self { config, device, ends, layers, parameters, trainable, precision }
     }
 
-    /// Packs the weights for inference on a CPU with the [kernel](super::matrix) of this crate, or takes them from `packing` if a decoder with
-    /// equal weights and precision has packed them. Where there is no kernel, nothing changes. Parameters must not be written to, except by
-    /// [`copy_from`](Self::copy_from), which undoes the packing.
+    /// Packs the weights for inference on a CPU with the [kernel](super::matrix) of this crate, or takes them from `packing` if a decoder
+    /// with equal weights and precision has packed them. Where there is no kernel, nothing changes. Parameters must not be written to,
+    /// except by [`copy_from`](Self::copy_from), which undoes the packing.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be read.
