@@ -64,6 +64,12 @@ pub(crate) struct TrainArgs {
     /// Check all inputs, print the resolved recipe, the batch arithmetic and the graph, and exit without training.
     #[arg(long)]
     dry_run: bool,
+    /// Hydra's folder of configurations, which is rejected with a reason.
+    #[arg(long, hide = true)]
+    config_path: Option<String>,
+    /// Hydra's configuration, which is rejected with a reason.
+    #[arg(long, hide = true)]
+    config_name: Option<String>,
 }
 
 /// The form of messages.
@@ -89,6 +95,17 @@ impl TrainArgs {
         };
         let wrong = |error: ResumeFromError| anyhow!("--resume `{written}`: {error}");
         written.parse().map(Some).map_err(wrong)
+    }
+
+    /// Rejects Hydra's options, which verl's scripts use to select a configuration in YAML.
+    fn check_hydra(&self) -> anyhow::Result<()> {
+        let written = [("config-path", &self.config_path), ("config-name", &self.config_name)];
+        match written.into_iter().find_map(|(option, value)| Some((option, value.as_ref()?))) {
+            None => Ok(()),
+            Some((option, value)) => Err(anyhow!(
+                "--{option}={value}: Hydra's configurations are not read: leave the option out, and write the keys of the configuration as overrides (docs/verl.md)"
+            )),
+        }
     }
 
     /// Reads the recipe with the settings of the command line, which may have verl's keys, and prints how each of these was translated.
@@ -119,7 +136,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     if let Err(error) = warnings::check() {
         return Ok(bad_input(&error.into()));
     }
-    let resume = match args.take_resume() {
+    let resume = match args.check_hydra().and_then(|()| args.take_resume()) {
         Ok(resume) => resume,
         Err(error) => return Ok(bad_input(&error)),
     };

@@ -155,14 +155,19 @@ fn near_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
     nearest(key, candidates).map(|near| path(section, near))
 }
 
-/// Returns the key of another section with the same last part, or the foreign key that is most similar.
+/// Returns the foreign key that is most similar, or the key of another section with the same last part.
 fn near_elsewhere<T: Sections>(written: &str) -> Option<String> {
-    let (section, last) = written.rsplit_once('.')?;
+    let (_, last) = written.rsplit_once('.')?;
     let all = all::<T>();
     let same = all.iter().find(|key| key.rsplit('.').next() == Some(last)).cloned();
-    let foreign =
-        T::foreign().filter(|foreign| foreign.split('.').next() == section.split('.').next());
-    nearest(written, foreign).map(str::to_owned).or(same)
+    // Sections that both keys have are not compared, because a long one would make all of its keys similar.
+    let mut sections = written.rmatch_indices('.').map(|(at, _)| &written[..=at]);
+    let shared = sections.find(|section| T::foreign().any(|key| key.starts_with(section)));
+    let foreign = shared.and_then(|section| {
+        let below = T::foreign().filter_map(|key| key.strip_prefix(section));
+        nearest(&written[section.len()..], below).map(|near| format!("{section}{near}"))
+    });
+    foreign.or(same)
 }
 
 fn path(section: &str, key: &str) -> String {

@@ -30,10 +30,14 @@ pub(crate) fn value_of(text: &str) -> Value {
     if let Some(value) = parsed.ok().and_then(|mut table| table.remove("value")) {
         return value;
     }
+    // Hydra ignores the case of these words.
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" => return Value::Boolean(true),
+        "false" => return Value::Boolean(false),
+        "null" | "none" | "~" => return Value::String(NULL.to_owned()),
+        _ => {}
+    }
     let text = match text.trim() {
-        "True" => return Value::Boolean(true),
-        "False" => return Value::Boolean(false),
-        "null" | "None" | "~" => return Value::String(NULL.to_owned()),
         // TOML needs a digit on both sides of the point.
         number if number.starts_with(['.', '-', '+']) || number.ends_with('.') => {
             return number.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Float);

@@ -46,7 +46,7 @@ fn keys_of_verl_mean_what_their_table_says() {
     for key in keys().iter().filter(|key| key.of.is_none()) {
         for verl in &key.verl {
             match find(verl, true) {
-                Some(Use::Key(ours) | Use::KeyIf(ours, _) | Use::NotNegative(ours)) => {
+                Some(Use::Key(ours) | Use::If(_, &Use::Key(ours)) | Use::NotNegative(ours)) => {
                     assert_eq!(ours, key.name, "{verl}");
                 }
                 // Its value decides; see `docs/verl.md`.

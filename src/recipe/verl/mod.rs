@@ -14,6 +14,7 @@ use toml::{Table, Value};
 
 use self::entries::{Condition, Use, find};
 use self::overlong::{Overlong, PENALTY};
+use self::override_text::{interpolate, last_of_each_key};
 use super::aliases::rename;
 use super::error::RecipeError;
 use super::keys::{Sections, check, is_known};
@@ -32,6 +33,8 @@ pub(crate) struct Translation {
     pub(crate) ignored: Vec<String>,
     /// The keys that the other settings do not use, and the setting that would.
     pub(crate) unused: Vec<String>,
+    /// The keys that are not set and whose defaults differ from verl's, each with both.
+    pub(crate) defaults: Vec<String>,
     /// Remarks on single keys.
     pub(crate) remarks: Vec<String>,
 }
@@ -39,7 +42,7 @@ pub(crate) struct Translation {
 /// Translates overrides for a recipe whose file is `file`. `rewards` are the names of the rewards that it may select.
 ///
 /// Keys that are not verl's stay as they are. Keys with verl's and our name keep their checks, unless a key of verl is among the overrides:
-/// then those that verl would not use are left out.
+/// then those that verl would not use are left out, and `${key}` in a value is the value of that override.
 ///
 /// # Errors
 /// [`RecipeError::Verl`] with every key that is refused, and why, and with the unknown keys.
@@ -56,6 +59,8 @@ pub(crate) fn translate(
         let overrides = written.iter().map(Override::text).collect();
         return Ok(Translation { overrides, ..Translation::default() });
     }
+    let mut written = last_of_each_key(written);
+    interpolate(&mut written);
     let mut translator = Translator {
         settings: settings(file, &written)?,
         rewards,
@@ -65,6 +70,7 @@ pub(crate) fn translate(
     };
     written.iter().for_each(|one| translator.add(one));
     translator.route();
+    translator.note_defaults();
     let Translator { done, refused, .. } = translator;
     if refused.is_empty() {
         return Ok(done);
@@ -84,18 +90,36 @@ fn unknown_keys(file: &Table, overrides: &[String]) -> Option<RecipeError> {
     is_unknown.then_some(error)
 }
 
-/// Returns the file with the overrides that set a key of ours unconditionally. Conditions look up other settings in it.
+/// Returns the file with the overrides, in which keys that mean the same have our names. Conditions look up other settings in it.
 fn settings(file: &Table, written: &[Override]) -> Result<Table, RecipeError> {
     let mut table = file.clone();
     for one in written {
         match find(&one.key, true) {
-            Some(Use::Key(ours) | Use::KeyIf(ours, _)) => overlay(&mut table, &one.renamed(ours))?,
+            Some(Use::Key(ours) | Use::If(_, &Use::Key(ours)) | Use::NotNull(ours, _)) => {
+                overlay(&mut table, &one.renamed(ours))?;
+            }
+            Some(Use::NotNegative(ours)) if !is_negative(one) => {
+                overlay(&mut table, &one.renamed(ours))?;
+            }
             None if is_known::<RawRecipe>(&one.key) => overlay(&mut table, &one.text())?,
-            _ => {}
+            // Keys that only verl has may be written in a way that does not fit into one table, such as a section that is also `null`.
+            _ => drop(overlay(&mut table, &one.text())),
         }
     }
     Ok(table)
 }
+
+fn is_negative(one: &Override) -> bool {
+    one.value.as_integer().is_some_and(|value| value < 0)
+}
+
+/// Defaults of verl that change what a run computes and differ from ours, as TOML.
+const DEFAULTS: [(&str, &str); 3] =
+    [("algorithm.adv_estimator", "\"gae\""), ("rollout.n", "1"), ("data.train_batch_size", "1024")];
+/// The setting that selects a critic.
+const ESTIMATOR: &str = "algorithm.adv_estimator";
+/// The number of prompts of an update; `data.train_batch_size` unless it is set.
+const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
 
 /// The logger that writes TensorBoard's event files.
 const EVENT_FILE: &str = "tensorboard";
@@ -118,39 +142,97 @@ impl Translator<'_> {
         match meaning {
             // An unknown key is reported when the recipe is read, together with those of the file.
             None => self.done.overrides.push(one.text()),
-            Some(Use::Key(ours)) => self.set(one, ours),
-            Some(Use::KeyIf(ours, condition)) if self.holds(condition) => self.set(one, ours),
-            Some(Use::KeyIf(_, condition)) => {
-                let of = condition.values.join(" or ");
-                self.done.unused.push(format!("{} (needs {} = {of})", one.key, condition.key));
-            }
-            Some(Use::NotNegative(ours)) => match one.value.as_integer() {
-                Some(value) if value < 0 => self.done.ignored.push(one.key.clone()),
-                _ => self.set(one, ours),
+            Some(meaning) => self.apply(one, meaning),
+        }
+    }
+
+    fn apply(&mut self, one: &Override, meaning: Use) {
+        match meaning {
+            Use::Key(ours) => self.set(one, ours),
+            Use::If(condition, inner) => match self.failing(condition) {
+                None => self.apply(one, *inner),
+                Some(failing) => self.unused(one, failing),
             },
-            Some(Use::Only(values, reason)) => self.only(one, values, reason),
-            Some(Use::SameAs(ours, reason)) => self.same(one, &[], ours, reason),
-            Some(Use::OneOrSame(values, ours, reason)) => self.same(one, values, ours, reason),
-            Some(Use::Noted(values, reason)) => self.noted(one, values, reason),
-            Some(Use::Ignored) => self.done.ignored.push(one.key.clone()),
-            Some(Use::Refused(_)) if one.is_null() => self.done.ignored.push(one.key.clone()),
-            Some(Use::Refused(reason)) => self.refuse(one, reason),
-            Some(Use::Engine) => self.engine(one),
-            Some(Use::Loggers) => self.loggers(one),
-            Some(Use::RewardFile) => self.reward(one, "file"),
-            Some(Use::RewardFunction) => self.reward(one, "function"),
-            Some(Use::RewardArguments) => {
+            Use::Switch(condition, inner, other) => {
+                self.apply(one, if self.failing(condition).is_none() { *inner } else { *other });
+            }
+            Use::NotNegative(_) if is_negative(one) => self.done.ignored.push(one.key.clone()),
+            Use::NotNegative(ours) => self.set(one, ours),
+            Use::NotNull(_, reason) if one.is_null() => self.remark(one, reason),
+            Use::NotNull(ours, _) => self.set(one, ours),
+            Use::Only(values, reason) => self.only(one, values, reason),
+            Use::SameAs(ours, reason) => self.same(one, &[], ours, reason),
+            Use::OneOrSame(values, ours, reason) => self.same(one, values, ours, reason),
+            Use::Noted(values, _) if is_one_of(one, values) => {
+                self.done.ignored.push(one.key.clone());
+            }
+            Use::Noted(_, reason) => self.remark(one, reason),
+            Use::Ignored => self.done.ignored.push(one.key.clone()),
+            Use::Refused(_) if one.is_null() => self.done.ignored.push(one.key.clone()),
+            Use::Refused(reason) => self.refuse(one, reason),
+            Use::Engine => self.engine(one),
+            Use::Loggers => self.loggers(one),
+            Use::RewardFile => self.reward(one, "file"),
+            Use::RewardFunction => self.reward(one, "function"),
+            Use::RewardArguments => {
                 let (_, name) = one.key.split_once(".reward_kwargs.").unwrap_or_default();
                 self.reward(one, &format!("kwargs.{name}"));
             }
-            Some(Use::Overlong(part)) => self.overlong.add(part, one),
+            Use::Overlong(part) => self.overlong.add(part, one),
+            Use::Context => self.context(one),
         }
     }
 
     fn set(&mut self, one: &Override, ours: &str) {
+        if one.has_reference() {
+            self.refuse(one, "a key in `${...}` is not set here");
+            return;
+        }
         self.done.overrides.push(one.renamed(ours));
         if one.key != ours {
             self.done.renamed.push((one.key.clone(), ours.to_owned()));
+        }
+    }
+
+    /// Records a key that only has an effect under a condition that does not hold. A key of the critic is refused if verl's default would
+    /// use it.
+    fn unused(&mut self, one: &Override, failing: Condition) {
+        let wants_critic = one.key.starts_with("critic.") && failing.key == ESTIMATOR;
+        if wants_critic && !one.is_null() && self.written(ESTIMATOR).is_none() {
+            self.refuse(one, "verl's default estimator has a critic, and ours has none: set algorithm.adv_estimator");
+            return;
+        }
+        let values = failing.values.join(" or ");
+        let equals = if values.is_empty() { "" } else { " = " };
+        self.done.unused.push(format!("{} (needs {}{equals}{values})", one.key, failing.key));
+    }
+
+    fn remark(&mut self, one: &Override, reason: &str) {
+        self.done.remarks.push(format!("`{}` is left out: {reason}", one.written));
+    }
+
+    /// Accepts a limit that no prompt with its response can exceed.
+    fn context(&mut self, one: &Override) {
+        let limit = |key| self.setting(key).and_then(|value| value.parse::<i64>().ok());
+        let limits = [limit("data.max_prompt_length"), limit("data.max_response_length")];
+        let longest: i64 = limits.into_iter().flatten().sum();
+        if one.is_null() || one.value.as_integer().is_some_and(|most| most >= longest) {
+            self.done.ignored.push(one.key.clone());
+        } else {
+            let reason = format!(
+                "it must be at least data.max_prompt_length + data.max_response_length = {longest}, which are the limits here"
+            );
+            self.refuse(one, &reason);
+        }
+    }
+
+    /// Lists the defaults that differ from verl's.
+    fn note_defaults(&mut self) {
+        for (key, verl) in DEFAULTS {
+            if self.written(key).is_none() {
+                let ours = self.setting(key).unwrap_or_default();
+                self.done.defaults.push(format!("`{key}` is {ours} (verl: {verl})"));
+            }
         }
     }
 
@@ -164,18 +246,12 @@ impl Translator<'_> {
 
     /// Accepts these values and the one of the key `ours`.
     fn same(&mut self, one: &Override, values: &[&str], ours: &str, reason: &str) {
-        let value = self.setting(ours).unwrap_or_else(|| "nothing".to_owned());
+        let of_step = || (ours == MINI_BATCH).then(|| self.setting("data.train_batch_size"));
+        let value = self.setting(ours).or_else(|| of_step().flatten());
+        let value = value.unwrap_or_else(|| "nothing".to_owned());
         let others: String = values.first().map(|value| format!("{value} or ")).unwrap_or_default();
         let reason = format!("it must be {others}that of {ours}, {value}: {reason}");
         self.only(one, &[values, &[value.as_str()]].concat(), &reason);
-    }
-
-    fn noted(&mut self, one: &Override, values: &[&str], reason: &str) {
-        if is_one_of(one, values) {
-            self.done.ignored.push(one.key.clone());
-        } else {
-            self.done.remarks.push(format!("`{}` is left out: {reason}", one.written));
-        }
     }
 
     fn refuse(&mut self, one: &Override, reason: &str) {
@@ -270,24 +346,34 @@ impl Translator<'_> {
         }
     }
 
-    fn holds(&self, condition: Condition) -> bool {
-        let found = self.setting(condition.key);
-        let is_set = found.is_some_and(|found| condition.values.contains(&found.as_str()));
-        // The other setting may have no effect itself.
-        match find(condition.key, true) {
-            Some(Use::KeyIf(_, outer)) => is_set && self.holds(outer),
-            _ => is_set,
+    /// Returns the condition that does not hold: this one, or that of the setting that it names, which may have no effect itself.
+    fn failing(&self, condition: Condition) -> Option<Condition> {
+        if let Some(Use::If(outer, _)) = find(condition.key, true)
+            && let Some(failing) = self.failing(outer)
+        {
+            return Some(failing);
         }
+        let holds = match condition.values {
+            [] => self.written(condition.key).is_some(),
+            values => {
+                let found = self.setting(condition.key);
+                found.is_some_and(|found| values.contains(&found.as_str()))
+            }
+        };
+        (!holds).then_some(condition)
     }
 
     /// Returns a setting of the recipe, or its default, as TOML.
     fn setting(&self, key: &str) -> Option<String> {
+        self.written(key).or_else(|| Recipe::default_settings().remove(key))
+    }
+
+    /// Returns a setting that the file or an override sets, as TOML.
+    fn written(&self, key: &str) -> Option<String> {
         let mut parts = key.split('.');
         let section = parts.next().and_then(|section| self.settings.get(section));
-        let written =
-            section.and_then(|value| parts.try_fold(value, |value, part| value.get(part)));
-        let written = written.map(Value::to_string);
-        written.or_else(|| Recipe::default_settings().remove(key))
+        let value = section.and_then(|value| parts.try_fold(value, |value, part| value.get(part)));
+        value.map(Value::to_string)
     }
 }
 
@@ -321,6 +407,7 @@ impl Translation {
                 codes(&self.ignored),
             ),
             ("without effect with the other settings: ", self.unused.join(", ")),
+            ("not set, and not verl's defaults: ", self.defaults.join(", ")),
         ];
         let lines = lines.into_iter().filter(|(_, keys)| !keys.is_empty());
         let lines = lines.map(|(start, keys)| format!("note: {start}{keys}"));

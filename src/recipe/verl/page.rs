@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::entries::{Entry, all};
+use super::entries::all;
 use super::overlong::ours;
 use super::*;
 use crate::generated_page::assert_tables;
@@ -60,15 +60,13 @@ fn tables() -> String {
         table("Keys with one value", ["verl", "accepted; otherwise refused"], limited),
         table("Keys that are left out with a note", ["verl", "note"], noted),
         table("Refused keys", ["verl", "why"], refusal),
-        table("Ignored keys", ["verl", ""], |entry| {
-            (entry.meaning == Use::Ignored).then(String::new)
-        }),
+        table("Ignored keys", ["verl", ""], |meaning| (meaning == Use::Ignored).then(String::new)),
     ]
     .join("\n")
 }
 
-fn table(title: &str, head: [&str; 2], cell: impl Fn(&Entry) -> Option<String>) -> String {
-    let rows = all().filter_map(|entry| Some((entry.verl, cell(entry)?)));
+fn table(title: &str, head: [&str; 2], cell: impl Fn(Use) -> Option<String>) -> String {
+    let rows = all().filter_map(|entry| Some((entry.verl, conditional(entry.meaning, &cell)?)));
     let mut text = format!("### {title}\n\n");
     if head[1].is_empty() {
         // A list without further information needs no table.
@@ -83,17 +81,43 @@ fn table(title: &str, head: [&str; 2], cell: impl Fn(&Entry) -> Option<String>) 
     text
 }
 
-fn mapped(entry: &Entry) -> Option<String> {
-    Some(match entry.meaning {
+/// Returns the cell of a meaning and of those that depend on another setting.
+fn conditional(meaning: Use, cell: &impl Fn(Use) -> Option<String>) -> Option<String> {
+    match meaning {
+        Use::If(condition, inner) => {
+            let inner = cell(*inner)?;
+            Some(format!("{inner}, with {}; otherwise without effect, as in verl", text(condition)))
+        }
+        Use::Switch(condition, first, second) => {
+            let [first, second] = [first, second].map(|meaning| cell(*meaning));
+            let condition = text(condition);
+            match (first, second) {
+                (None, None) => None,
+                (Some(first), None) => Some(format!("{first}; with {condition}")),
+                (None, Some(second)) => Some(format!("{second}; not with {condition}")),
+                (Some(first), Some(second)) => Some(format!("{second}; with {condition}, {first}")),
+            }
+        }
+        other => cell(other),
+    }
+}
+
+fn text(Condition { key, values }: Condition) -> String {
+    match values {
+        [] => format!("`{key}`"),
+        [value] => format!("`{key} = {value}`"),
+        values => format!("`{key}` one of {}", codes(values)),
+    }
+}
+
+fn codes(values: &[&str]) -> String {
+    values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn mapped(meaning: Use) -> Option<String> {
+    Some(match meaning {
         Use::Key(ours) => format!("`{ours}`"),
-        Use::KeyIf(ours, Condition { key, values: [value] }) => {
-            format!("`{ours}`, with `{key} = {value}`; otherwise without effect, as in verl")
-        }
-        Use::KeyIf(ours, Condition { key, values }) => {
-            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
-            let values = values.join(", ");
-            format!("`{ours}`, with `{key}` one of {values}; otherwise without effect, as in verl")
-        }
+        Use::NotNull(ours, reason) => format!("`{ours}`; `null` is left out with a note: {reason}"),
         Use::NotNegative(ours) => format!("`{ours}`; a negative value is left out"),
         Use::RewardFile => format!("`{PYTHON}.file`, with `reward.routes = {{ \"*\" = \"python\" }}`"),
         Use::RewardArguments => format!("`{PYTHON}.kwargs`"),
@@ -111,35 +135,32 @@ fn mapped(entry: &Entry) -> Option<String> {
     })
 }
 
-fn limited(entry: &Entry) -> Option<String> {
-    match entry.meaning {
+fn limited(meaning: Use) -> Option<String> {
+    match meaning {
         Use::Only([], reason) => Some(format!("`null`: {reason}")),
-        Use::Only(values, reason) => {
-            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
-            Some(format!("{}: {reason}", values.join(", ")))
-        }
+        Use::Only(values, reason) => Some(format!("{}: {reason}", codes(values))),
         Use::SameAs(ours, reason) => Some(format!("the value of `{ours}`: {reason}")),
         Use::OneOrSame(values, ours, reason) => {
-            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
-            Some(format!("{}, the value of `{ours}`: {reason}", values.join(", ")))
+            Some(format!("{}, the value of `{ours}`: {reason}", codes(values)))
         }
+        Use::Context => Some(
+            "at least `data.max_prompt_length + data.max_response_length`, which are the limits here"
+                .to_owned(),
+        ),
         _ => None,
     }
 }
 
-fn noted(entry: &Entry) -> Option<String> {
-    match entry.meaning {
+fn noted(meaning: Use) -> Option<String> {
+    match meaning {
         Use::Noted([], reason) => Some(reason.to_owned()),
-        Use::Noted(values, reason) => {
-            let values = values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>();
-            Some(format!("unless {}: {reason}", values.join(", ")))
-        }
+        Use::Noted(values, reason) => Some(format!("unless {}: {reason}", codes(values))),
         _ => None,
     }
 }
 
-fn refusal(entry: &Entry) -> Option<String> {
-    match entry.meaning {
+fn refusal(meaning: Use) -> Option<String> {
+    match meaning {
         Use::Refused(reason) => Some(reason.to_owned()),
         _ => None,
     }

@@ -76,6 +76,10 @@ fn ranges_that_a_loss_does_not_have_are_left_out() {
     assert!(gspo.unused[0].starts_with(&format!("{ACTOR}.clip_ratio_c (needs")), "{gspo:?}");
     assert_eq!(overrides("", &[&dual]), ["actor.clip_ratio_c=10.0"]);
     assert!(overrides("", &[&format!("{ACTOR}.tau_neg=1.1")]).is_empty());
+    let aggregation = format!("{ACTOR}.loss_agg_mode=token-mean");
+    let sapo = format!("{ACTOR}.policy_loss.loss_mode=sapo");
+    assert_eq!(overrides("", &[&aggregation, &sapo]), ["actor.policy_loss.loss_mode=sapo"]);
+    assert_eq!(overrides("", &[&aggregation]), ["actor.loss_agg_mode=token-mean"]);
 }
 
 #[test]
@@ -84,6 +88,7 @@ fn values_that_would_mislead_are_refused_together() {
         "",
         &[
             "actor_rollout_ref.rollout.val_kwargs.n=4",
+            "algorithm.adv_estimator=gae",
             "critic.ppo_epochs=2",
             "data.truncation=left",
             "actor_rollout_ref.model.lora_rank=0",
@@ -96,8 +101,11 @@ fn values_that_would_mislead_are_refused_together() {
         ),
         "{text}"
     );
-    let equal = ["actor_rollout_ref.actor.ppo_epochs=2", "critic.ppo_epochs=2"];
-    assert_eq!(overrides("", &equal), ["actor.ppo_epochs=2"]);
+    let gae = "algorithm.adv_estimator=gae";
+    let equal = ["actor_rollout_ref.actor.ppo_epochs=2", "critic.ppo_epochs=2", gae];
+    assert_eq!(overrides("", &equal), ["actor.ppo_epochs=2", gae]);
+    let batch = ["data.train_batch_size=256", "critic.ppo_mini_batch_size=256", gae];
+    assert_eq!(overrides("", &batch), [batch[0], gae]);
     let numbers = ["actor_rollout_ref.rollout.val_kwargs.top_p=1", "data.truncation='error'"];
     assert!(overrides("", &numbers).is_empty());
 }
@@ -179,14 +187,18 @@ fn the_penalty_of_dapo_needs_a_length_and_free_routes() {
 #[test]
 fn a_validation_may_sample_as_in_training_or_greedily() {
     const KEY: &str = "actor_rollout_ref.rollout.val_kwargs.temperature";
+    const SAMPLED: &str = "actor_rollout_ref.rollout.val_kwargs.do_sample=True";
     for value in ["0", "1", "1.0"] {
-        assert!(overrides("", &[&format!("{KEY}={value}")]).is_empty(), "{value}");
+        assert!(overrides("", &[SAMPLED, &format!("{KEY}={value}")]).is_empty(), "{value}");
     }
-    let text = refused("", &[&format!("{KEY}=0.6")]);
-    assert!(text.contains("it must be 0 or that of rollout.temperature, 1.0"), "{text}");
     let cooler = format!("{KEY}=0.6");
-    let found = overrides("", &[&cooler, "actor_rollout_ref.rollout.temperature=0.6"]);
+    let text = refused("", &[SAMPLED, &cooler]);
+    assert!(text.contains("it must be 0 or that of rollout.temperature, 1.0"), "{text}");
+    let found = overrides("", &[SAMPLED, &cooler, "actor_rollout_ref.rollout.temperature=0.6"]);
     assert_eq!(found, ["rollout.temperature=0.6"]);
+    // verl does not use it without `do_sample`.
+    let greedy = translated("", &[&cooler]).expect("accepted");
+    assert!(greedy.unused[0].starts_with(KEY), "{greedy:?}");
 }
 
 #[test]
@@ -246,7 +258,7 @@ fn values_of_no_consequence_here_are_left_out_with_a_note() {
 fn the_engine_is_servers_only_if_there_are_any() {
     let name = "actor_rollout_ref.rollout.name=vllm";
     let alone = translated("", &[name]).expect("accepted");
-    assert!(alone.overrides.is_empty() && alone.notes()[0].contains("rollout.engine = \"torch\""));
+    assert!(alone.overrides.is_empty() && alone.remarks[0].contains("rollout.engine = \"torch\""));
     let servers = "[rollout]\nservers = [\"http://localhost:1\"]";
     assert_eq!(overrides(servers, &[name]), ["rollout.engine=vllm"]);
 }
@@ -261,7 +273,7 @@ fn what_has_no_meaning_here_is_one_note() {
     ];
     let translation = translated("", &keys).expect("accepted");
     let notes = translation.notes();
-    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert_eq!(notes.len(), 3, "{notes:?}");
     assert!(notes[0].contains("`actor_rollout_ref.rollout.n` sets `rollout.n`"), "{notes:?}");
     for key in [
         "`trainer.logger`",
@@ -287,12 +299,144 @@ fn each_key_is_listed_once_and_names_keys_that_exist() {
         assert!(all().take(at).all(|other| other.verl != entry.verl), "{}", entry.verl);
         let ours = match entry.meaning {
             Use::Key(ours)
-            | Use::KeyIf(ours, _)
+            | Use::If(_, &Use::Key(ours))
             | Use::SameAs(ours, _)
             | Use::OneOrSame(_, ours, _)
+            | Use::NotNull(ours, _)
             | Use::NotNegative(ours) => ours,
             _ => continue,
         };
         assert!(is_known::<RawRecipe>(ours), "{}: {ours}", entry.verl);
     }
+}
+
+#[test]
+fn the_last_override_of_a_key_counts() {
+    const RATIO: &str = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio";
+    let keys = [
+        "data.truncation=left",
+        "trainer.logger=['console','tensorboard']",
+        &format!("{RATIO}=0.1"),
+        VERL,
+        "data.truncation=error",
+        "trainer.logger=console",
+        &format!("{RATIO}=0.0"),
+        "actor_rollout_ref.rollout.n=4",
+    ];
+    assert_eq!(overrides("", &keys), ["rollout.n=4"]);
+}
+
+#[test]
+fn references_have_the_value_of_their_key() {
+    let keys = [
+        "data.max_prompt_length=256",
+        "trainer.experiment_name=e",
+        "actor_rollout_ref.rollout.prompt_length=${data.max_prompt_length}",
+        "trainer.default_local_dir=ckpts/${trainer.experiment_name}",
+    ];
+    let expected = ["data.max_prompt_length=256", "trainer.default_local_dir=ckpts/e"];
+    assert_eq!(overrides("", &keys), expected);
+    let text = refused("", &[VERL, "trainer.default_local_dir=ckpts/${trainer.project_name}"]);
+    assert!(text.contains("a key in `${...}` is not set here"), "{text}");
+    let circle = ["data.seed=${rollout.seed}", "rollout.seed=${data.seed}", VERL];
+    assert!(refused("", &circle).contains("`${...}`"));
+}
+
+#[test]
+fn defaults_that_differ_from_those_of_verl_are_noted() {
+    let found = translated("[rollout]\nn = 4", &["trainer.nnodes=1"]).expect("accepted");
+    let notes = found.notes().join("\n");
+    assert!(notes.contains("`algorithm.adv_estimator` is \"grpo\" (verl: \"gae\")"), "{notes}");
+    assert!(!notes.contains("`rollout.n`"), "{notes}");
+    let text = refused("", &["critic.optim.lr=1e-5"]);
+    assert!(text.contains("set algorithm.adv_estimator"), "{text}");
+    let grpo = ["algorithm.adv_estimator=grpo", "critic.optim.lr=1e-5"];
+    assert_eq!(overrides("", &grpo), grpo[..1]);
+}
+
+#[test]
+fn dynamic_sampling_is_the_schedule_of_dapo() {
+    let filter = [
+        "algorithm.filter_groups.enable=True",
+        "algorithm.filter_groups.max_num_gen_batches=10",
+        "algorithm.filter_groups.metric=acc",
+        "data.gen_batch_size=48",
+    ];
+    assert!(refused("", &filter).contains("schedule.name=dynamic"));
+    let found = translated("", &[&["schedule.name=dynamic"], &filter[..]].concat());
+    let found = found.expect("accepted");
+    let expected =
+        ["schedule.name=dynamic", "schedule.max_generated_batches=10", "schedule.gen_prompts=48"];
+    assert_eq!(found.overrides, expected);
+    assert!(found.remarks[0].contains("variance of their scores"), "{found:?}");
+}
+
+#[test]
+fn settings_that_verl_does_not_use_are_left_out() {
+    const CORRECTION: &str = "algorithm.rollout_correction";
+    let unused = [
+        format!("{CORRECTION}.bypass_mode=False"),
+        format!("{CORRECTION}.loss_type=ppo_clip"),
+        format!("{CORRECTION}.rollout_is_threshold=5.0"),
+        format!("{CORRECTION}.rollout_rs_threshold=2.0"),
+        VERL.to_owned(),
+    ];
+    let found = overrides("", &unused.each_ref().map(String::as_str));
+    assert_eq!(found, [&unused[0], "rollout.n=8"]);
+    let used = [&format!("{CORRECTION}.rollout_is=token"), &unused[2], VERL];
+    assert_eq!(overrides("", &used)[1], unused[2]);
+
+    const OPTIM: &str = "actor_rollout_ref.actor.optim";
+    let warm_up =
+        [&format!("{OPTIM}.lr_warmup_steps=10"), &format!("{OPTIM}.lr_warmup_steps_ratio=0.1")];
+    assert_eq!(overrides("", &warm_up.map(String::as_str)), ["actor.lr_warmup_steps=10"]);
+    let ratio = [&format!("{OPTIM}.lr_warmup_steps=-1"), warm_up[1]];
+    assert!(refused("", &ratio.map(String::as_str)).contains("number of steps"));
+
+    let horizon = ["algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100", VERL];
+    let found = translated("", &horizon).expect("accepted");
+    assert!(found.unused[1].contains("needs algorithm.use_kl_in_reward = true"), "{found:?}");
+    let filtered = ["data.filter_overlong_prompts=True", "data.truncation=left"];
+    assert!(overrides("", &filtered).is_empty());
+    assert!(
+        refused("", &["data.filter_overlong_prompts=False", "data.truncation=left"])
+            .contains("never cut")
+    );
+}
+
+#[test]
+fn keys_that_would_change_the_training_are_refused() {
+    for key in [
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",
+        "actor_rollout_ref.rollout.multi_turn.interaction_config_path=user.yaml",
+        "actor_rollout_ref.ref.sync_ref_model=True",
+        "actor_rollout_ref.actor.fsdp_config.full_determinism=True",
+        "reward_model.sandbox_fusion_url=http://localhost",
+        "reward_model.reward_loop_module_path=my.py",
+        "actor_rollout_ref.actor.tis_imp_ratio_cap=2.0",
+        "async_training.staleness_threshold=0.5",
+        "actor_rollout_ref.rollout.max_model_len=100",
+    ] {
+        assert!(refused("", &[key]).contains("has no equivalent"), "{key}");
+    }
+    for key in [
+        "actor_rollout_ref.rollout.max_model_len=1024000",
+        "actor_rollout_ref.model.override_config={}",
+        "actor_rollout_ref.rollout.multi_turn.tool_config_path=null",
+        "trainer.v1.trainer_mode=sync",
+        "skip.rollout.enable=False",
+    ] {
+        assert!(overrides("", &[key]).is_empty(), "{key}");
+    }
+    let keep = translated("", &["trainer.max_actor_ckpt_to_keep=null", VERL]).expect("accepted");
+    assert!(keep.remarks[0].contains("trainer.max_ckpt_to_keep"), "{keep:?}");
+    let text = refused("", &["~trainer.logger", VERL]);
+    assert!(text.contains("expected `trainer.logger=null`"), "{text}");
+}
+
+#[test]
+fn suggestions_compare_the_part_of_a_key_that_differs() {
+    let text = refused("", &["actor_rollout_ref.actor.bogus=1", "data.truncation=left"]);
+    assert!(text.contains("`actor_rollout_ref.actor.bogus`"), "{text}");
+    assert!(!text.contains("did you mean"), "{text}");
 }

@@ -8,8 +8,6 @@ mod run;
 pub(crate) enum Use {
     /// The key with this name means the same.
     Key(&'static str),
-    /// The key with this name means the same, but only while another setting uses it. It has no effect in verl otherwise, and is left out.
-    KeyIf(&'static str, Condition),
     /// One of these values is what happens here, and others are refused with the reason. `null` is always accepted.
     Only(&'static [&'static str], &'static str),
     /// The value of this key is what happens here, and others are refused with the reason.
@@ -20,6 +18,14 @@ pub(crate) enum Use {
     Noted(&'static [&'static str], &'static str),
     /// The key is left out if the value is negative, and otherwise means the same as the one with this name.
     NotNegative(&'static str),
+    /// The key with this name means the same, but `null` does not, and is left out with the reason as a note.
+    NotNull(&'static str, &'static str),
+    /// The inner meaning, but only while another setting uses the key. It has no effect in verl otherwise, and is left out.
+    If(Condition, &'static Use),
+    /// The first meaning while another setting holds, and the second otherwise.
+    Switch(Condition, &'static Use, &'static Use),
+    /// The maximum number of tokens of a prompt with its response. One that the limits of the two reach is refused.
+    Context,
     /// The file of a reward in Python.
     RewardFile,
     /// The function in that file.
@@ -57,7 +63,7 @@ pub(crate) enum OverlongPart {
 pub(crate) struct Condition {
     /// The key of the other setting.
     pub(crate) key: &'static str,
-    /// The values as TOML with which the condition holds.
+    /// The values as TOML with which the condition holds. If there are none, it holds whenever the key is set.
     pub(crate) values: &'static [&'static str],
 }
 
@@ -85,10 +91,21 @@ pub(super) const DISCOUNTED: Condition =
 pub(super) const GROUP_NORM: Condition =
     when("algorithm.adv_estimator", &["\"grpo\"", "\"grpo_passk\""]);
 
+pub(super) const IMPORTANCE: Condition = when("algorithm.rollout_correction.rollout_is", &[]);
+pub(super) const REJECTION: Condition = when("algorithm.rollout_correction.rollout_rs", &[]);
+pub(super) const BYPASS: Condition = when("algorithm.rollout_correction.bypass_mode", &["true"]);
+pub(super) const DYNAMIC: Condition = when("schedule.name", &["\"dynamic\""]);
+pub(super) const WARM_UP: Condition = when("actor.lr_warmup_steps", &[]);
+pub(super) const FILTERED: Condition = when("data.filter_overlong_prompts", &["true"]);
+pub(super) const SAMPLED_VALIDATION: Condition =
+    when("actor_rollout_ref.rollout.val_kwargs.do_sample", &["true"]);
+
 const LOSS: &str = "actor.policy_loss.loss_mode";
 pub(super) const CLIP: Condition =
     when(LOSS, &["\"vanilla\"", "\"dapo\"", "\"gspo\"", "\"geo_mean\"", "\"cispo\""]);
 pub(super) const DUAL_CLIP: Condition = when(LOSS, &["\"vanilla\"", "\"dapo\""]);
+/// The losses that have an aggregation of their own, whatever `loss_agg_mode` is.
+pub(super) const SEQUENCE_MEAN: Condition = when(LOSS, &["\"geo_mean\"", "\"sapo\""]);
 pub(super) const SAPO: Condition = when(LOSS, &["\"sapo\""]);
 
 pub(super) const SAME_UPDATES: &str = "policy and critic are updated together";
@@ -114,6 +131,11 @@ pub(super) const CONSTANT: &[&str] = &["\"constant\""];
 pub(super) const CONSTANT_DECAY: &str = "the weight decay is constant";
 pub(super) const MODEL_FOLDER: &str = "the model is that of its folder";
 pub(super) const OWN_TOKENIZER: &str = "the tokenizer is that of the model folder";
+pub(super) const FLOAT32: &[&str] = &["\"float32\"", "\"fp32\""];
+pub(super) const PRECISION: &str =
+    "weights are float32, and the precision of the trainer's products is `actor.dtype`";
+pub(super) const OTHER_PROCESSES: &str = "rollout and training share the devices of a run; asynchronous training is `algorithm.staleness`";
+pub(super) const CRITIC_WARM_UP: &str = "set `critic.lr_warmup_steps`, which counts updates";
 pub(super) const RECORDED: &str = "recorded rollouts cannot replace generated ones";
 pub(super) const OFF: &[&str] = &["false"];
 pub(super) const ON: &[&str] = &["true"];

@@ -1,10 +1,9 @@
 //! CISPO: the clipped ratio as a weight.
 
-use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::catalog::{CatalogError, within};
 use serde::{Deserialize, Serialize};
 use tch::TchError;
 
-use super::clip::check_band;
 use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 
 /// REINFORCE, weighted by the clipped ratio. The ratio carries no gradient, so every token keeps the gradient of its log-probability
@@ -12,7 +11,8 @@ use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cispo {
-    /// The weight is at least `1 - clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
+    /// The weight is at least `1 - clip_ratio_low`. At least 0; 1 and more set no lower bound, as in MiniMax-M1. Default 0.2. (verl:
+    /// `actor.clip_ratio_low`)
     pub clip_ratio_low: f64,
     /// The weight is at most `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
     pub clip_ratio_high: f64,
@@ -30,7 +30,12 @@ impl Cispo {
     /// # Errors
     /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
-        check_band(self.clip_ratio_low, self.clip_ratio_high).map(|()| self)
+        for (key, value) in
+            [("clip_ratio_low", self.clip_ratio_low), ("clip_ratio_high", self.clip_ratio_high)]
+        {
+            within(key, value, |value| value >= 0.0, "a finite number, at least 0")?;
+        }
+        Ok(self)
     }
 }
 
