@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use self::entries::{Condition, Use, find};
+use self::entries::{Condition, DYNAMIC, Use, find};
 use self::overlong::{Overlong, PENALTY};
 use self::override_text::{interpolate, last_of_each_key};
 use super::aliases::rename;
@@ -70,6 +70,7 @@ pub(crate) fn translate(
     };
     written.iter().for_each(|one| translator.add(one));
     translator.route();
+    translator.fail_if_exhausted();
     translator.note_defaults();
     let Translator { done, refused, .. } = translator;
     if refused.is_empty() {
@@ -140,7 +141,11 @@ impl Translator<'_> {
         let is_ours = exact.is_none() && is_known::<RawRecipe>(&one.key);
         let meaning = exact.or_else(|| find(&one.key, false).filter(|_| !is_ours));
         match meaning {
-            // An unknown key is reported when the recipe is read, together with those of the file.
+            // Unsetting an unknown key changes nothing, so that reading the recipe would not report it.
+            None if one.is_null() && !is_known::<RawRecipe>(&one.key) => {
+                self.refuse(one, "there is no such key");
+            }
+            // Another unknown key is reported when the recipe is read, together with those of the file.
             None => self.done.overrides.push(one.text()),
             Some(meaning) => self.apply(one, meaning),
         }
@@ -223,6 +228,17 @@ impl Translator<'_> {
                 "it must be at least data.max_prompt_length + data.max_response_length = {longest}, which are the limits here"
             );
             self.refuse(one, &reason);
+        }
+    }
+
+    /// Ends a run with verl's dynamic sampling if its batches are exhausted, as verl does, unless the recipe says otherwise.
+    fn fail_if_exhausted(&mut self) {
+        const VERL: &str = "algorithm.filter_groups.enable";
+        const OURS: &str = "schedule.on_exhausted";
+        let is_filtered = self.written(VERL).is_some_and(|value| value == "true");
+        if is_filtered && self.failing(DYNAMIC).is_none() && self.written(OURS).is_none() {
+            self.done.overrides.push(format!("{OURS}=fail"));
+            self.done.renamed.push((VERL.to_owned(), OURS.to_owned()));
         }
     }
 

@@ -365,8 +365,12 @@ fn dynamic_sampling_is_the_schedule_of_dapo() {
     assert!(refused("", &filter).contains("schedule.name=dynamic"));
     let found = translated("", &[&["schedule.name=dynamic"], &filter[..]].concat());
     let found = found.expect("accepted");
-    let expected =
-        ["schedule.name=dynamic", "schedule.max_generated_batches=10", "schedule.gen_prompts=48"];
+    let expected = [
+        "schedule.name=dynamic",
+        "schedule.max_generated_batches=10",
+        "schedule.gen_prompts=48",
+        "schedule.on_exhausted=fail",
+    ];
     assert_eq!(found.overrides, expected);
     assert!(found.remarks[0].contains("variance of their scores"), "{found:?}");
 }
@@ -430,6 +434,8 @@ fn keys_that_would_change_the_training_are_refused() {
     }
     let keep = translated("", &["trainer.max_actor_ckpt_to_keep=null", VERL]).expect("accepted");
     assert!(keep.remarks[0].contains("trainer.max_ckpt_to_keep"), "{keep:?}");
+    let text = refused("", &["actor_rollout_ref.foo=null", VERL]);
+    assert!(text.contains("there is no such key"), "{text}");
     let text = refused("", &["~trainer.logger", VERL]);
     assert!(text.contains("expected `trainer.logger=null`"), "{text}");
 }

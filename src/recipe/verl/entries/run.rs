@@ -157,7 +157,7 @@ pub(super) static RUN: &[Entry] = &[
             &Only(ON, "`schedule.name=dynamic` replaces groups without variance"),
             &Only(
                 OFF,
-                "add `schedule.name=dynamic` and `schedule.on_exhausted`; verl's `max_num_gen_batches` is `schedule.max_generated_batches`",
+                "add `schedule.name=dynamic`; verl's `max_num_gen_batches` sets `schedule.max_generated_batches`",
             ),
         ),
     ),
