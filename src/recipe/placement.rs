@@ -8,7 +8,7 @@ use super::Recipe;
 use super::choices::{check_choice, choices_of};
 use super::error::{RecipeError, between, one_of, out_of_bounds};
 use super::raw::{self, RawRecipe};
-use crate::placements::{OwnPlacement, PlacementContext, Placements};
+use crate::placements::{OwnPlacement, PlacementContext, PlacementKeys, Placements};
 
 /// The checked section `[placement]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,7 @@ pub struct PlannerOptions {
 }
 
 const KIND: &str = "placement.kind";
+const KEYS: PlacementKeys = PlacementKeys { name: KIND, options: "placement.options" };
 /// The names that simulated jobs have for these kinds.
 const SIMULATED: [(&str, &str); 3] =
     [("colocated", "time_sharing"), ("separate", "separate_pools"), ("stream", "stream_trainer")];
@@ -57,7 +58,7 @@ impl RawRecipe {
     /// If the kind is unknown, an option is out of bounds or belongs to another kind, or the rest of the recipe does not allow the kind.
     pub(super) fn placement_kind(&self) -> Result<PlacementKind, RecipeError> {
         let raw::Placement { kind, options, placements, .. } = &self.placement;
-        if let Some(own) = placements.find(kind, options)? {
+        if let Some(own) = placements.find(KEYS, kind, options)? {
             self.placement.reject_unused("")?;
             // Made here only to check its options. The run makes its own.
             own.policy(self.placement_context())?;
@@ -100,6 +101,8 @@ impl RawRecipe {
             kv_cache_tokens: self.rollout.kv_cache_tokens,
             max_response_length: self.data.max_response_length,
             staleness: self.algorithm.staleness,
+            tensor_parallel: 1,
+            training_replica: 1,
         }
     }
 
