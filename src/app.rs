@@ -23,7 +23,6 @@ use crate::cli;
 #[cfg(feature = "torch")]
 use crate::engines::{EngineContext, Engines};
 use crate::placements::{PlacementContext, Placements};
-use crate::recipe::placement;
 use crate::recipe::schedule::Schedules;
 #[cfg(feature = "torch")]
 use crate::session::Catalogs;
@@ -235,7 +234,7 @@ impl App {
     pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
         let names = [
             ("schedule.name", self.schedules.names().collect::<Vec<_>>()),
-            ("placement.kind", placement::kinds(&self.placements)),
+            ("placement.kind", self.placements.names().collect()),
             ("reward.routes", self.rewards.names().collect()),
         ];
         names.into_iter().chain(self.torch_names()).collect()

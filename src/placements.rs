@@ -1,6 +1,6 @@
-//! The placement policies that a program adds to those that recipes can name with `placement.kind`, and jobs with `pipeline.placement`.
+//! The placements that recipes can name with `placement.kind`, and those of a program, which jobs can name with `pipeline.placement`, too.
 //!
-//! An entry of the catalog is a constructor. It receives the options of `placement.options` or `pipeline.placement_options`, and a
+//! An entry of a program is a constructor. It receives the options of `placement.options` or `pipeline.placement_options`, and a
 //! [`PlacementContext`].
 
 use std::fmt;
@@ -13,6 +13,7 @@ use toml::Table;
 
 use crate::recipe::choice::{KeyedChoice, choice, make, option_error};
 use crate::recipe::error::RecipeError;
+use crate::recipe::placement::{self, Resolve};
 
 /// The devices that a placement divides between rollout and training. Fields may be added.
 ///
@@ -40,7 +41,7 @@ pub struct PlacementContext {
     pub training_replica: u32,
 }
 
-/// The placement policies of a program. Clones share their entries.
+/// The placement policies that recipes can name. Clones share their entries.
 ///
 /// ```
 /// use rollpacker::placements::Placements;
@@ -60,19 +61,23 @@ pub struct PlacementContext {
 ///     let rollout = Placement { instances, tensor_parallel: 1 };
 ///     Ok(Separate::new(rollout, options.training_devices))
 /// });
-/// assert_eq!(placements.names().collect::<Vec<_>>(), ["pool"]);
+/// assert!(placements.names().any(|name| name == "pool"));
 /// assert_eq!(placements.options("pool"), Some(["training_devices"].as_slice()));
 /// ```
 #[derive(Clone)]
-pub struct Placements(Catalog<MakePolicy>);
+pub struct Placements {
+    /// The placements of the program.
+    own: Catalog<MakePolicy>,
+    built_in: Catalog<Resolve>,
+}
 
 type MakePolicy =
     Arc<dyn Fn(PlacementContext) -> Result<Box<dyn PlacementPolicy>, CatalogError> + Send + Sync>;
 
 impl Default for Placements {
-    /// Returns a catalog without entries.
+    /// Returns the built-in placements.
     fn default() -> Self {
-        Self(Catalog::new("placement"))
+        Self { own: Catalog::new("placement"), built_in: placement::built_in() }
     }
 }
 
@@ -105,27 +110,39 @@ impl Placements {
         P: PlacementPolicy + 'static,
     {
         let start = Arc::new(start);
-        Self(self.0.with(name, move |options: O| {
+        let own = self.own.with(name, move |options: O| {
             let start = start.clone();
             let make = move |context| {
                 Ok(Box::new(start(options.clone(), context)?) as Box<dyn PlacementPolicy>)
             };
             Ok(Arc::new(make) as MakePolicy)
-        }))
+        });
+        Self { own, ..self }
     }
 
-    /// Returns the names of the policies in alphabetical order.
+    /// Returns the names: those of the built-in placements, and then those of the program, each in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.names()
+        let is_own = |name: &&str| self.own.options(name).is_some();
+        self.built_in.names().filter(move |name| !is_own(name)).chain(self.own_names())
     }
 
-    /// Returns the keys that `placement.options` and `pipeline.placement_options` may have for the policy `name`, or `None` if there is no such policy.
+    /// Returns the names of the placements of the program in alphabetical order. Simulated jobs can name these.
+    pub fn own_names(&self) -> impl Iterator<Item = &str> {
+        self.own.names()
+    }
+
+    /// Returns the options of the placement `name`, or `None` if there is no such placement. They are keys of `[placement]` for a built-in
+    /// placement, and of `placement.options` and `pipeline.placement_options` for one of the program.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
-        self.0.options(name)
+        self.own.options(name).or_else(|| self.built_in.options(name))
     }
 
-    /// Returns the policy `name`, or `None` if there is no such policy. `keys` are those that errors name.
+    pub(crate) fn built_in(&self) -> &Catalog<Resolve> {
+        &self.built_in
+    }
+
+    /// Returns the policy `name` of the program, or `None` if there is no such policy. `keys` are those that errors name.
     ///
     /// # Errors
     /// If an option is unknown or has a wrong type.
@@ -135,12 +152,12 @@ impl Placements {
         name: &str,
         options: &Table,
     ) -> Result<Option<OwnPlacement>, RecipeError> {
-        if self.options(name).is_none() {
+        if self.own.options(name).is_none() {
             return Ok(None);
         }
         let (choice, keyed) = (choice(name, options), Vec::new());
         let written = KeyedChoice { key: keys.name, section: keys.options, choice, keyed };
-        let make = make(&self.0, &written)?;
+        let make = make(&self.own, &written)?;
         Ok(Some(OwnPlacement { name: name.to_owned(), keys, make }))
     }
 }

@@ -373,7 +373,7 @@ fn settings_of_an_own_placement_are_refused_by_name() {
     for (settings, expected) in [
         (
             &["placement.kind=erly"][..],
-            "key `placement.kind`: expected one of fixed, time_sharing, separate_pools, stream_trainer, planner, early (did you mean `early`?), found `erly`",
+            "key `placement.kind`: expected one of fixed, planner, separate_pools, stream_trainer, time_sharing, early (did you mean `early`?), found `erly`",
         ),
         (
             &["placement.options.group=2"],
@@ -449,7 +449,7 @@ fn the_help_lists_the_names_that_a_recipe_may_select() {
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for names in [
         "actor.strategy: sgd, torch",
-        "stream_trainer, planner, early",
+        "stream_trainer, time_sharing, early",
         "rollout.engine: sglang, torch, uniform, vllm",
         "longest_first, surplus",
         "soft_overlong, terse",

@@ -49,7 +49,7 @@ impl RawJob {
             return Ok(Placement::Own(own));
         }
         let mut names = Placement::BUILT_IN.each_ref().map(Placement::name).to_vec();
-        names.extend(placements.names());
+        names.extend(placements.own_names());
         one_of(NAMES.name, name, &names)?;
         let built_in = Placement::BUILT_IN.into_iter().find(|built_in| built_in.name() == name);
         Ok(built_in.expect("invariant: a name of the program is found above"))
