@@ -1,10 +1,13 @@
-//! The command line with a reward, a schedule, a placement, an engine and a trainer of its own, which recipes name like the built-in ones.
+//! The command line with a reward, a schedule, a placement, an engine and a trainer of its own, which recipes
+//! and simulated jobs name like the built-in ones.
 //!
 //! ```sh
 //! cargo run --example 7_command_line -- score --reward terse --option most=20 --input rows.jsonl
 //! cargo run --example 7_command_line -- simulate --config configs/sim/7b.toml schedule.name=surplus schedule.share=0.25 sim.steps=2
 //! cargo run --example 7_command_line -- train --config configs/chain.toml schedule.name=surplus schedule.share=0.25 --dry-run
 //! cargo run --example 7_command_line -- train --config configs/chain.toml placement.kind=early placement.options.groups=2 --dry-run
+//! cargo run --example 7_command_line -- simulate --config configs/sim/7b.toml sim.steps=2 pipeline.placement=early \
+//!     pipeline.placement_options.groups=16
 //! cargo run --example 7_command_line -- train --config configs/chain.toml rollout.engine=uniform rollout.engine_options.tokens=8 --dry-run
 //! cargo run --example 7_command_line -- train --config configs/chain.toml actor.strategy=sgd actor.strategy_options.momentum=0.5 --dry-run
 //! ```

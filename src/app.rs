@@ -23,7 +23,6 @@ use crate::cli;
 #[cfg(feature = "torch")]
 use crate::engines::{EngineContext, Engines};
 use crate::placements::{PlacementContext, Placements};
-use crate::recipe::placement;
 use crate::recipe::schedule::Schedules;
 #[cfg(feature = "torch")]
 use crate::session::Catalogs;
@@ -141,8 +140,9 @@ impl App {
         self
     }
 
-    /// Adds a placement, which `placement.kind` can name. Its options are those of `[placement.options]`, and `start` also receives the
-    /// [devices](PlacementContext) to divide; see [`Placements::with`]. Only `train` reads `[placement]`: a simulated job cannot name one.
+    /// Adds a placement, which `placement.kind` of a recipe and `pipeline.placement` of a simulated job can name. Its options are those of
+    /// `[placement.options]` and of `[pipeline.placement_options]`, and `start` also receives the [devices](PlacementContext) to divide; see
+    /// [`Placements::with`].
     #[must_use]
     pub fn placement<O, P>(
         mut self,
@@ -235,7 +235,7 @@ impl App {
     pub(crate) fn names(&self) -> Vec<(&'static str, Vec<&str>)> {
         let names = [
             ("schedule.name", self.schedules.names().collect::<Vec<_>>()),
-            ("placement.kind", placement::kinds(&self.placements)),
+            ("placement.kind", self.placements.names().collect()),
             ("reward.routes", self.rewards.names().collect()),
         ];
         names.into_iter().chain(self.torch_names()).collect()

@@ -1,6 +1,7 @@
-//! The placement policies that a program adds to those that recipes can name with `placement.kind`.
+//! The placements that recipes can name with `placement.kind`, and those of a program, which jobs can name with `pipeline.placement`, too.
 //!
-//! An entry of the catalog is a constructor. It receives the options of `placement.options` and a [`PlacementContext`].
+//! An entry of a program is a constructor. It receives the options of `placement.options` or `pipeline.placement_options`, and a
+//! [`PlacementContext`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,25 +13,35 @@ use toml::Table;
 
 use crate::recipe::choice::{KeyedChoice, choice, make, option_error};
 use crate::recipe::error::RecipeError;
+use crate::recipe::placement::{self, Resolve};
 
-/// The devices that a placement divides between rollout and training. A device is an engine instance with its threads. Fields may be added.
+/// The devices that a placement divides between rollout and training. Fields may be added.
+///
+/// In a live run, a device is an engine instance with its threads. In a simulated job, a device is a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlacementContext {
-    /// The number of devices of a worker (`rollout.instances`). One policy decides for all workers, and each of them follows it.
+    /// The number of devices of a worker (`rollout.instances`). One policy decides for all workers, and each of them follows it. In a
+    /// simulated job, the number of GPUs of the cluster (`cluster.gpus`).
     pub devices: u32,
-    /// The number of threads of a device (`rollout.threads_per_instance`).
+    /// The number of threads of a device (`rollout.threads_per_instance`). In a simulated job 1.
     pub threads_per_device: usize,
     /// The number of tokens that the KV cache of a device holds (`rollout.kv_cache_tokens`), summed over the workers, because the policy
-    /// receives the responses of all of them.
+    /// receives the responses of all of them. In a simulated job, the cache of an instance by the cost model, divided by its GPUs.
     pub kv_cache_tokens: usize,
     /// The maximum length of a response in tokens (`data.max_response_length`).
     pub max_response_length: u32,
-    /// The number of steps that the rollout may be ahead of the training (`algorithm.staleness`).
+    /// The number of steps that the rollout may be ahead of the training (`algorithm.staleness`; in a simulated job `pipeline.staleness`).
     pub staleness: u64,
+    /// The number of devices of an engine instance before the first decision: 1. In a simulated job `rollout.tensor_parallel`, on which the
+    /// model fits.
+    pub tensor_parallel: u32,
+    /// The minimum number of devices that can train: 1. In a simulated job the GPUs of a copy of the model, the product of
+    /// `training.tensor_parallel`, `pipeline_parallel` and `context_parallel`. A copy more trains for each multiple.
+    pub training_replica: u32,
 }
 
-/// The placement policies of a program. Clones share their entries.
+/// The placement policies that recipes can name. Clones share their entries.
 ///
 /// ```
 /// use rollpacker::placements::Placements;
@@ -50,19 +61,23 @@ pub struct PlacementContext {
 ///     let rollout = Placement { instances, tensor_parallel: 1 };
 ///     Ok(Separate::new(rollout, options.training_devices))
 /// });
-/// assert_eq!(placements.names().collect::<Vec<_>>(), ["pool"]);
+/// assert!(placements.names().any(|name| name == "pool"));
 /// assert_eq!(placements.options("pool"), Some(["training_devices"].as_slice()));
 /// ```
 #[derive(Clone)]
-pub struct Placements(Catalog<MakePolicy>);
+pub struct Placements {
+    /// The placements of the program.
+    own: Catalog<MakePolicy>,
+    built_in: Catalog<Resolve>,
+}
 
 type MakePolicy =
     Arc<dyn Fn(PlacementContext) -> Result<Box<dyn PlacementPolicy>, CatalogError> + Send + Sync>;
 
 impl Default for Placements {
-    /// Returns a catalog without entries.
+    /// Returns the built-in placements.
     fn default() -> Self {
-        Self(Catalog::new("placement"))
+        Self { own: Catalog::new("placement"), built_in: placement::built_in() }
     }
 }
 
@@ -83,7 +98,7 @@ impl Placements {
     /// Adds a policy that `start` constructs from its options. Replaces a policy of the same name, also a built-in one.
     ///
     /// `start` runs when the recipe is read, also by `--dry-run`, and again on each worker when the run begins. Only the policy of the
-    /// first worker decides.
+    /// first worker decides. For a simulated job, `start` runs when the job is read, and again for each seed.
     #[must_use]
     pub fn with<O, P>(
         self,
@@ -95,50 +110,70 @@ impl Placements {
         P: PlacementPolicy + 'static,
     {
         let start = Arc::new(start);
-        Self(self.0.with(name, move |options: O| {
+        let own = self.own.with(name, move |options: O| {
             let start = start.clone();
             let make = move |context| {
                 Ok(Box::new(start(options.clone(), context)?) as Box<dyn PlacementPolicy>)
             };
             Ok(Arc::new(make) as MakePolicy)
-        }))
+        });
+        Self { own, ..self }
     }
 
-    /// Returns the names of the policies in alphabetical order.
+    /// Returns the names: those of the built-in placements, and then those of the program, each in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.names()
+        let is_own = |name: &&str| self.own.options(name).is_some();
+        self.built_in.names().filter(move |name| !is_own(name)).chain(self.own_names())
     }
 
-    /// Returns the keys that `placement.options` may have for the policy `name`, or `None` if there is no such policy.
+    /// Returns the names of the placements of the program in alphabetical order. Simulated jobs can name these.
+    pub fn own_names(&self) -> impl Iterator<Item = &str> {
+        self.own.names()
+    }
+
+    /// Returns the options of the placement `name`, or `None` if there is no such placement. They are keys of `[placement]` for a built-in
+    /// placement, and of `placement.options` and `pipeline.placement_options` for one of the program.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
-        self.0.options(name)
+        self.own.options(name).or_else(|| self.built_in.options(name))
     }
 
-    /// Returns the policy `name`, or `None` if there is no such policy.
+    pub(crate) fn built_in(&self) -> &Catalog<Resolve> {
+        &self.built_in
+    }
+
+    /// Returns the policy `name` of the program, or `None` if there is no such policy. `keys` are those that errors name.
     ///
     /// # Errors
     /// If an option is unknown or has a wrong type.
     pub(crate) fn find(
         &self,
+        keys: PlacementKeys,
         name: &str,
         options: &Table,
     ) -> Result<Option<OwnPlacement>, RecipeError> {
-        if self.options(name).is_none() {
+        if self.own.options(name).is_none() {
             return Ok(None);
         }
         let (choice, keyed) = (choice(name, options), Vec::new());
-        let written =
-            KeyedChoice { key: "placement.kind", section: "placement.options", choice, keyed };
-        let make = make(&self.0, &written)?;
-        Ok(Some(OwnPlacement { name: name.to_owned(), make }))
+        let written = KeyedChoice { key: keys.name, section: keys.options, choice, keyed };
+        let make = make(&self.own, &written)?;
+        Ok(Some(OwnPlacement { name: name.to_owned(), keys, make }))
     }
+}
+
+/// The keys that name a placement and hold its options, in a recipe or in a simulated job.
+#[derive(Clone, Copy)]
+pub(crate) struct PlacementKeys {
+    pub(crate) name: &'static str,
+    pub(crate) options: &'static str,
 }
 
 /// A placement policy of a program, whose options have been read.
 #[derive(Clone)]
 pub struct OwnPlacement {
     name: String,
+    keys: PlacementKeys,
     make: MakePolicy,
 }
 
@@ -158,8 +193,8 @@ impl OwnPlacement {
         context: PlacementContext,
     ) -> Result<Box<dyn PlacementPolicy>, RecipeError> {
         (self.make)(context).map_err(|error| match error {
-            CatalogError::Option { key, reason } => option_error("placement.options", &key, reason),
-            other => RecipeError::Type { key: "placement.kind".into(), reason: other.to_string() },
+            CatalogError::Option { key, reason } => option_error(self.keys.options, &key, reason),
+            other => RecipeError::Type { key: self.keys.name.into(), reason: other.to_string() },
         })
     }
 }

@@ -373,7 +373,7 @@ fn settings_of_an_own_placement_are_refused_by_name() {
     for (settings, expected) in [
         (
             &["placement.kind=erly"][..],
-            "key `placement.kind`: expected one of fixed, time_sharing, separate_pools, stream_trainer, planner, early (did you mean `early`?), found `erly`",
+            "key `placement.kind`: expected one of fixed, planner, separate_pools, stream_trainer, time_sharing, early (did you mean `early`?), found `erly`",
         ),
         (
             &["placement.options.group=2"],
@@ -386,7 +386,7 @@ fn settings_of_an_own_placement_are_refused_by_name() {
         ),
         (
             &["algorithm.staleness=1"],
-            "key `placement.kind`: expected algorithm.staleness = 0: rounds overlap",
+            "key `placement.kind`: expected a staleness of 0: rounds overlap",
         ),
         (
             &["placement.kind=time_sharing"],
@@ -408,6 +408,40 @@ fn settings_of_an_own_placement_are_refused_by_name() {
 }
 
 #[test]
+fn an_own_placement_is_simulated() {
+    let place = Workplace::new(RECIPE);
+    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
+    let simulate = |settings: &[&'static str]| {
+        let small = ["simulate", "--config", job, "schedule.name=fused", "sim.steps=2"];
+        [&small[..], &["data.train_batch_size=32"], settings].concat()
+    };
+    let early = "pipeline.placement=early";
+    let groups = "pipeline.placement_options.groups=4";
+    let swept = ["--sweep", "pipeline.placement=colocated,early", "--json"];
+    let text = ok(&place, &simulate(&[&[groups][..], &swept].concat()));
+    let simulated: Value = serde_json::from_str(&text).expect("JSON");
+    let configurations = simulated["configurations"].as_array().expect("a list");
+    let of = |name: &str| {
+        let named = |one: &&Value| one["setup"]["placement"] == name && one["asked"] != false;
+        configurations.iter().rfind(named).unwrap_or_else(|| panic!("{name}: {text}"))
+    };
+    // It trains on the groups that are complete while others are sampled.
+    let seconds = |name: &str| of(name)["step_s"]["mean"].as_f64().expect("seconds");
+    assert!(seconds("early") < seconds("colocated"), "{text}");
+    let table = ok(&place, &simulate(&[early, groups]));
+    assert!(table.contains("early"), "{table}");
+
+    let error = |settings: &[&'static str]| refused(&place, &simulate(settings));
+    let bound = error(&[early, "pipeline.placement_options.groups=0"]);
+    let expected = "key `pipeline.placement_options.groups`: expected at least 1, found 0";
+    assert!(bound.contains(expected), "{bound}");
+    let unknown = error(&[early, "pipeline.placement_options.group=4"]);
+    assert!(unknown.contains("did you mean `pipeline.placement_options.groups`?"), "{unknown}");
+    let misspelt = error(&["pipeline.placement=erly"]);
+    assert!(misspelt.contains("stream, early (did you mean `early`?), found `erly`"), "{misspelt}");
+}
+
+#[test]
 fn the_help_lists_the_names_that_a_recipe_may_select() {
     let place = Workplace::new(RECIPE);
     let help = ok(&place, &["help", "train"]);
@@ -415,7 +449,7 @@ fn the_help_lists_the_names_that_a_recipe_may_select() {
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for names in [
         "actor.strategy: sgd, torch",
-        "stream_trainer, planner, early",
+        "stream_trainer, time_sharing, early",
         "rollout.engine: sglang, torch, uniform, vllm",
         "longest_first, surplus",
         "soft_overlong, terse",

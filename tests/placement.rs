@@ -387,7 +387,31 @@ fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
             &["placement.kind=stream_trainer", "placement.rule=paper", "rollout.instances=3"],
             "`rollout.instances`: expected an even",
         ),
-        (&["placement.keep=0.5"], "`placement.keep`: expected no value unless"),
+        (
+            &["placement.keep=0.5"],
+            "`placement.keep`: expected no value unless placement.kind = stream_trainer, found 0.5",
+        ),
+        (
+            &["placement.tensor_parallel=2"],
+            "expected no value unless placement.kind = planner or stream_trainer",
+        ),
+        (&["placement.kep=0.5"], "unknown key `placement.kep`; did you mean `placement.keep`?"),
+        (
+            &["placement.kind=separate_pools", "placement.training_instances=nan"],
+            "`placement.training_instances`: expected a finite number, found nan",
+        ),
+        (
+            &["placement.kind=separate_pools", "placement.training_instances=0.5"],
+            "`placement.training_instances`: invalid type",
+        ),
+        (
+            &["placement.kind=stream_trainer", "placement.trigger=fixed", "placement.to=0.5"],
+            "`placement.to`: expected no value unless placement.trigger = adaptive",
+        ),
+        (
+            &["placement.kind=stream_trainer", "placement.rounds=lang"],
+            "`placement.rounds`: expected one of long, all (did you mean `long`?)",
+        ),
         (&["placement.kind=time_sharing", "algorithm.staleness=1"], "`algorithm.staleness`"),
         (&["placement.kind=stream_trainer", "rollout.instances=1"], "`rollout.instances`"),
         (&["placement.kind=stream_trainer", "placement.keep=0.9"], "`placement.keep`"),

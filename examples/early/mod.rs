@@ -1,4 +1,4 @@
-//! A placement that lends an instance to training as soon as enough groups of a round are complete.
+//! A placement that lends devices to training as soon as enough groups of a round are complete.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,19 @@ use rollpacker::stages::catalog::CatalogError;
 use rollpacker::stages::rollout::Placement;
 use serde::Deserialize;
 
-/// The options of the placement: `placement.options`.
+/// The options of the placement: `placement.options` of a recipe, or `pipeline.placement_options` of a simulated job.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EarlyOptions {
-    /// Number of complete groups for which an instance is lent, at least 1.
+    /// Number of complete groups for which more devices are lent, at least 1.
     groups: u32,
 }
 
-/// A policy that lends one more instance for every `groups` complete groups of a round, but the last one only after the rollout.
+/// A policy that lends more devices for every `groups` complete groups of a round, but the last ones only after the rollout. In a live run,
+/// it lends one instance each time. In a simulated job, it lends the GPUs of a copy of the model.
 pub(crate) struct Early {
     groups: u32,
-    devices: u32,
+    context: PlacementContext,
     /// The number of groups of the round that are complete.
     complete: u32,
     decisions: VecDeque<Decision>,
@@ -37,16 +38,16 @@ impl Early {
             return Err(CatalogError::bound("groups", "at least 1", groups));
         }
         if context.staleness > 0 {
-            return Err(CatalogError::start("expected algorithm.staleness = 0: rounds overlap"));
+            return Err(CatalogError::start("expected a staleness of 0: rounds overlap"));
         }
-        let (devices, decisions) = (context.devices, VecDeque::new());
-        Ok(Self { groups, devices, complete: 0, decisions })
+        Ok(Self { groups, context, complete: 0, decisions: VecDeque::new() })
     }
 
-    /// Lends this number of instances to training.
+    /// Lends this number of devices to training. The others generate, as many as are whole instances.
     fn lend(&mut self, training_devices: u32, reason: Reason) {
-        let instances = self.devices - training_devices;
-        let rollout = Placement { instances, tensor_parallel: 1 };
+        let PlacementContext { devices, tensor_parallel, .. } = self.context;
+        let instances = (devices - training_devices) / tensor_parallel;
+        let rollout = Placement { instances, tensor_parallel };
         self.decisions.push_back(Decision { rollout, training_devices, reason });
     }
 }
@@ -60,12 +61,14 @@ impl PlacementPolicy for Early {
             }
             Event::Admitted { .. } => {
                 self.complete += 1;
-                let lent = self.complete / self.groups;
-                if self.complete.is_multiple_of(self.groups) && lent < self.devices {
+                let PlacementContext { devices, tensor_parallel, training_replica, .. } =
+                    self.context;
+                let lent = self.complete / self.groups * training_replica;
+                if self.complete.is_multiple_of(self.groups) && lent + tensor_parallel <= devices {
                     self.lend(lent, Reason::ScaleDown);
                 }
             }
-            Event::Drained { .. } => self.lend(self.devices, Reason::Drained),
+            Event::Drained { .. } => self.lend(self.context.devices, Reason::Drained),
             _ => {}
         }
     }

@@ -39,7 +39,9 @@ pub(crate) fn run(args: &KeysArgs, app: &App) -> anyhow::Result<ExitCode> {
 
 /// Returns the keys of all recipes that the program accepts.
 pub(crate) fn sections(app: &App) -> Vec<reference::SectionKeys> {
-    let entries = Entries { schedules: &app.schedules, rewards: &app.rewards, listed: listed(app) };
+    let placements = ("placement", "placement", app.placements.built_in().list().collect());
+    let listed = std::iter::once(placements).chain(listed(app)).collect();
+    let entries = Entries { schedules: &app.schedules, rewards: &app.rewards, listed };
     reference::all(&app.names(), &entries)
 }
 

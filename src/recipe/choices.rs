@@ -7,7 +7,6 @@ use super::error::{RecipeError, one_of};
 /// The keys and their names.
 static CHOICES: &[(&str, &[&str])] = &[
     ("pipeline.gradient", &["streamed", "once", "whole_step"]),
-    ("placement.kind", &["fixed", "time_sharing", "separate_pools", "stream_trainer", "planner"]),
     ("placement.rounds", &["long", "all"]),
     ("placement.trigger", &["adaptive", "fixed"]),
     ("placement.rule", &["fixed", "paper", "predictive"]),

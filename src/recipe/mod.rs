@@ -56,12 +56,12 @@ use choices::check_choice;
 pub use error::RecipeError;
 use error::out_of_bounds;
 pub use placement::{PlacementKind, PlannerOptions};
-#[cfg(feature = "cli")]
-pub(crate) use raw::PolicyLoss;
 #[cfg(feature = "servers")]
 pub(crate) use raw::Serve;
 pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft};
 pub(crate) use raw::{Pipeline, RawRecipe, section};
+#[cfg(feature = "cli")]
+pub(crate) use raw::{Placement, PolicyLoss};
 use schedule::Schedules;
 pub(crate) use table::{from_table, overlay, read_table};
 
@@ -243,7 +243,7 @@ impl RawRecipe {
 impl Recipe {
     /// Returns the dotted names of all keys that a recipe may have.
     ///
-    /// `schedule`, `actor.policy_loss` and tables of options count as one key each: the keys in them depend on a name in them.
+    /// `schedule`, `placement`, `actor.policy_loss` and tables of options count as one key each: the keys in them depend on a name in them.
     /// See [`schedule::Schedules::options`] for the keys of schedules.
     #[must_use]
     pub fn keys() -> Vec<String> {

@@ -1,14 +1,21 @@
 //! The division of engine instances between rollout and training, from the section `[placement]`.
 
+use std::sync::Arc;
+
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{PlacementError, RoundFilter, StreamTrainerOptions, Trigger};
+use rollpacker_stages::catalog::{About, Catalog, NoOptions};
+use rollpacker_stages::documented::Documented;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::Recipe;
-use super::choices::{check_choice, choices_of};
-use super::error::{RecipeError, between, one_of, out_of_bounds};
+use super::choice::{KeyedChoice, choice, make};
+use super::choices::check_choice;
+use super::error::{RecipeError, between, nearest, one_of, out_of_bounds};
 use super::raw::{self, RawRecipe};
-use crate::placements::{OwnPlacement, PlacementContext, Placements};
+use crate::placements::{OwnPlacement, PlacementContext, PlacementKeys, Placements};
 
 /// The checked section `[placement]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,9 +53,55 @@ pub struct PlannerOptions {
 }
 
 const KIND: &str = "placement.kind";
+const KEYS: PlacementKeys = PlacementKeys { name: KIND, options: "placement.options" };
 /// The names that simulated jobs have for these kinds.
 const SIMULATED: [(&str, &str); 3] =
     [("colocated", "time_sharing"), ("separate", "separate_pools"), ("stream", "stream_trainer")];
+
+/// An entry of the catalog of built-in placements. It checks the options, which have been read, with the rest of a recipe.
+pub(crate) type Resolve =
+    Arc<dyn Fn(&RawRecipe) -> Result<PlacementKind, RecipeError> + Send + Sync>;
+
+/// Returns the built-in placements.
+pub(crate) fn built_in() -> Catalog<Resolve> {
+    let catalog = Catalog::new("placement");
+    let summary = "the trainer runs next to all instances, with `actor.threads`";
+    let fixed = |_: &NoOptions, _: &RawRecipe| Ok(PlacementKind::Fixed);
+    let catalog = with(catalog, "fixed", summary, "this project", fixed);
+    let summary =
+        "all instances generate until the rollout of the step has ended; then their threads train";
+    let time_sharing = |_: &NoOptions, recipe: &RawRecipe| recipe.time_sharing();
+    let catalog = with(catalog, "time_sharing", summary, "RLHFuse, verl", time_sharing);
+    let summary = "some instances only generate, and the threads of the others only train";
+    let separate_pools = |options: &_, recipe: &RawRecipe| recipe.separate_pools(options);
+    let catalog = with(catalog, "separate_pools", summary, "StreamRL, AReaL", separate_pools);
+    let summary = "instances are lent to training during the tail of a round";
+    let stream_trainer = |options: &_, recipe: &RawRecipe| recipe.stream_trainer(options);
+    let source = "RollPacker, Algorithm 1";
+    let catalog = with(catalog, "stream_trainer", summary, source, stream_trainer);
+    let summary = "`time_sharing` with instances that compute on several devices, as `rule` decides for each round";
+    let planner = |options: &raw::Planner, recipe: &RawRecipe| {
+        recipe.planner(&options.rule, options.tensor_parallel).map(PlacementKind::Planner)
+    };
+    with(catalog, "planner", summary, "RollPacker, section 4.3", planner)
+}
+
+/// Adds a built-in placement.
+fn with<O>(
+    catalog: Catalog<Resolve>,
+    name: &str,
+    summary: &'static str,
+    source: &'static str,
+    resolve: fn(&O, &RawRecipe) -> Result<PlacementKind, RecipeError>,
+) -> Catalog<Resolve>
+where
+    O: Documented + DeserializeOwned + Serialize + Default + Send + Sync + 'static,
+{
+    let make = move |options: O| {
+        Ok(Arc::new(move |recipe: &RawRecipe| resolve(&options, recipe)) as Resolve)
+    };
+    catalog.described(name, About::new(&[], summary, source), make).with_fields::<O>(name)
+}
 
 impl RawRecipe {
     /// Returns the division of the instances.
@@ -56,8 +109,8 @@ impl RawRecipe {
     /// # Errors
     /// If the kind is unknown, an option is out of bounds or belongs to another kind, or the rest of the recipe does not allow the kind.
     pub(super) fn placement_kind(&self) -> Result<PlacementKind, RecipeError> {
-        let raw::Placement { kind, options, placements, .. } = &self.placement;
-        if let Some(own) = placements.find(kind, options)? {
+        let raw::Placement { kind, options, built_in_options, placements } = &self.placement;
+        if let Some(own) = placements.find(KEYS, kind, options)? {
             self.placement.reject_unused("")?;
             // Made here only to check its options. The run makes its own.
             own.policy(self.placement_context())?;
@@ -65,13 +118,9 @@ impl RawRecipe {
         }
         check_kind(kind, placements)?;
         self.placement.reject_unused(kind)?;
-        match kind.as_str() {
-            "time_sharing" => self.check_on_policy().map(|()| PlacementKind::TimeSharing),
-            "separate_pools" => self.separate_pools(),
-            "stream_trainer" => self.stream_trainer(),
-            "planner" => self.planner(Rule::paper()).map(PlacementKind::Planner),
-            _ => Ok(PlacementKind::Fixed),
-        }
+        let choice = choice(kind, built_in_options);
+        let written = KeyedChoice { key: KIND, section: "placement", choice, keyed: Vec::new() };
+        make(placements.built_in(), &written)?(self)
     }
 
     /// Returns the number of threads of the trainer while no more are lent to it.
@@ -100,20 +149,32 @@ impl RawRecipe {
             kv_cache_tokens: self.rollout.kv_cache_tokens,
             max_response_length: self.data.max_response_length,
             staleness: self.algorithm.staleness,
+            tensor_parallel: 1,
+            training_replica: 1,
         }
     }
 
-    fn separate_pools(&self) -> Result<PlacementKind, RecipeError> {
+    fn time_sharing(&self) -> Result<PlacementKind, RecipeError> {
+        self.check_on_policy().map(|()| PlacementKind::TimeSharing)
+    }
+
+    fn separate_pools(&self, options: &raw::SeparatePools) -> Result<PlacementKind, RecipeError> {
         self.check_instances()?;
         let instances = self.rollout.instances;
-        let training_instances = self.placement.training_instances.unwrap_or(instances / 2);
+        let training_instances = options.training_instances.unwrap_or(instances / 2);
         between("placement.training_instances", training_instances, 1, instances - 1)?;
         Ok(PlacementKind::SeparatePools { training_instances })
     }
 
-    fn stream_trainer(&self) -> Result<PlacementKind, RecipeError> {
-        let planner = self.planner(Rule::Fixed)?;
-        let stream = self.placement.stream_options()?.validated().map_err(refused)?;
+    fn stream_trainer(&self, options: &raw::StreamTrainer) -> Result<PlacementKind, RecipeError> {
+        let planner = self.planner(&options.rule, options.tensor_parallel)?;
+        let written = |key| self.placement.built_in_options.get_key_value(key);
+        let of_adaptive = ["to", "every", "headroom"].into_iter().find_map(written);
+        if let Some((key, found)) = of_adaptive.filter(|_| options.trigger == "fixed") {
+            let expected = "no value unless placement.trigger = adaptive";
+            return Err(out_of_bounds(format!("placement.{key}"), expected, found));
+        }
+        let stream = options.checked()?.validated().map_err(refused)?;
         let instances = f64::from(self.rollout.instances);
         if (instances * stream.keep).ceil() >= instances {
             let expected =
@@ -123,17 +184,21 @@ impl RawRecipe {
         Ok(PlacementKind::StreamTrainer { stream, planner })
     }
 
-    /// Returns the options of the planner. `rule` is the default of its rule.
-    fn planner(&self, rule: Rule) -> Result<PlannerOptions, RecipeError> {
+    /// Returns the checked options of the planner.
+    fn planner(&self, rule: &str, tensor_parallel: u32) -> Result<PlannerOptions, RecipeError> {
         self.check_on_policy()?;
         self.check_instances()?;
-        let rule = self.placement.rule(rule)?;
+        check_choice("placement.rule", rule)?;
+        let rule = match rule {
+            "paper" => Rule::paper(),
+            "predictive" => Rule::Predictive,
+            _ => Rule::Fixed,
+        };
         let instances = self.rollout.instances;
         if rule != Rule::Fixed && !instances.is_multiple_of(2) {
             let expected = "an even number, because the rule of the placement joins instances";
             return Err(out_of_bounds("rollout.instances", expected, instances));
         }
-        let tensor_parallel = self.placement.tensor_parallel.unwrap_or(1);
         if !parallelisms(instances).any(|size| size == tensor_parallel) {
             let sizes: Vec<_> = parallelisms(instances).map(|size| size.to_string()).collect();
             let sizes = sizes.join(", ");
@@ -172,11 +237,11 @@ impl RawRecipe {
     }
 }
 
-impl raw::Placement {
-    fn stream_options(&self) -> Result<StreamTrainerOptions, RecipeError> {
-        let default = StreamTrainerOptions::paper();
-        let from = self.from.unwrap_or(FROM);
-        let trigger = match self.trigger() {
+impl raw::StreamTrainer {
+    /// Returns the options as the policy takes them. Their ranges are not checked yet, except that of `to`.
+    fn checked(&self) -> Result<StreamTrainerOptions, RecipeError> {
+        let Self { from, to, every, keep, headroom, .. } = *self;
+        let trigger = match self.trigger.as_str() {
             "fixed" => Trigger::Fixed { share: from },
             "predicted" => {
                 let expected = "adaptive or fixed: a live run has no predicted training times";
@@ -184,7 +249,6 @@ impl raw::Placement {
             }
             other => {
                 check_choice("placement.trigger", other)?;
-                let (to, every) = (self.to.unwrap_or(TO), self.every.unwrap_or(EVERY));
                 if to < from {
                     let expected = format!("at least placement.from = {from}, and at most 1");
                     return Err(out_of_bounds("placement.to", expected, to));
@@ -192,86 +256,42 @@ impl raw::Placement {
                 Trigger::Adaptive { from, to, every }
             }
         };
-        let rounds = match self.rounds.as_deref() {
-            None | Some("long") => RoundFilter::Long,
-            Some("all") => RoundFilter::All,
-            Some(other) => {
-                check_choice("placement.rounds", other)?;
-                RoundFilter::Long
-            }
-        };
-        Ok(StreamTrainerOptions {
-            rounds,
-            trigger,
-            keep: self.keep.unwrap_or(default.keep),
-            headroom: self.headroom.unwrap_or(default.headroom),
-            consolidate: false,
-        })
+        check_choice("placement.rounds", &self.rounds)?;
+        let rounds = if self.rounds == "all" { RoundFilter::All } else { RoundFilter::Long };
+        Ok(StreamTrainerOptions { rounds, trigger, keep, headroom, consolidate: false })
     }
+}
 
-    fn rule(&self, default: Rule) -> Result<Rule, RecipeError> {
-        Ok(match self.rule.as_deref() {
-            None => default,
-            Some("paper") => Rule::paper(),
-            Some("predictive") => Rule::Predictive,
-            Some(other) => {
-                check_choice("placement.rule", other)?;
-                Rule::Fixed
-            }
-        })
-    }
-
-    /// Returns the names of the options of a placement that the program adds, or `None` if there are none.
-    fn written_options(&self) -> Option<String> {
-        let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
-        (!keys.is_empty()).then(|| keys.join(", "))
-    }
-
-    fn trigger(&self) -> &str {
-        self.trigger.as_deref().unwrap_or("adaptive")
-    }
-
-    /// Rejects the first option that `kind`, or the trigger, does not use. `kind` is empty for a placement of the program.
+impl raw::Placement {
+    /// Rejects the first key that the built-in placement `kind` does not have, and a number that none can use. `kind` is empty for a
+    /// placement of the program, which has none of these keys.
     fn reject_unused(&self, kind: &str) -> Result<(), RecipeError> {
-        let number = |value: Option<f64>| value.map(|value| value.to_string());
-        let options = [
-            ("training_instances", self.training_instances.map(|found| found.to_string())),
-            ("rounds", self.rounds.clone()),
-            ("trigger", self.trigger.clone()),
-            ("from", number(self.from)),
-            ("to", number(self.to)),
-            ("every", number(self.every)),
-            ("keep", number(self.keep)),
-            ("headroom", number(self.headroom)),
-            ("rule", self.rule.clone()),
-            ("tensor_parallel", self.tensor_parallel.map(|found| found.to_string())),
-            ("options", self.written_options()),
-        ];
-        let unused = |(key, found): (&'static str, Option<String>)| {
-            Some((self.user(kind, key)?, key, found?))
-        };
-        options.into_iter().find_map(unused).map_or(Ok(()), |(user, key, found)| {
-            let expected = format!("no value unless {user}");
-            Err(out_of_bounds(format!("placement.{key}"), expected, found))
-        })
-    }
-
-    /// Returns the setting with which an option has an effect, unless it is set.
-    fn user(&self, kind: &str, option: &str) -> Option<&'static str> {
-        let fixed = self.trigger() == "fixed";
-        match option {
-            "options" => {
-                (!kind.is_empty()).then_some("placement.kind is one that the program adds")
+        let catalog = self.placements.built_in();
+        let has =
+            |name: &str, key: &str| catalog.options(name).is_some_and(|keys| keys.contains(&key));
+        for (key, found) in &self.built_in_options {
+            let name = format!("placement.{key}");
+            let having: Vec<_> = catalog.names().filter(|having| has(having, key)).collect();
+            if having.is_empty() {
+                let keys = catalog.names().filter_map(|name| catalog.options(name)).flatten();
+                let nearest = nearest(key, keys.copied().chain(["kind", "options"]));
+                let nearest = nearest.map(|near| format!("placement.{near}"));
+                return Err(RecipeError::UnknownKey { key: name, nearest });
             }
-            "training_instances" => {
-                (kind != "separate_pools").then_some("placement.kind = separate_pools")
+            if !having.contains(&kind) {
+                let expected = format!("no value unless {KIND} = {}", having.join(" or "));
+                return Err(out_of_bounds(name, expected, found));
             }
-            "rule" | "tensor_parallel" => (!matches!(kind, "planner" | "stream_trainer"))
-                .then_some("placement.kind = planner or stream_trainer"),
-            _ if kind != "stream_trainer" => Some("placement.kind = stream_trainer"),
-            "to" | "every" | "headroom" => fixed.then_some("placement.trigger = adaptive"),
-            _ => None,
+            if found.as_float().is_some_and(|number| !number.is_finite()) {
+                return Err(out_of_bounds(name, "a finite number", found));
+            }
         }
+        if kind.is_empty() || self.options.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
+        let expected = "no value unless placement.kind is one that the program adds";
+        Err(out_of_bounds(KEYS.options, expected, keys.join(", ")))
     }
 }
 
@@ -413,18 +433,8 @@ pub(crate) fn parallelisms(instances: u32) -> impl Iterator<Item = u32> {
     powers.take_while(move |size| instances.is_multiple_of(*size) && *size <= instances)
 }
 
-/// The milestones of the paper.
-const FROM: f64 = 0.2;
-const TO: f64 = 0.5;
-const EVERY: f64 = 0.05;
-
-/// Returns the names that `placement.kind` may have.
-pub(crate) fn kinds(placements: &Placements) -> Vec<&str> {
-    choices_of(KIND).unwrap_or_default().iter().copied().chain(placements.names()).collect()
-}
-
 fn check_kind(kind: &str, placements: &Placements) -> Result<(), RecipeError> {
-    let kinds = kinds(placements);
+    let kinds: Vec<_> = placements.names().collect();
     if let Some((_, ours)) = SIMULATED.iter().find(|(simulated, _)| *simulated == kind) {
         let expected = format!("one of {} (did you mean `{ours}`?)", kinds.join(", "));
         return Err(out_of_bounds(KIND, expected, format!("`{kind}`")));

@@ -33,10 +33,10 @@ fn table<'a>(text: &mut String, first: &str, keys: impl Iterator<Item = (String,
     );
     let _ = writeln!(text, "|---|---|---|---|---|---|---|");
     for (name, key) in keys {
-        let unit = if key.unit.is_empty() { String::new() } else { format!(", {}", key.unit) };
+        let kind = [key.kind.as_str(), key.unit].into_iter().filter(|part| !part.is_empty());
         let cells = [
             name,
-            format!("{}{unit}", key.kind),
+            kind.collect::<Vec<_>>().join(", "),
             key.default.as_deref().map(code).unwrap_or_default(),
             key.range.clone().unwrap_or_default(),
             key.meaning.clone(),

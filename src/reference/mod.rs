@@ -112,11 +112,17 @@ fn selected_by_name(
     names: &Names<'_>,
     entries: &Entries<'_>,
 ) -> Option<SectionKeys> {
-    let (field, default) = Entries::name_key(path)?;
-    let default = Some(Value::String(default));
-    let name = joined(path, field.key());
-    let own = described(name, &field.text(), Shape::Named("string"), "", default, names);
-    let keys = std::iter::once(own).chain(entries.options_below(path)).collect();
+    let (fields, default) = Entries::own_keys(path)?;
+    let (mut shape, mut default) = (Shape::Named("string"), Some(Value::String(default)));
+    let mut keys = Vec::new();
+    for field in fields {
+        let name = joined(path, field.key());
+        keys.push(described(name, &field.text(), shape, "", default.take(), names));
+        // The keys after the name are tables.
+        shape = Shape::Named("table");
+    }
+    keys[0].meaning += &entries.summaries(path);
+    keys.extend(entries.options_below(path));
     Some(SectionKeys { name: path.to_owned(), about: about.to_owned(), keys })
 }
 
@@ -167,14 +173,16 @@ fn choices(key: &str, shape: Shape, names: &Names<'_>) -> Option<String> {
         "reward.routes" => false,
         key => *of == key,
     });
-    let words = |names: &[&str]| {
-        names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-    };
     match (listed, choices_of(key), shape) {
         (Some((_, names)), _, _) => Some(words(names)),
         (_, Some(names), _) | (_, _, Shape::Choice(names)) => Some(words(names)),
         _ => None,
     }
+}
+
+/// Lists names.
+fn words(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Formats a default. Small and large numbers have an exponent.

@@ -1,15 +1,16 @@
 //! The options of schedules, engines, rewards and algorithms, as far as their catalogs list them.
 
 use rollpacker_rewards::Registry;
-use rollpacker_stages::catalog::Listed;
+use rollpacker_stages::catalog::{About, Listed};
 use rollpacker_stages::documented::{Documented, Field};
 use serde_json::Value;
 
 use super::prose::Prose;
-use super::{Key, joined};
-use crate::recipe::PolicyLoss;
+use super::{Key, joined, words};
+use crate::recipe::choices::choices_of;
 use crate::recipe::schedule::{ScheduleSection, Schedules};
 use crate::recipe::shape::Shape;
+use crate::recipe::{Placement, PolicyLoss, Recipe};
 
 /// The entries of a catalog: the key of the table with their options, the noun for an entry, and the entries.
 pub(crate) type ListedEntries<'a> = (&'static str, &'static str, Vec<Listed<'a>>);
@@ -25,17 +26,28 @@ pub(crate) struct Entries<'a> {
 impl Entries<'_> {
     /// Returns `true` for a section whose keys depend on a name in it.
     pub(super) fn is_section(path: &str) -> bool {
-        Self::name_key(path).is_some()
+        Self::own_keys(path).is_some()
     }
 
-    /// Returns the key that has the name in such a section, and its default.
-    pub(super) fn name_key(path: &str) -> Option<(Field, String)> {
-        let (fields, default) = match path {
-            "schedule" => (ScheduleSection::FIELDS, ScheduleSection::default().name),
-            "actor.policy_loss" => (PolicyLoss::FIELDS, PolicyLoss::default().loss_mode),
+    /// Returns the keys of such a section that depend on no name, the key that has the name first, and the default of the name.
+    pub(super) fn own_keys(path: &str) -> Option<(&'static [Field], String)> {
+        Some(match path {
+            "schedule" => (&ScheduleSection::FIELDS[..1], ScheduleSection::default().name),
+            "placement" => (&Placement::FIELDS[..2], Placement::default().kind),
+            "actor.policy_loss" => (&PolicyLoss::FIELDS[..1], PolicyLoss::default().loss_mode),
             _ => return None,
+        })
+    }
+
+    /// Returns the summaries of the entries that the name in the section `path` may select.
+    pub(super) fn summaries(&self, path: &str) -> String {
+        let entries = self.listed.iter().filter(|(section, _, _)| *section == path);
+        let entries = entries.flat_map(|(_, _, entries)| entries);
+        let summary = |entry: &Listed<'_>| {
+            let About { summary, source, .. } = entry.about;
+            format!("`{}`: {summary} ({source})", entry.name)
         };
-        fields.first().map(|field| (*field, default))
+        entries.map(summary).map(|text| format!(" {text}.")).collect()
     }
 
     /// Returns the options that are written in the table `path`.
@@ -91,15 +103,15 @@ fn of_entry(section: &str, noun: &str, entry: &Listed<'_>) -> Vec<Key> {
 fn option(section: &str, of: &str, key: &str, shape: Shape, field: Option<Field>) -> Key {
     let prose = Prose::parse(&field.map(|field| field.text()).unwrap_or_default());
     let range = match shape {
-        Shape::Choice(names) => {
-            Some(names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
-        }
-        _ => None,
+        Shape::Choice(names) => Some(words(names)),
+        _ => choices_of(&joined(section, key)).map(words),
     };
     let (meaning, range) = prose.meaning_with(range);
     let kind = if shape == Shape::Unknown { String::new() } else { shape.words().to_owned() };
+    let name = joined(section, key);
     Key {
-        name: joined(section, key),
+        is_resumable: Recipe::is_resumable(&name),
+        name,
         of: Some(of.to_owned()),
         kind,
         unit: field.map_or("", |field| field.unit),

@@ -28,6 +28,7 @@ fn every_key_is_listed_with_type_and_meaning() {
     for name in Recipe::keys() {
         let name = match name.as_str() {
             "schedule" => "schedule.name",
+            "placement" => "placement.kind",
             "actor.policy_loss" => "actor.policy_loss.loss_mode",
             name => name,
         };
@@ -37,6 +38,12 @@ fn every_key_is_listed_with_type_and_meaning() {
         assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl"), "{name}");
     }
     assert!(listed.iter().any(|key| key.of.as_deref() == Some("schedule `sorted`")));
+    let rules = listed.iter().filter(|key| key.name == "placement.rule");
+    let rules = rules.map(|key| (key.of.as_deref(), key.default.as_deref(), key.is_resumable));
+    let expected = [("planner", "\"paper\""), ("stream_trainer", "\"fixed\"")];
+    let expected = expected.map(|(name, rule)| (format!("placement `{name}`"), rule));
+    let expected = expected.each_ref().map(|(of, rule)| (Some(of.as_str()), Some(*rule), true));
+    assert_eq!(rules.collect::<Vec<_>>(), expected);
 }
 
 /// The documentation of a key and the table of verl's keys agree.

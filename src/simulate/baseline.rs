@@ -12,7 +12,8 @@ impl RawJob {
     pub fn baseline(&self) -> Self {
         let mut raw = self.clone();
         raw.schedule = ScheduleSection::named("sync");
-        raw.pipeline = Pipeline::default();
+        let placements = raw.pipeline.placements.clone();
+        raw.pipeline = Pipeline { placements, ..Pipeline::default() };
         raw.stream = Stream::default();
         raw.planner = Planner::default();
         raw.rollout.dispatch = None;
@@ -56,7 +57,7 @@ impl Job {
             micro_batch_tokens: layout.micro_batch_tokens,
             layout: Layout::Written,
         };
-        raw.pipeline.placement = Some(self.placement);
+        raw.pipeline.placement = Some(self.placement.name().to_owned());
         raw.pipeline.reward = Some(self.scoring);
         raw.rollout.dispatch = Some(self.dispatch);
         raw.tasks.judge_placement = Some(self.judge);

@@ -21,7 +21,7 @@ pub mod outcome;
 pub mod paper;
 pub mod parquet;
 pub mod perfetto;
-mod placement;
+pub mod placement;
 mod population;
 pub mod profile;
 pub mod raw;

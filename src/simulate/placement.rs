@@ -4,13 +4,61 @@ use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{
     self, Colocated, PlacementError, PlacementPolicy, Planner, Separate, StreamTrainer,
 };
-use rollpacker_stages::rollout::Placement;
+use rollpacker_stages::rollout::Placement as Instances;
 
 use super::cost::PlacementCost;
 use super::job::Job;
-use super::raw;
+use super::raw::{self, RawJob};
+use crate::placements::{OwnPlacement, PlacementContext, PlacementKeys};
 use crate::recipe::RecipeError;
-use crate::recipe::error::out_of_bounds;
+use crate::recipe::error::{one_of, out_of_bounds};
+
+/// The assignment of GPUs to generation and training.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Placement {
+    /// All GPUs generate, then all train.
+    Colocated,
+    /// Some GPUs generate and the others train.
+    Separate,
+    /// All GPUs generate, and some begin to train before the rollout ends.
+    Stream,
+    /// A policy of the program assigns the GPUs.
+    Own(OwnPlacement),
+}
+
+impl Placement {
+    const BUILT_IN: [Self; 3] = [Self::Colocated, Self::Separate, Self::Stream];
+
+    /// Returns the name, as in `pipeline.placement`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Colocated => "colocated",
+            Self::Separate => "separate",
+            Self::Stream => "stream",
+            Self::Own(own) => own.name(),
+        }
+    }
+}
+
+impl RawJob {
+    /// Returns the placement `name`. A placement of the program has precedence over a built-in one of the same name.
+    pub(super) fn named_placement(&self, name: &str) -> Result<Placement, RecipeError> {
+        let raw::Pipeline { placement_options, placements, .. } = &self.pipeline;
+        if let Some(own) = placements.find(NAMES, name, placement_options)? {
+            return Ok(Placement::Own(own));
+        }
+        let mut names = Placement::BUILT_IN.each_ref().map(Placement::name).to_vec();
+        names.extend(placements.own_names());
+        one_of(NAMES.name, name, &names)?;
+        let built_in = Placement::BUILT_IN.into_iter().find(|built_in| built_in.name() == name);
+        Ok(built_in.expect("invariant: a name of the program is found above"))
+    }
+}
+
+/// The keys of a job that name a placement and hold its options.
+const NAMES: PlacementKeys =
+    PlacementKeys { name: "pipeline.placement", options: "pipeline.placement_options" };
 
 /// Creates the placement policy of a job.
 ///
@@ -18,20 +66,31 @@ use crate::recipe::error::out_of_bounds;
 /// If the model does not fit on its instances, or if GPUs and options are inconsistent; the error names the key.
 pub(super) fn policy(job: &Job) -> Result<Box<dyn PlacementPolicy>, RecipeError> {
     let rollout = initial_placement(job);
-    check_cache(job, rollout.tensor_parallel)?;
-    Ok(match job.placement {
-        raw::Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
+    let kv_cache_tokens = kv_capacity(job, rollout.tensor_parallel)?;
+    Ok(match &job.placement {
+        Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
             Box::new(Colocated::new(rollout))
         }
-        raw::Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
-        raw::Placement::Colocated | raw::Placement::Stream => {
+        Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
+        Placement::Colocated | Placement::Stream => {
             Box::new(stream_trainer(job, rollout).map_err(refused)?)
         }
+        Placement::Own(own) => own.policy(PlacementContext {
+            devices: job.raw.cluster.gpus,
+            threads_per_device: 1,
+            kv_cache_tokens: usize::try_from(kv_cache_tokens).unwrap_or(usize::MAX)
+                / rollout.tensor_parallel as usize,
+            max_response_length: job.raw.data.max_response_length,
+            staleness: job.raw.pipeline.staleness,
+            tensor_parallel: rollout.tensor_parallel,
+            training_replica: job.training_layout.devices(),
+        })?,
     })
 }
 
-/// Rejects instances whose KV cache cannot hold a longest prompt and response: such a response would be preempted forever and never end.
-fn check_cache(job: &Job, tensor_parallel: u32) -> Result<(), RecipeError> {
+/// Returns the number of tokens that the KV cache of an instance holds. Rejects instances whose cache cannot hold a longest prompt and
+/// response: such a response would be preempted forever and never end.
+fn kv_capacity(job: &Job, tensor_parallel: u32) -> Result<u64, RecipeError> {
     let refused = |reason: String| RecipeError::Type {
         key: TENSOR_PARALLEL.to_owned(),
         reason: format!("{reason}; the memory left depends on {OF_MEMORY}"),
@@ -39,7 +98,7 @@ fn check_cache(job: &Job, tensor_parallel: u32) -> Result<(), RecipeError> {
     let capacity =
         job.cost().kv_capacity(tensor_parallel).map_err(|error| refused(error.to_string()))?;
     if capacity >= job.longest_sequence() {
-        return Ok(());
+        return Ok(capacity);
     }
     let (prompt, response) = (job.longest_prompt, job.raw.data.max_response_length);
     Err(refused(format!(
@@ -51,7 +110,7 @@ fn check_cache(job: &Job, tensor_parallel: u32) -> Result<(), RecipeError> {
 
 fn stream_trainer(
     job: &Job,
-    rollout: Placement,
+    rollout: Instances,
 ) -> Result<StreamTrainer<PlacementCost>, PlacementError> {
     let planner = Planner::new(planner_rule(job), placed_job(job), rollout.tensor_parallel)?;
     let cost = PlacementCost::new(job.cost(), job.training_layout, job.longest_sequence())
@@ -81,9 +140,9 @@ const OF_MEMORY: &str = "cluster.hardware.memory, rollout.gpu_memory_utilization
 const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
 
 /// Returns the instances at the beginning of a run.
-pub(super) fn initial_placement(job: &Job) -> Placement {
+pub(super) fn initial_placement(job: &Job) -> Instances {
     let tensor_parallel = job.raw.rollout.tensor_parallel;
-    Placement { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }
+    Instances { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }
 }
 
 /// Returns the bandwidth at which an instance sends KV caches, in bytes/s; `None` if moved responses are computed again.
@@ -112,7 +171,7 @@ fn planner_rule(job: &Job) -> Rule {
 fn stream_options(job: &Job) -> placement::StreamTrainerOptions {
     let stream = &job.raw.stream;
     let trigger = match stream.trigger {
-        _ if job.placement == raw::Placement::Colocated => placement::Trigger::Never,
+        _ if job.placement == Placement::Colocated => placement::Trigger::Never,
         raw::Trigger::Never => placement::Trigger::Never,
         raw::Trigger::Fixed => placement::Trigger::Fixed { share: stream.from },
         raw::Trigger::Adaptive => {

@@ -9,6 +9,7 @@ use rollpacker_operators::reward::LimitMode;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::placements::Placements;
 use crate::recipe::keys::{Section, Sections};
 use crate::recipe::{schedule, section};
 
@@ -202,8 +203,15 @@ section! {
         gradient: Option<String> = None,
         /// Maximum number of groups that the trainer receives at once, as in recipes.
         max_groups: Option<usize> = None,
-        /// The assignment of GPUs: `colocated`, `separate` or `stream`. Default: as the authors of the schedule do.
-        placement: Option<Placement> = None,
+        /// The assignment of GPUs: `colocated`, where all GPUs generate and then all train; `separate`, where some generate and the others
+        /// train; `stream`, where some begin to train before the rollout ends; or the name of a placement that the program
+        /// [adds](crate::App::placement). Default: as the authors of the schedule do.
+        placement: Option<String> = None,
+        /// Options of a placement that the program adds. Default: none.
+        placement_options: Table = Table::new(),
+        /// The placements that the program adds.
+        #[serde(skip)]
+        placements: Placements = Placements::default(),
         /// The number of GPUs that train, with `placement = "separate"`. Default: half of them.
         training_gpus: Option<u32> = None,
         /// Maximum number of steps by which the sampling policy may lag behind. Default: 0, which is on-policy.
@@ -341,18 +349,6 @@ choice! {
         Mps,
         /// The judge and the engine run alternately.
         TimeSlicing,
-    }
-}
-
-choice! {
-    /// The assignment of GPUs to generation and training.
-    Placement {
-        /// All GPUs generate, then all train.
-        Colocated,
-        /// Some GPUs generate and the others train.
-        Separate,
-        /// All GPUs generate, and some begin to train before the rollout ends.
-        Stream,
     }
 }
 

@@ -9,9 +9,11 @@ use toml::Value;
 
 use super::job::Job;
 use super::outcome::GanttStep;
-use super::raw::{Layout, Placement, RawJob, Source};
+use super::placement::Placement;
+use super::raw::{Layout, RawJob, Source};
 use super::trace::{SharedTrace, read_trace};
 use super::{calibration_bounds, layout, placement, population};
+use crate::placements::Placements;
 use crate::recipe::error::{nearest, out_of_bounds};
 use crate::recipe::schedule::Schedules;
 use crate::recipe::value::read_value;
@@ -23,10 +25,10 @@ impl Job {
     /// # Errors
     /// If the file cannot be read or a setting is invalid; the error names the key, or the file, row and column of the trace.
     pub fn read(path: &Path, overrides: &[String]) -> anyhow::Result<Self> {
-        Self::read_with(path, overrides, &Schedules::default())
+        Self::read_with(path, overrides, &Schedules::default(), &Placements::default())
     }
 
-    /// Reads and checks a job that may name one of `schedules`.
+    /// Reads and checks a job that may name one of `schedules` or one of `placements`.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -34,10 +36,12 @@ impl Job {
         path: &Path,
         overrides: &[String],
         schedules: &Schedules,
+        placements: &Placements,
     ) -> anyhow::Result<Self> {
         let table = crate::recipe::read_table(path, overrides)?;
         let mut raw: RawJob = crate::recipe::from_table(table)?;
         raw.schedule.schedules = schedules.clone();
+        raw.pipeline.placements = placements.clone();
         Self::resolve(raw, None)
     }
 
@@ -48,7 +52,7 @@ impl Job {
     pub fn resolve(raw: RawJob, trace: Option<Arc<SharedTrace>>) -> anyhow::Result<Self> {
         raw.check()?;
         raw.reject_unused()?;
-        let placement = raw.placement();
+        let placement = raw.placement()?;
         let trace = match (raw.lengths.source, trace) {
             (Source::Trace, None) => Some(Arc::new(read_trace(&raw.lengths)?)),
             (Source::Trace, read) => read,
@@ -69,8 +73,8 @@ impl Job {
             calibration: calibration(&raw)?,
             scoring: raw.scoring()?,
             fetch: raw.fetch()?,
+            training_gpus: training_gpus(&raw, &placement)?,
             placement,
-            training_gpus: training_gpus(&raw, placement)?,
             training_layout: layout::written(&raw.training),
             dispatch: raw.dispatch(),
             judge: raw.judge(),
@@ -92,14 +96,15 @@ impl Job {
     }
 }
 
-fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError> {
-    if raw.pipeline.staleness > 0 && placement != Placement::Separate {
+fn training_gpus(raw: &RawJob, placement: &Placement) -> Result<u32, RecipeError> {
+    let takes_turns = matches!(placement, Placement::Colocated | Placement::Stream);
+    if raw.pipeline.staleness > 0 && takes_turns {
         let expected =
             "0, unless pipeline.placement = separate: overlapping steps need separate GPUs";
         return Err(out_of_bounds("pipeline.staleness", expected, raw.pipeline.staleness));
     }
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
-    if placement != Placement::Separate {
+    if *placement != Placement::Separate {
         let expected = "pipeline.placement = separate with it";
         return raw
             .pipeline

@@ -21,6 +21,7 @@ use rollpacker_stages::reward::Router;
 use super::gantt::{TimedTrainer, TrainingLog};
 use super::job::Job;
 use super::outcome::{Recorder, RunOutcome};
+use super::placement::Placement;
 use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
 use crate::pipeline::{Pipeline, PromptSource, RunTime};
@@ -102,6 +103,7 @@ impl Stages {
         .prompts_ahead(ROUNDS_AHEAD * raw.data.train_batch_size)
         .warmup_steps(raw.sim.warmup_steps)
         .placement(placement)
+        .devices(raw.cluster.gpus)
         .limit(tasks::limit(job, self.seed)?)
         .scoring(job.scoring)
         .delivery(job.fetch)
@@ -156,8 +158,11 @@ fn curriculum(job: &Job, seed: u64) -> anyhow::Result<Option<CurriculumStage>> {
 /// round together, which saves waking the pipeline for each of them.
 fn collect(job: &Job) -> rollout::Collect {
     let waits_for_all = job.raw.schedule.name == "sync" && job.scoring == Scoring::AfterRollout;
-    let is_placed_by_rounds =
-        job.placement != raw::Placement::Stream && job.raw.planner.rule == raw::PlannerRule::Fixed;
+    let is_placed_by_rounds = match job.placement {
+        Placement::Colocated => job.raw.planner.rule == raw::PlannerRule::Fixed,
+        Placement::Separate => true,
+        Placement::Stream | Placement::Own(_) => false,
+    };
     match waits_for_all && is_placed_by_rounds {
         true => rollout::Collect::Together,
         false => rollout::Collect::Streamed,

@@ -3,12 +3,13 @@
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::LimitMode;
 
-use super::raw::{Dispatch, Judge, Placement, RawJob};
+use super::placement::Placement;
+use super::raw::{Dispatch, Judge, RawJob};
 use crate::recipe::{Pipeline, RecipeError};
 
 /// The way in which the authors of a schedule run it.
 struct ScheduleDefaults {
-    placement: Placement,
+    placement: &'static str,
     dispatch: Dispatch,
     judge: Judge,
     timeout: LimitMode,
@@ -26,9 +27,9 @@ impl ScheduleDefaults {
             _ => Dispatch::RoundRobin,
         };
         let placement = match schedule {
-            "tail_batching" => Placement::Stream,
-            "frontier_group" => Placement::Separate,
-            _ => Placement::Colocated,
+            "tail_batching" => "stream",
+            "frontier_group" => "separate",
+            _ => "colocated",
         };
         Self { placement, dispatch, judge, timeout }
     }
@@ -40,8 +41,12 @@ impl RawJob {
     }
 
     /// Returns the placement: which GPUs generate and which train.
-    pub(super) fn placement(&self) -> Placement {
-        self.pipeline.placement.unwrap_or(self.habits().placement)
+    ///
+    /// # Errors
+    /// If there is no placement of that name, or it rejects an option.
+    pub(super) fn placement(&self) -> Result<Placement, RecipeError> {
+        let habit = || self.habits().placement;
+        self.named_placement(self.pipeline.placement.as_deref().unwrap_or_else(habit))
     }
 
     /// Returns the dispatch: which instance receives a response.

@@ -17,13 +17,13 @@ use serde::Serialize;
 use super::job::Job;
 use super::outcome::{RoundCounts, RunOutcome};
 use super::placement::initial_placement;
-use super::raw::{Dispatch, HandOut, Judge, Placement, PlannerRule};
+use super::raw::{Dispatch, HandOut, Judge, PlannerRule};
 
 /// The effective setup of a configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setup {
-    /// The assignment of GPUs to generation and training.
-    pub placement: Placement,
+    /// The name of the placement: the assignment of GPUs to generation and training.
+    pub placement: String,
     /// The engine instances that rounds began with, the most frequent first.
     pub rollout: Vec<RolloutSetup>,
     /// The layout of the trainer.
@@ -77,7 +77,7 @@ impl Setup {
         let layout = job.training_layout;
         let gpus = job.training_gpus;
         Self {
-            placement: job.placement,
+            placement: job.placement.name().to_owned(),
             rollout: rollout(job, outcomes),
             training: TrainingSetup {
                 gpus,

@@ -127,7 +127,7 @@ fn setups(summaries: &[Summary]) -> SummaryTable {
             setup.rollout_text(),
             written(&setup.planner),
             setup.training.to_string(),
-            written(&setup.placement),
+            setup.placement.clone(),
             written(&setup.dispatch),
             written(&setup.hand_out),
             setup.judge.map_or("-".to_owned(), |judge| written(&judge)),

@@ -4,20 +4,33 @@ use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::LimitMode;
 use toml::{Table, Value};
 
-use super::raw::{JudgeSharing, Placement, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
+use super::placement::Placement;
+use super::raw::{JudgeSharing, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
 use crate::recipe::RecipeError;
 use crate::recipe::error::out_of_bounds;
 
 impl RawJob {
     /// Rejects the first setting that would be read and then ignored.
     pub(super) fn reject_unused(&self) -> Result<(), RecipeError> {
-        let placement = self.placement();
-        if let Some((key, found)) = self.unused_stream().next() {
-            return Err(out_of_bounds(key, self.stream_needs(), found));
+        let placement = self.placement()?;
+        if let Some((key, found)) = self.unused_stream(&placement).next() {
+            return Err(out_of_bounds(key, self.stream_needs(&placement), found));
         }
-        if placement == Placement::Separate && self.planner.rule != PlannerRule::Fixed {
-            let expected = "fixed with pipeline.placement = separate: the pools keep their GPUs";
+        let keeps = match placement {
+            Placement::Separate => Some("the pools keep their GPUs"),
+            Placement::Own(_) => Some("it chooses the GPUs of an instance"),
+            Placement::Colocated | Placement::Stream => None,
+        };
+        if let Some(reason) = keeps.filter(|_| self.planner.rule != PlannerRule::Fixed) {
+            let expected =
+                format!("fixed with pipeline.placement = {}: {reason}", placement.name());
             return Err(out_of_bounds("planner.rule", expected, text(&self.planner.rule)));
+        }
+        let options: Vec<_> = self.pipeline.placement_options.keys().map(String::as_str).collect();
+        if !options.is_empty() && !matches!(placement, Placement::Own(_)) {
+            let expected = "no value unless pipeline.placement is one that the program adds";
+            let key = "pipeline.placement_options";
+            return Err(out_of_bounds(key, expected, format!("`{}`", options.join("`, `"))));
         }
         if self.scoring()? == Scoring::AfterRollout
             && self.tasks.timeout == Some(LimitMode::Adaptive)
@@ -90,18 +103,18 @@ impl RawJob {
     /// what is dropped decides what the later checks see.
     ///
     /// # Errors
-    /// If `pipeline.gradient` is invalid.
+    /// If `pipeline.gradient` or `pipeline.placement` is invalid.
     pub(super) fn drop_unused(&mut self, settings: &[String]) -> Result<(), RecipeError> {
         let brings = |key: &str| {
             settings.iter().any(|setting| setting.split_once('=').is_some_and(|(of, _)| of == key))
         };
         let decides = |key: &str, written: bool| brings(key) || brings("schedule.name") && !written;
-        let placement = self.placement();
+        let placement = self.placement()?;
         if decides("pipeline.placement", self.pipeline.placement.is_some()) {
-            self.drop_unused_placement(placement);
+            self.drop_unused_placement(&placement);
         }
         if placement == Placement::Stream && brings("stream.trigger") {
-            self.drop_unused_stream();
+            self.drop_unused_stream(&placement);
         }
         if decides("pipeline.reward", self.pipeline.reward.is_some())
             && self.scoring()? == Scoring::AfterRollout
@@ -134,11 +147,16 @@ impl RawJob {
         Ok(())
     }
 
-    fn drop_unused_placement(&mut self, placement: Placement) {
-        self.drop_unused_stream();
-        match placement {
-            Placement::Separate => self.planner = Planner::default(),
-            Placement::Colocated | Placement::Stream => self.pipeline.training_gpus = None,
+    fn drop_unused_placement(&mut self, placement: &Placement) {
+        self.drop_unused_stream(placement);
+        if matches!(placement, Placement::Separate | Placement::Own(_)) {
+            self.planner = Planner::default();
+        }
+        if *placement != Placement::Separate {
+            self.pipeline.training_gpus = None;
+        }
+        if !matches!(placement, Placement::Own(_)) {
+            self.pipeline.placement_options.clear();
         }
     }
 
@@ -156,10 +174,10 @@ impl RawJob {
         }
     }
 
-    fn drop_unused_stream(&mut self) {
+    fn drop_unused_stream(&mut self, placement: &Placement) {
         let mut table = table(&self.stream);
         let default = table_of_defaults();
-        for key in self.unused_by_stream() {
+        for key in self.unused_by_stream(placement) {
             table.insert((*key).to_owned(), default[*key].clone());
         }
         self.stream =
@@ -167,16 +185,19 @@ impl RawJob {
     }
 
     /// Returns the keys of `[stream]` that differ from the default and have no effect, with their values.
-    fn unused_stream(&self) -> impl Iterator<Item = (String, String)> {
+    fn unused_stream(
+        &self,
+        placement: &Placement,
+    ) -> impl Iterator<Item = (String, String)> + use<> {
         let (table, default) = (table(&self.stream), table_of_defaults());
-        self.unused_by_stream().iter().filter_map(move |key| {
+        self.unused_by_stream(placement).iter().filter_map(move |key| {
             let value = &table[*key];
             let shown = || value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             (*value != default[*key]).then(|| (format!("stream.{key}"), shown()))
         })
     }
 
-    fn unused_by_stream(&self) -> &'static [&'static str] {
+    fn unused_by_stream(&self, placement: &Placement) -> &'static [&'static str] {
         const ALL: [&str; 9] = [
             "rounds",
             "trigger",
@@ -188,8 +209,11 @@ impl RawJob {
             "consolidate",
             "kv_transfer_bandwidth",
         ];
-        if self.placement() != Placement::Stream {
-            return &ALL;
+        match placement {
+            Placement::Colocated | Placement::Separate => return &ALL,
+            // It may move responses, too.
+            Placement::Own(_) => return ALL.split_last().expect("invariant: not empty").1,
+            Placement::Stream => {}
         }
         match self.stream.trigger {
             Trigger::Never => &["rounds", "from", "to", "every"],
@@ -199,14 +223,20 @@ impl RawJob {
         }
     }
 
-    fn stream_needs(&self) -> String {
-        match self.placement() {
+    fn stream_needs(&self, placement: &Placement) -> String {
+        match placement {
             Placement::Stream => {
                 format!("no value with stream.trigger = {}", text(&self.stream.trigger))
             }
+            Placement::Own(own) => {
+                format!(
+                    "no value with pipeline.placement = {}, which has its own options",
+                    own.name()
+                )
+            }
             placement => format!(
                 "no value with pipeline.placement = {}: no GPUs move from the rollout to the trainer",
-                text(&placement)
+                placement.name()
             ),
         }
     }

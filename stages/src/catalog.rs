@@ -95,10 +95,12 @@ pub fn within(
     }
 }
 
-/// The options of an entry that has none. Any option is an error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NoOptions {}
+crate::documented! {
+    /// The options of an entry that has none. Any option is an error.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct NoOptions {}
+}
 
 /// The documentation of a catalog entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 use rollpacker::algorithms::Algorithms;
+use rollpacker::placements::Placements;
 use rollpacker::recipe::schedule::Schedules;
 use rollpacker::recipe::{Recipe, RecipeError};
 
@@ -45,7 +46,7 @@ num_key_value_heads = 1
 "#;
 
 /// Settings that keys need to have an effect, by the prefix of the key.
-const BESIDE: [(&str, &[&str]); 21] = [
+const BESIDE: [(&str, &[&str]); 15] = [
     ("critic.", &["algorithm.adv_estimator=gae"]),
     ("trainer.critic_warmup", &["algorithm.adv_estimator=gae"]),
     ("algorithm.gamma", &["algorithm.adv_estimator=gae"]),
@@ -72,12 +73,6 @@ const BESIDE: [(&str, &[&str]); 21] = [
     ("trainer.max_ckpt_to_keep", &["trainer.save_freq=1"]),
     ("actor.lr_warmup_steps", &["actor.lr_scheduler_type=cosine"]),
     ("data.curriculum", &["trainer.total_epochs=2"]),
-    ("placement.training_instances", &["placement.kind=separate_pools"]),
-    ("placement.from", &["placement.kind=stream_trainer"]),
-    ("placement.to", &["placement.kind=stream_trainer"]),
-    ("placement.every", &["placement.kind=stream_trainer"]),
-    ("placement.keep", &["placement.kind=stream_trainer"]),
-    ("placement.headroom", &["placement.kind=stream_trainer"]),
 ];
 
 /// Returns the settings that name a schedule, with the options that it requires.
@@ -105,7 +100,7 @@ fn is_numeric(path: &Path, name: &str) -> bool {
     })
 }
 
-/// Returns all numeric keys of recipes, including those of schedules, losses and estimators.
+/// Returns all numeric keys of recipes, including those of schedules, placements, losses and estimators.
 fn keys(path: &Path) -> Vec<Key> {
     let beside = |name: &str| {
         let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
@@ -113,19 +108,27 @@ fn keys(path: &Path) -> Vec<Key> {
     };
     let plain = Recipe::keys().into_iter().filter(|name| is_numeric(path, name));
     let mut keys: Vec<Key> = plain.map(|name| Key { beside: beside(&name), name }).collect();
+    let typed = |key: &Key| {
+        ["1", "1.5"].iter().any(|value| {
+            let error =
+                Recipe::read(path, &key.settings(value)).err().map(|error| error.to_string());
+            error.is_none_or(|error| !error.contains("invalid type"))
+        })
+    };
     let schedules = Schedules::default();
     for name in schedules.names() {
         let options = schedules.options(name).expect("it is known");
         let key =
             |option: &str| Key { name: format!("schedule.{option}"), beside: of_schedule(name) };
-        let typed = |key: &Key| {
-            ["1", "1.5"].iter().any(|value| {
-                let error =
-                    Recipe::read(path, &key.settings(value)).err().map(|error| error.to_string());
-                error.is_none_or(|error| !error.contains("invalid type"))
-            })
-        };
         keys.extend(options.into_iter().map(key).filter(typed));
+    }
+    let placements = Placements::default();
+    for kind in placements.names() {
+        let beside = vec![format!("placement.kind={kind}")];
+        let key =
+            |option: &&str| Key { name: format!("placement.{option}"), beside: beside.clone() };
+        let options = placements.options(kind).expect("it is known");
+        keys.extend(options.iter().map(key).filter(typed));
     }
     let algorithms = Algorithms::default();
     for entry in algorithms.advantages.list() {

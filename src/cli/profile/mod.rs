@@ -48,7 +48,8 @@ pub(crate) struct ProfileArgs {
 pub(crate) fn run(args: ProfileArgs, app: &App) -> anyhow::Result<ExitCode> {
     let opened = args.check().and_then(|()| match args.simulated {
         true => {
-            let job = Job::read_with(&args.config, &args.overrides, &app.schedules)?;
+            let job =
+                Job::read_with(&args.config, &args.overrides, &app.schedules, &app.placements)?;
             Ok(ProfileSubject::Simulated(Box::new(job)))
         }
         false => open_engine(&args, app),

@@ -247,6 +247,7 @@ impl SimulateArgs {
 
     fn change(&self, raw: &mut RawJob, app: &App) {
         raw.schedule.schedules = app.schedules.clone();
+        raw.pipeline.placements = app.placements.clone();
         if let Some(seeds) = self.seeds {
             raw.sim.seeds = seeds;
         }

@@ -12,7 +12,7 @@ mod trainer;
 pub use algorithm::{
     Actor, Algorithm, Critic, IsThreshold, KlCtrl, PolicyLoss, RolloutCorrection, RsThreshold,
 };
-pub use placement::Placement;
+pub use placement::{Placement, Planner, SeparatePools, StreamTrainer};
 pub use reward::{Reward, RouteTarget};
 pub use serve::Serve;
 pub use trainer::{Run, Sft};
@@ -226,7 +226,6 @@ impl Sections for RawRecipe {
             "rollout" => Section::of::<Rollout>(),
             "rollout.serve" => Section::of::<Serve>(),
             "pipeline" => Section::of::<Pipeline>(),
-            "placement" => Section::of::<Placement>(),
             "reward" => Section::of::<Reward>(),
             "reward.timeout" => Section::of::<LimitOptions>(),
             "algorithm" => Section::of::<Algorithm>(),
@@ -236,7 +235,7 @@ impl Sections for RawRecipe {
             "critic" => Section::of::<Critic>(),
             "trainer" => Section::of::<Run>(),
             "sft" => Section::of::<Sft>(),
-            // The keys of a schedule, an engine or a policy loss depend on its name and are checked when it is built.
+            // The keys of a schedule, a placement, an engine or a policy loss depend on its name and are checked when it is built.
             _ => return None,
         })
     }

@@ -11,7 +11,8 @@ use rollpacker_simulated::rollout::lengths::Likeness;
 use toml::{Table, Value};
 
 use super::outcome::GanttStep;
-use super::raw::{Dispatch, Judge, Placement, RawJob};
+use super::placement::Placement;
+use super::raw::{Dispatch, Judge, RawJob};
 use super::trace::SharedTrace;
 use crate::recipe::schedule::{ScheduleSection, ScheduleSize};
 use crate::recipe::{RecipeError, from_table, overlay};
@@ -122,6 +123,7 @@ impl Job {
         settings.iter().try_for_each(|setting| overlay(&mut table, setting))?;
         let mut raw: RawJob = from_table(table)?;
         raw.schedule.schedules = self.raw.schedule.schedules.clone();
+        raw.pipeline.placements = self.raw.pipeline.placements.clone();
         raw.sim.seeds = 1;
         Self::resolve(raw, self.trace.clone())
     }

@@ -35,7 +35,7 @@ fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
     let batched = job(&[]);
     assert_eq!((batched.scoring, batched.placement), (Scoring::Streamed, Placement::Stream));
     let told = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
-    assert_eq!((told.placement, told.fetch), (Placement::Separate, GroupDelivery::Once));
+    assert_eq!((&told.placement, told.fetch), (&Placement::Separate, GroupDelivery::Once));
     assert_eq!((told.training_gpus, told.rollout_gpus()), (16, 16));
 }
 
@@ -115,7 +115,7 @@ fn names_and_bounds_are_told() {
         "",
         &["pipeline.placement=seperate"],
         expect![
-            "key `pipeline.placement`: unknown variant `seperate`, expected one of `colocated`, `separate`, `stream`"
+            "key `pipeline.placement`: expected one of colocated, separate, stream (did you mean `separate`?), found `seperate`"
         ],
     );
     check_error(

@@ -5,6 +5,7 @@ mod curriculum;
 mod equal_lengths;
 mod event_model;
 mod longest_first;
+mod own_placement;
 mod resources;
 
 use std::cell::RefCell;

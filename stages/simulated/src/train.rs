@@ -102,10 +102,14 @@ impl Trainer for SimulatedTrainer {
     }
 
     fn accumulate(&mut self, _step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
-        if self.placed == 0 {
+        let least = self.layout.devices();
+        if self.placed < least {
+            let placed = self.placed;
             return Err(TrainError::Backend {
                 operation: "accumulating gradients",
-                reason: "the trainer is placed on 0 devices".to_owned(),
+                reason: format!(
+                    "the trainer is placed on {placed} devices, expected at least the {least} of a copy of the model"
+                ),
             });
         }
         let tokens: Vec<f64> = sequences.iter().map(|sequence| self.add(sequence)).collect();
