@@ -36,7 +36,7 @@ impl EndReason {
                 Self::Finished
             }
             None => Self::Finished,
-            Some(StopReason::Asked) => Self::Stopped,
+            Some(StopReason::Requested) => Self::Stopped,
             Some(StopReason::OutOfTime) => Self::OutOfTime,
         }
     }

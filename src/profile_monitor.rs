@@ -162,7 +162,7 @@ mod tests {
         let path = folder.path().join("profile.parquet");
         profile::write(&path, &[row(1, 0.1)]).expect("written");
         let mut monitor = ProfileMonitor::open(path, OPTIONS).expect("it reads back");
-        let told = monitor.step(&[Row { instances: 3, ..row(1, 1.0) }]);
-        assert_eq!(told, Metrics::from([("profile/drifted_cells".to_owned(), 0.0)]));
+        let metrics = monitor.step(&[Row { instances: 3, ..row(1, 1.0) }]);
+        assert_eq!(metrics, Metrics::from([("profile/drifted_cells".to_owned(), 0.0)]));
     }
 }

@@ -205,11 +205,11 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
     let opened = session.opened();
     let (by_name, _) = place.train_session("name", session, &named);
     let folder = place.path("workers");
-    let on_workers = Cluster::with_threads(2).run(&RunFacts::default(), "", move |seat| {
+    let on_workers = Cluster::with_threads(2).run(&RunFacts::default(), "", move |handle| {
         let steps = Steps::default();
-        let session = opened.session(&seat).expect("it opens").with_reward("*", Spread);
+        let session = opened.session(&handle).expect("it opens").with_reward("*", Spread);
         session
-            .train_worker(Some(seat), &Stop::default(), &folder, steps.clone(), |_| {})
+            .train_worker(Some(handle), &Stop::default(), &folder, steps.clone(), |_| {})
             .map_err(|error| Fault::new("test", Origin::Program, format!("{error:#}")))?;
         Ok(steps.0.take())
     });

@@ -88,9 +88,9 @@ fn what_cannot_be_exported_is_refused() {
     write_metrics(place.path());
     let refused = |args: &[&str], part: &str| {
         let end = run(place.path(), args);
-        let told = String::from_utf8_lossy(&end.stderr).into_owned();
-        assert_eq!(end.status.code(), Some(2), "{args:?}: {told}");
-        assert!(told.contains(part), "{args:?}: {told}");
+        let stderr = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert_eq!(end.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(part), "{args:?}: {stderr}");
     };
     refused(&["export", "run"], "--tensorboard");
     refused(&["export", "absent", "--tensorboard", "logs"], "it is no folder");
@@ -166,8 +166,8 @@ fn a_trace_has_the_responses_of_all_processes_of_a_run_on_one_time_axis() {
     for (steps, part) in [("5", "which has 2, found 5"), ("0", "expected a step from 1")] {
         let args = ["export", "run", "--perfetto", "one.json", "--steps", steps];
         let end = run(place.path(), &args);
-        let told = String::from_utf8_lossy(&end.stderr).into_owned();
-        assert!(end.status.code() == Some(2) && told.contains(part), "{told}");
+        let stderr = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert!(end.status.code() == Some(2) && stderr.contains(part), "{stderr}");
     }
 }
 

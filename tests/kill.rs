@@ -150,7 +150,7 @@ fn steps(out: ChildStdout) -> Receiver<u64> {
 }
 
 fn wait_for(steps: &Receiver<u64>, step: u64) {
-    while step > 0 && steps.recv().is_ok_and(|told| told < step) {}
+    while step > 0 && steps.recv().is_ok_and(|reported| reported < step) {}
 }
 
 /// Waits for a duration, or until the process ends.

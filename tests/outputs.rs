@@ -185,13 +185,16 @@ fn a_warm_start_on_bad_data_is_bad_input() {
 #[test]
 fn a_batch_larger_than_the_data_is_told() {
     let place = place_with_traps();
-    let told = "expected at most the 96 rows of the dataset, found 500";
+    let expected = "expected at most the 96 rows of the dataset, found 500";
     let printed =
         place.ok(&["sft", "--config", "recipe.toml", "--out", "out", "sft.batch_size=500"]);
-    assert!(printed.contains("key `sft.batch_size`") && printed.contains(told), "{printed}");
+    assert!(printed.contains("key `sft.batch_size`") && printed.contains(expected), "{printed}");
     let train = ["train", "--config", "recipe.toml", "--dry-run", "data.train_batch_size=500"];
     let printed = place.ok(&train);
-    assert!(printed.contains("key `data.train_batch_size`") && printed.contains(told), "{printed}");
+    assert!(
+        printed.contains("key `data.train_batch_size`") && printed.contains(expected),
+        "{printed}"
+    );
     assert!(!place.ok(&train[..4]).contains("expected at most"));
 }
 

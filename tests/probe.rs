@@ -303,10 +303,10 @@ fn first_weights_are_loaded_again_after_an_error_and_after_a_signal() {
     assert_eq!(server.traces(), before);
 
     let process = Arc::new(OnceLock::new());
-    let asked = Arc::clone(&process);
+    let process_handle = Arc::clone(&process);
     let url = proxy(server.address, move |_, body| {
         if body.contains(PERTURBED) {
-            Action::Interrupt(body, *asked.wait())
+            Action::Interrupt(body, *process_handle.wait())
         } else {
             Action::Pass(body)
         }

@@ -83,10 +83,10 @@ fn copy(from: &Path, to: &Path) {
 /// Returns the lines of the metrics, without metrics that measure time or count the data moved in the graph.
 fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the file is there");
-    text.lines().map(|line| told(&serde_json::from_str(line).expect("JSON"))).collect()
+    text.lines().map(|line| step_metrics(&serde_json::from_str(line).expect("JSON"))).collect()
 }
 
-fn told(line: &Value) -> (u64, BTreeMap<String, f64>) {
+fn step_metrics(line: &Value) -> (u64, BTreeMap<String, f64>) {
     let numbers = line["data"].as_object().expect("an object").iter();
     let numbers = numbers.filter(|(name, _)| !depends_on_time(name));
     let numbers = numbers.map(|(name, value)| (name.clone(), value.as_f64().unwrap_or(0.5)));

@@ -267,8 +267,8 @@ fn no_secret_is_printed_or_written() {
         let options = options.iter().flat_map(|option| ["--option", option]);
         let score = ["score", "--reward", "http", "--input", "rows.jsonl", "--output", "out.jsonl"];
         let score: Vec<&str> = score.into_iter().chain(options).collect();
-        let told = checked(place.command(&[&score[..], &["--concurrency", "1"]].concat()), 1);
-        assert!(told.contains("[redacted]"), "{told}");
+        let stderr = checked(place.command(&[&score[..], &["--concurrency", "1"]].concat()), 1);
+        assert!(stderr.contains("[redacted]"), "{stderr}");
         let scores = fs::read_to_string(place.path("out.jsonl")).expect("read");
         assert!(scores.contains("\"why\":") && scores.contains("403"), "{scores}");
         assert!(scores.contains("authorization: ") && scores.contains("[redacted]"), "{scores}");

@@ -62,8 +62,8 @@ impl Workplace {
     /// Starts one of several processes.
     fn start(&self, process: usize, args: &[&str]) -> Child {
         let process = process.to_string();
-        let seat = ["--hostfile", "hosts", "--process", &process];
-        self.training(&[&seat[..], args].concat()).spawn().expect("the program starts")
+        let options = ["--hostfile", "hosts", "--process", &process];
+        self.training(&[&options[..], args].concat()).spawn().expect("the program starts")
     }
 
     /// Runs the program with this many processes.
@@ -167,13 +167,13 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
 /// Metrics do not depend on the worker that computes them. Times and the metrics of the reduction, which a single worker does not need, are
 /// exceptions.
 fn assert_told_the_same(several: &[Value], one: &[Value], run: &str) {
-    let told = |step: &Value| -> BTreeMap<String, Value> {
+    let comparable = |step: &Value| -> BTreeMap<String, Value> {
         let all = step.as_object().expect("an object").clone().into_iter();
         all.filter(|(name, _)| !depends_on_time(name) && !name.starts_with("reduce/")).collect()
     };
     assert_eq!(several.len(), one.len(), "{run}");
     for (step, (several, one)) in several.iter().zip(one).enumerate() {
-        let (several, one) = (told(several), told(one));
+        let (several, one) = (comparable(several), comparable(one));
         for name in several.keys().chain(one.keys()) {
             assert_eq!(several.get(name), one.get(name), "{run}, step {step}: {name}");
         }
@@ -215,12 +215,15 @@ fn a_process_that_is_killed_ends_the_other_with_a_message() {
     second.kill().expect("killed");
     second.wait().expect("gone");
     let read = std::thread::spawn(move || lines.for_each(drop));
-    let ProcessEnd { code, err: said, .. } = ProcessEnd::of(first);
+    let ProcessEnd { code, err: stderr, .. } = ProcessEnd::of(first);
     read.join().expect("read");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains(&format!("error: process 1 ({}) was lost at step ", hosts[1])), "{said}");
-    assert!(said.contains("resume with --resume"), "{said}");
-    assert_eq!(said.lines().count(), 1, "one message: {said}");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(
+        stderr.contains(&format!("error: process 1 ({}) was lost at step ", hosts[1])),
+        "{stderr}"
+    );
+    assert!(stderr.contains("resume with --resume"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "one message: {stderr}");
 }
 
 #[test]

@@ -175,8 +175,8 @@ fn what_waits_is_gone_with_its_operator() {
                 std::future::pending::<()>().await;
             });
             // A thread that is polling the task at this moment drops it shortly afterwards.
-            let (asked, answered) = channel();
-            tasks.spawn("asked", async move { asked.send(()).expect("is read") });
+            let (begun, answered) = channel();
+            tasks.spawn("asked", async move { begun.send(()).expect("is read") });
             while answered.try_recv().is_err() {
                 tasks.try_next();
             }

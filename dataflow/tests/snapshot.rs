@@ -46,16 +46,16 @@ fn start(folder: &Path) -> (Child, BufReader<ChildStdout>) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the process starts");
-    let told = BufReader::new(child.stdout.take().expect("piped"));
-    (child, told)
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    (child, output)
 }
 
 /// Returns the next step that a process reports as committed.
-fn committed(told: &mut BufReader<ChildStdout>) -> Step {
+fn committed(output: &mut BufReader<ChildStdout>) -> Step {
     let mut line = String::new();
     loop {
         line.clear();
-        assert!(told.read_line(&mut line).expect("readable") > 0, "the process was not killed");
+        assert!(output.read_line(&mut line).expect("readable") > 0, "the process was not killed");
         // The test harness may print on the same line first.
         let step = line.trim().rsplit_once("committed ").map(|(_, step)| step.parse());
         if let Some(step) = step {
@@ -82,9 +82,9 @@ fn a_killed_process_leaves_what_it_has_committed() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut last = None;
     for snapshots in [1, 3, 2, 5, 1, 4] {
-        let (mut process, mut told) = start(folder.path());
+        let (mut process, mut output) = start(folder.path());
         for _ in 0..snapshots {
-            let step = committed(&mut told);
+            let step = committed(&mut output);
             assert_eq!(last.map_or(Step(0), Step::next), step, "it continued after the last");
             last = Some(step);
         }
@@ -102,16 +102,16 @@ fn of_two_processes_that_resume_one_run_the_newer_one_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let ours = open(folder.path());
     take(&ours, Step(0)).expect("no newer generation");
-    let (mut process, mut told) = start(folder.path());
-    committed(&mut told);
+    let (mut process, mut output) = start(folder.path());
+    committed(&mut output);
     let refused = take(&ours, Step(9)).expect_err("a newer one was opened");
     assert!(matches!(refused, SnapshotError::Fenced { .. }), "{refused}");
     // The other process is fenced by the next one, too.
-    let heir = open(folder.path());
-    while told.read_line(&mut String::new()).expect("readable") > 0 {}
+    let newer = open(folder.path());
+    while output.read_line(&mut String::new()).expect("readable") > 0 {}
     assert!(process.wait().expect("it ends").success());
-    let last = restored(&heir).expect("it has committed");
-    take(&heir, last.next()).expect("the newest");
+    let last = restored(&newer).expect("it has committed");
+    take(&newer, last.next()).expect("the newest");
 }
 
 /// A file system of the given size in kilobytes in a folder; `None` if this process may not mount one.

@@ -49,8 +49,8 @@ proptest! {
         let resumed = rows(dataset.prompts(cursor).unwrap().until_epoch(3));
         prop_assert_eq!(&resumed, &rest);
         if let Some((epoch, row, _)) = head.last() {
-            let behind = dataset.cursor_after(*epoch, *row).unwrap();
-            prop_assert_eq!(rows(dataset.prompts(behind).unwrap().until_epoch(3)), rest.clone());
+            let cursor = dataset.cursor_after(*epoch, *row).unwrap();
+            prop_assert_eq!(rows(dataset.prompts(cursor).unwrap().until_epoch(3)), rest.clone());
         }
         prop_assert!(dataset.cursor_after(0, 450).is_none());
         prop_assert_eq!(head.len() + rest.len(), 3 * dataset.len() as usize);
@@ -120,9 +120,9 @@ fn epochs_go_on_without_end_and_a_foreign_cursor_is_refused() {
     let cursor = dataset.prompts(Cursor::default()).unwrap().cursor();
     let other = Dataset::open(DatasetConfig { seed: 4, ..config(files, true) }).unwrap();
     assert!(matches!(other.prompts(cursor), Err(DatasetError::ForeignCursor { .. })));
-    let behind = Cursor { offset: 11, ..Cursor::default() };
+    let cursor = Cursor { offset: 11, ..Cursor::default() };
     assert!(matches!(
-        dataset.prompts(behind),
+        dataset.prompts(cursor),
         Err(DatasetError::CursorRange { rows: 10, offset: 11 })
     ));
 }

@@ -285,7 +285,7 @@ fn placing() -> Box<dyn PlacementPolicy> {
 
 /// The results of a step, in an order that is independent of time.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct StepResult {
     step: Step,
     decisions: Vec<String>,
     placements: Vec<String>,
@@ -294,7 +294,7 @@ struct Told {
     metrics: BTreeMap<String, u64>,
 }
 
-impl Told {
+impl StepResult {
     fn of(report: &StepReport, staleness: u64) -> Self {
         let is_of_time = |name: &str| {
             let parts = ["operator/", "timing_s/", "perf/", "rollout/load_s"];
@@ -381,14 +381,14 @@ fn groups(batch: &Batch, report: &StepReport) -> Vec<String> {
 
 /// An observer that records the results of steps, over all parts of a run.
 #[derive(Clone, Default)]
-struct Watching {
-    told: Rc<RefCell<Vec<Told>>>,
+struct ResultObserver {
+    results: Rc<RefCell<Vec<StepResult>>>,
     steps: Rc<RefCell<u64>>,
     placements: Rc<RefCell<BTreeMap<Step, Vec<String>>>>,
     staleness: u64,
 }
 
-impl Watching {
+impl ResultObserver {
     /// Records the placements of each step.
     fn place(&self, placements: BatchStream<'_>) {
         let mut operator = Operator::new("placed", placements.scope());
@@ -405,13 +405,13 @@ impl Watching {
     }
 
     /// Returns the results of steps with their placements.
-    fn take(&self) -> Vec<Told> {
+    fn take(&self) -> Vec<StepResult> {
         let mut placements = self.placements.take();
-        let mut told = self.told.take();
-        for told in &mut told {
-            told.placements = placements.remove(&told.step).unwrap_or_default();
+        let mut results = self.results.take();
+        for result in &mut results {
+            result.placements = placements.remove(&result.step).unwrap_or_default();
         }
-        told
+        results
     }
 }
 
@@ -429,11 +429,11 @@ fn placements_of(batch: &Batch) -> Vec<String> {
         .collect()
 }
 
-impl Observer for Watching {
+impl Observer for ResultObserver {
     fn step(&mut self, report: StepReport) {
         *self.steps.borrow_mut() += 1;
         assert_eq!(report.step.next().0, *self.steps.borrow(), "steps are reported in order");
-        self.told.borrow_mut().push(Told::of(&report, self.staleness));
+        self.results.borrow_mut().push(StepResult::of(&report, self.staleness));
     }
 
     fn save(&self, saved: &mut ObserverState) {
@@ -475,7 +475,7 @@ impl Run {
     }
 
     /// Continues the run from the snapshot `from` (a step, or the newest) and writes snapshots to `folder`.
-    fn go(&self, folder: &Path, from: Option<Step>) -> Result<Vec<Told>, Fault> {
+    fn go(&self, folder: &Path, from: Option<Step>) -> Result<Vec<StepResult>, Fault> {
         let store = open(folder);
         let found = from.map_or_else(|| store.latest(), |step| store.at(step)).expect("readable");
         assert!(found.damage.is_empty(), "{:?}", found.damage);
@@ -486,7 +486,7 @@ impl Run {
         &self,
         store: SnapshotStore,
         from: Option<&RestoredSnapshot>,
-    ) -> Result<Vec<Told>, Fault> {
+    ) -> Result<Vec<StepResult>, Fault> {
         let clock = VirtualClock::default();
         let plan = SnapshotPlan {
             store: Arc::new(store),
@@ -496,7 +496,8 @@ impl Run {
         };
         let steps = from.map(|from| ObserverState::read(from, "steps").expect("kept"));
         let steps = Rc::new(RefCell::new(steps.flatten().unwrap_or(0)));
-        let watching = Watching { steps, staleness: self.staleness, ..Watching::default() };
+        let watching =
+            ResultObserver { steps, staleness: self.staleness, ..ResultObserver::default() };
         run_virtual(&clock, |scope, faults| {
             let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
             let resumable = Resumable::new(Some(snapshots), from.cloned());
@@ -515,7 +516,7 @@ impl Run {
         resumable: Resumable<'scope>,
         from: Option<&RestoredSnapshot>,
         faults: &rollpacker_dataflow::fault::Faults,
-        observer: Watching,
+        observer: ResultObserver,
     ) {
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
         let trainer = Box::new(Folding::new(self.staleness, clock));
@@ -618,23 +619,23 @@ fn check(name: &str, run: &Run) {
     let expected = straight.go(all.path(), None).expect("no fault");
     let skipped = run.skipped();
     conserved(name, &expected, skipped);
-    let steps: Vec<Step> = expected.iter().rev().map(|told| told.step).collect();
+    let steps: Vec<Step> = expected.iter().rev().map(|result| result.step).collect();
     assert_eq!(SnapshotStore::steps_in(all.path()).expect("readable"), steps, "{name}");
     let folders = std::fs::read_dir(all.path()).expect("readable");
     let folders = folders.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir()));
     assert_eq!(folders.count(), steps.len(), "{name}: of no other step, nor of the end");
-    for (done, told) in expected.iter().enumerate() {
+    for (done, result) in expected.iter().enumerate() {
         let again = copied(all.path());
-        let found = run.go(again.path(), Some(told.step));
-        let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", told.step));
+        let found = run.go(again.path(), Some(result.step));
+        let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", result.step));
         let staleness = run.staleness;
-        let what = format!("{name}, staleness {staleness}, resumed after step {}", told.step);
+        let what = format!("{name}, staleness {staleness}, resumed after step {}", result.step);
         same(&what, &found, &expected[done + 1..]);
         assert_eq!(run.skipped(), skipped, "{what}");
     }
 }
 
-fn same(what: &str, found: &[Told], expected: &[Told]) {
+fn same(what: &str, found: &[StepResult], expected: &[StepResult]) {
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found, expected, "{what}");
     }
@@ -642,13 +643,13 @@ fn same(what: &str, found: &[Told], expected: &[Told]) {
 }
 
 /// Checks that every prompt is trained on, rejected or skipped exactly once.
-fn conserved(name: &str, all: &[Told], skipped: usize) {
+fn conserved(name: &str, all: &[StepResult], skipped: usize) {
     let mut seen = BTreeMap::<&str, u64>::new();
-    for told in all {
-        let trained: BTreeSet<&str> = told.trained().collect();
+    for result in all {
+        let trained: BTreeSet<&str> = result.trained().collect();
         trained.into_iter().for_each(|prompt| *seen.entry(prompt).or_default() += 1);
     }
-    let rejected = all.iter().flat_map(|told| &told.decisions);
+    let rejected = all.iter().flat_map(|result| &result.decisions);
     let rejected = rejected.filter(|decision| decision.contains(" reject ")).count();
     assert!(seen.values().all(|count| *count == 1), "{name}: {seen:?}");
     assert_eq!(seen.len() + rejected + skipped, PROMPTS as usize, "{name}");

@@ -29,8 +29,8 @@ use support::{Reports, Run};
 
 /// A reward that takes 5 seconds per response; the score is the sample's number.
 fn five_seconds(log: &Log) -> Watched {
-    let says = |id: SampleId| Ok(f64::from(id.sample).into());
-    Watched { log: log.clone(), seconds: Arc::new(|_| 5), says }
+    let score = |id: SampleId| Ok(f64::from(id.sample).into());
+    Watched { log: log.clone(), seconds: Arc::new(|_| 5), score }
 }
 
 fn synchronous(prompts: usize, responses: u32) -> Synchronous {
@@ -145,13 +145,13 @@ fn after_the_rollout_only_what_is_admitted_is_scored() {
 }
 
 fn failing(log: &Log, on_error: OnError) -> Router {
-    let says = |id: SampleId| match (id.prompt.0, id.sample) {
+    let score = |id: SampleId| match (id.prompt.0, id.sample) {
         (0, 1) => Err(RewardError::timeout("no answer in 5 s")),
         (2, 0) => Err(RewardError::timeout("no answer in 6 s")),
         (_, sample) => Ok(f64::from(sample + 1).into()),
     };
     Router::default()
-        .route_named("*", "judge", Watched { says, ..five_seconds(log) })
+        .route_named("*", "judge", Watched { score, ..five_seconds(log) })
         .on_error("*", on_error)
 }
 
@@ -181,10 +181,10 @@ fn errors_are_tolerated_beside_scores() {
 
 #[test]
 fn a_reward_that_never_scores_ends_the_run() {
-    let run = |says: fn(SampleId) -> Result<Score, RewardError>| {
+    let run = |score: fn(SampleId) -> Result<Score, RewardError>| {
         let log = Log::new();
         let router =
-            Router::default().route_named("*", "judge", Watched { says, ..five_seconds(&log) });
+            Router::default().route_named("*", "judge", Watched { score, ..five_seconds(&log) });
         let run = Rewarded { prompts: 20, ..Rewarded::of(&log, synchronous(20, 2), router) };
         run.run().map(|reports| trained(&reports).len()).map_err(|fault| fault.to_string())
     };
@@ -275,11 +275,11 @@ fn a_schedule_that_decides_by_rewards_replaces_a_group_with_an_error() {
 
 /// A reward of ten for the first response of a group.
 fn ten_for_the_first(log: &Log) -> Watched {
-    let says = |id: SampleId| {
+    let score = |id: SampleId| {
         let value = f64::from(u32::from(id.sample == 0) * 10);
         Ok(Score::from(value).component("first", value).label("outcome", "compared"))
     };
-    Watched { says, ..five_seconds(log) }
+    Watched { score, ..five_seconds(log) }
 }
 
 #[test]
@@ -293,9 +293,9 @@ fn group_rewards_are_added_to_those_of_the_samples() {
     let reports = Rewarded::of(&log, synchronous(2, 2), router).run().expect("no fault");
     let scores: Vec<f64> = trained(&reports).into_iter().map(|(.., score, _)| score).collect();
     assert_eq!(scores, [10.0, 1.0, 10.0, 1.0]);
-    let told =
+    let names =
         ["reward/first", "reward/outcome/compared", "reward/tail_time_s", "reward/mean_time_s"];
-    assert_eq!(metrics(&reports[0], told), [5.0, 4.0, 10.0, 10.0]);
+    assert_eq!(metrics(&reports[0], names), [5.0, 4.0, 10.0, 10.0]);
     check(
         &log,
         expect![[r#"
@@ -335,7 +335,7 @@ fn group_rewards_know_what_the_samples_own_said() {
 
 #[test]
 fn errors_of_group_rewards_do_what_their_route_says() {
-    let says = |id: SampleId| match id.prompt.0 {
+    let score = |id: SampleId| match id.prompt.0 {
         0 => Err(RewardError::retryable("busy")),
         _ => Ok(Score::from(1.0)),
     };
@@ -343,7 +343,7 @@ fn errors_of_group_rewards_do_what_their_route_says() {
         let log = Log::new();
         let router = Router::default()
             .route("*", five_seconds(&log))
-            .route_groups("*", "judge", Watched { says, ..five_seconds(&log) })
+            .route_groups("*", "judge", Watched { score, ..five_seconds(&log) })
             .on_error("*", on_error);
         let reports = Rewarded::of(&log, synchronous(2, 2), router).run();
         (reports, log)
@@ -424,9 +424,9 @@ fn schedule(which: u8) -> Box<dyn Schedule> {
 /// Returns all decisions and trained responses, the durations, and the amount of cancelled work.
 fn lawful(which: u8, seed: u64, staleness: u64, cancels: bool) -> (String, String, f64) {
     let log = Log::new();
-    let says = |id: SampleId| Ok(((hash(3, id, 4) % 2) as f64).into());
+    let score = |id: SampleId| Ok(((hash(3, id, 4) % 2) as f64).into());
     let seconds = Arc::new(move |id| hash(seed ^ 1, id, 40));
-    let router = Router::default().route("*", Watched { log: log.clone(), seconds, says });
+    let router = Router::default().route("*", Watched { log: log.clone(), seconds, score });
     let run = Rewarded {
         prompts: 15,
         seconds: Box::new(move |id| hash(seed, id, 30)),

@@ -114,9 +114,9 @@ fn check_lag(staleness: u64) {
         }
         let lag = report.step.0.min(staleness) as f64;
         let metrics = measure(report);
-        let told = ["mean", "max", "min"]
+        let reported = ["mean", "max", "min"]
             .map(|part| metrics[&format!("training/off_policy/token_staleness/{part}")]);
-        assert_eq!(told, [lag; 3], "step {}", report.step);
+        assert_eq!(reported, [lag; 3], "step {}", report.step);
     }
 }
 

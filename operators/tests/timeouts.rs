@@ -32,12 +32,12 @@ impl Reward for Sandbox {
         let ended = ended.filter(|took| *took < allowed);
         self.log.clock.sleep(ended.unwrap_or(allowed)).await;
         let execution = limits.execution(0, None, ended.unwrap_or(allowed), ended.is_some());
-        let said = match (execution.is_right(), execution.is_wrongly_killed()) {
+        let outcome = match (execution.is_right(), execution.is_wrongly_killed()) {
             (true, _) => "right",
             (_, true) => "right too late",
             _ => "killed",
         };
-        self.log.say(format_args!("{} {said}, limit {}", sample.id, execution.limit));
+        self.log.line(format_args!("{} {outcome}, limit {}", sample.id, execution.limit));
         Ok(Score { executions: vec![execution], ..Score::from(execution.is_right()) })
     }
 }
@@ -162,10 +162,10 @@ fn what_the_policy_learns_online_is_what_the_ledger_says_after_each_step() {
     assert_eq!(anchors.len(), 6);
     assert_eq!(online.known, anchors);
     // Without a second epoch its limits are T_max throughout, and the ledger computes the same limits from the executions of that epoch.
-    let told = run(6, false);
-    let taught: Vec<_> = (0..6).map(|row| told.policy.anchors_of(row).to_vec()).collect();
-    let known: Vec<_> = (0..6).map(|row| vec![told.known.get(&(row, 0)).copied()]).collect();
-    assert_eq!(taught, known);
+    let offline = run(6, false);
+    let learned: Vec<_> = (0..6).map(|row| offline.policy.anchors_of(row).to_vec()).collect();
+    let known: Vec<_> = (0..6).map(|row| vec![offline.known.get(&(row, 0)).copied()]).collect();
+    assert_eq!(learned, known);
 }
 
 #[test]

@@ -155,25 +155,26 @@ impl Run {
 
     fn on(&self, cluster: &Cluster) -> Result<Ran, ClusterError> {
         let run = self.clone();
-        let workers = cluster.run(&RunFacts::new(), "", move |seat| run.worker(seat))?;
+        let workers =
+            cluster.run(&RunFacts::new(), "", move |worker_handle| run.worker(worker_handle))?;
         let (mut reports, updated): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         let others: usize = reports.iter().skip(1).map(Vec::len).sum();
         assert_eq!(others, 0, "the first worker receives all events");
         Ok(Ran { reports: reports.swap_remove(0), updated })
     }
 
-    fn worker(&self, seat: WorkerHandle) -> Result<(Vec<StepReport>, Updated), Fault> {
+    fn worker(&self, worker_handle: WorkerHandle) -> Result<(Vec<StepReport>, Updated), Fault> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .build()
             .expect("a runtime");
         let handle = runtime.handle().clone();
-        let clock: Arc<dyn Clock> = Arc::new(seat.clock());
+        let clock: Arc<dyn Clock> = Arc::new(worker_handle.clock());
         let (log, reports) = (Arc::<Mutex<Updated>>::default(), Reports::default());
-        let (observer, logged, worker) = (reports.clone(), log.clone(), seat.index());
+        let (observer, logged, worker) = (reports.clone(), log.clone(), worker_handle.index());
         let fails_at = self.fails_at.filter(|(of, _)| *of == worker).map(|(_, step)| step);
         let error = i64::from(self.errs == Some(worker));
-        seat.run(None, |scope, faults| {
+        worker_handle.run(None, |scope, faults| {
             let trainer = TrainerThread::spawn(clock.clone(), move || {
                 let replica = Replica { fails_at, error, ..Replica::new(&logged) };
                 Ok::<_, Infallible>(Box::new(replica) as Box<dyn Trainer>)

@@ -85,7 +85,7 @@ pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
     let mut section = String::new();
     for part in key.split('.') {
         let Some(keys) = T::keys(&section) else { return true };
-        let is_alias = |alias: &Alias| alias.section == section && alias.theirs == part;
+        let is_alias = |alias: &Alias| alias.section == section && alias.alias == part;
         if !keys.contains(&part) && !T::aliases().iter().any(is_alias) {
             return false;
         }
@@ -151,7 +151,7 @@ fn add_unknown<T: Sections>(
 fn near_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
     let keys = T::keys(section)?.iter().copied();
     let aliases = T::aliases().iter().filter(|alias| alias.section == section);
-    let candidates = keys.chain(aliases.map(|alias| alias.theirs));
+    let candidates = keys.chain(aliases.map(|alias| alias.alias));
     nearest(key, candidates).map(|near| path(section, near))
 }
 

@@ -138,7 +138,7 @@ fn described(
     let aliases: Vec<_> = ALIASES
         .iter()
         .filter(|alias| joined(alias.section, alias.ours) == name)
-        .map(|alias| (joined(alias.section, alias.theirs), alias.peers))
+        .map(|alias| (joined(alias.section, alias.alias), alias.peers))
         .collect();
     let trl = aliases.iter().filter(|(_, peers)| peers.contains("TRL"));
     let mut trl: Vec<String> =

@@ -163,8 +163,8 @@ fn the_page_of_trl_names_keys_that_exist() {
 fn the_page_of_trl_has_all_settings_that_mean_the_same() {
     for key in keys().iter().filter(|key| key.of.is_none()) {
         for trl in &key.trl {
-            let is_row = |(theirs, here): (&str, &str)| {
-                codes(theirs).any(|code| code == trl)
+            let is_row = |(trl_column, here): (&str, &str)| {
+                codes(trl_column).any(|code| code == trl)
                     && codes(here).any(|code| code.split('=').next() == Some(key.name.as_str()))
             };
             assert!(rows_of_trl().any(is_row), "docs/trl.md has no `{trl}` for `{}`", key.name);

@@ -35,23 +35,23 @@ impl ScheduleDefaults {
 }
 
 impl RawJob {
-    fn habits(&self) -> ScheduleDefaults {
+    fn defaults(&self) -> ScheduleDefaults {
         ScheduleDefaults::of(&self.schedule.name)
     }
 
     /// Returns the placement: which GPUs generate and which train.
     pub(super) fn placement(&self) -> Placement {
-        self.pipeline.placement.unwrap_or(self.habits().placement)
+        self.pipeline.placement.unwrap_or(self.defaults().placement)
     }
 
     /// Returns the dispatch: which instance receives a response.
     pub(super) fn dispatch(&self) -> Dispatch {
-        self.rollout.dispatch.unwrap_or(self.habits().dispatch)
+        self.rollout.dispatch.unwrap_or(self.defaults().dispatch)
     }
 
     /// Returns the placement of the judge.
     pub(super) fn judge(&self) -> Judge {
-        self.tasks.judge_placement.unwrap_or(self.habits().judge)
+        self.tasks.judge_placement.unwrap_or(self.defaults().judge)
     }
 
     /// Returns `true` if a judge takes its share of the GPUs of the rollout while responses are generated.
@@ -63,11 +63,11 @@ impl RawJob {
     /// Returns the mode of the sandbox's time limits. Rewards after the rollout use fixed limits by default, since no execution times of
     /// the task are known before.
     pub(super) fn timeout(&self) -> Result<LimitMode, RecipeError> {
-        let habit = match self.scoring()? {
+        let default = match self.scoring()? {
             Scoring::AfterRollout => LimitMode::Fixed,
-            Scoring::Streamed => self.habits().timeout,
+            Scoring::Streamed => self.defaults().timeout,
         };
-        Ok(self.tasks.timeout.unwrap_or(habit))
+        Ok(self.tasks.timeout.unwrap_or(default))
     }
 
     /// Returns the time at which responses are scored.

@@ -49,13 +49,16 @@ impl RawJob {
     /// Returns the settings that only adaptive limits use, with their values.
     fn adapting(&self) -> impl Iterator<Item = (&'static str, String)> {
         let share = self.tasks.audit_share.map(|share| ("tasks.audit_share", share.to_string()));
-        let told = self.tasks.reference_time;
-        share.into_iter().chain(told.map(|told| ("tasks.reference_time", told.to_string())))
+        let reference_time = self.tasks.reference_time;
+        share.into_iter().chain(
+            reference_time
+                .map(|reference_time| ("tasks.reference_time", reference_time.to_string())),
+        )
     }
 
     fn reject_unused_lengths(&self) -> Result<(), RecipeError> {
         let lengths = &self.lengths;
-        let told = [
+        let unused = [
             ("lengths.file", lengths.file.is_some()),
             ("lengths.length_column", lengths.length_column.is_some()),
             ("lengths.prompt_column", lengths.prompt_column.is_some()),
@@ -63,7 +66,7 @@ impl RawJob {
             ("lengths.tokenizer", lengths.tokenizer.is_some()),
         ];
         let source = text(&lengths.source);
-        match told.into_iter().find(|(_, told)| *told) {
+        match unused.into_iter().find(|(_, unused)| *unused) {
             Some((key, _)) if lengths.source != Source::Trace => {
                 return Err(out_of_bounds("lengths.source", format!("trace with {key}"), source));
             }
@@ -92,15 +95,15 @@ impl RawJob {
     /// # Errors
     /// If `pipeline.gradient` is invalid.
     pub(super) fn drop_unused(&mut self, settings: &[String]) -> Result<(), RecipeError> {
-        let brings = |key: &str| {
+        let sets = |key: &str| {
             settings.iter().any(|setting| setting.split_once('=').is_some_and(|(of, _)| of == key))
         };
-        let decides = |key: &str, written: bool| brings(key) || brings("schedule.name") && !written;
+        let decides = |key: &str, written: bool| sets(key) || sets("schedule.name") && !written;
         let placement = self.placement();
         if decides("pipeline.placement", self.pipeline.placement.is_some()) {
             self.drop_unused_placement(placement);
         }
-        if placement == Placement::Stream && brings("stream.trigger") {
+        if placement == Placement::Stream && sets("stream.trigger") {
             self.drop_unused_stream();
         }
         if decides("pipeline.reward", self.pipeline.reward.is_some())
@@ -108,13 +111,13 @@ impl RawJob {
         {
             self.tasks.timeout = self.tasks.timeout.filter(|timeout| *timeout == LimitMode::Fixed);
         }
-        let times_out = brings("pipeline.reward") || brings("schedule.name");
-        if (times_out || brings("tasks.timeout")) && self.timeout()? == LimitMode::Fixed {
+        let times_out = sets("pipeline.reward") || sets("schedule.name");
+        if (times_out || sets("tasks.timeout")) && self.timeout()? == LimitMode::Fixed {
             (self.tasks.audit_share, self.tasks.reference_time) = (None, None);
         }
         let moves_judge =
             ["schedule.name", "pipeline.reward", "tasks.judge", "tasks.judge_placement"];
-        if moves_judge.into_iter().any(brings) && !self.judges_beside_rollout()? {
+        if moves_judge.into_iter().any(sets) && !self.judges_beside_rollout()? {
             self.tasks.judge_sharing = JudgeSharing::Mps;
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
@@ -123,12 +126,12 @@ impl RawJob {
                 self.pipeline.max_groups = max_groups;
             }
         }
-        match (brings("data.prompts"), brings("data.epoch_rounds")) {
+        match (sets("data.prompts"), sets("data.epoch_rounds")) {
             (true, false) => self.data.epoch_rounds = None,
             (false, true) => self.data.prompts = None,
             _ => {}
         }
-        if brings("lengths.source") {
+        if sets("lengths.source") {
             self.drop_unused_lengths();
         }
         Ok(())
@@ -240,10 +243,11 @@ mod tests {
     }
 
     /// Returns the job `written` with the settings of a sweep laid over it.
-    fn swept(written: &[&str], brought: &[&str]) -> RawJob {
-        let mut raw = raw(&[written, brought].concat());
-        let brought: Vec<String> = brought.iter().map(|&setting| setting.to_owned()).collect();
-        raw.drop_unused(&brought).expect("valid");
+    fn swept(written: &[&str], swept_keys: &[&str]) -> RawJob {
+        let mut raw = raw(&[written, swept_keys].concat());
+        let swept_keys: Vec<String> =
+            swept_keys.iter().map(|&setting| setting.to_owned()).collect();
+        raw.drop_unused(&swept_keys).expect("valid");
         raw
     }
 

@@ -57,8 +57,8 @@ pub(super) struct Round {
 struct RoundResponse {
     prompt: u64,
     sample: u32,
-    /// See [`Fate`].
-    fate: Fate,
+    /// See [`ResponseOutcome`].
+    fate: ResponseOutcome,
     started: f64,
     finished: f64,
     scored: Option<f64>,
@@ -76,7 +76,7 @@ struct RoundResponse {
 /// The use of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Fate {
+enum ResponseOutcome {
     /// It is trained on.
     Trained,
     /// It was aborted, and others of its group are trained on.
@@ -176,7 +176,7 @@ impl Round {
         let latest = |time: fn(&RoundResponse) -> Option<f64>| {
             responses.iter().filter_map(time).reduce(f64::max)
         };
-        let ended = latest(|one| (one.fate != Fate::Kept).then_some(one.finished));
+        let ended = latest(|one| (one.fate != ResponseOutcome::Kept).then_some(one.finished));
         let scored = latest(|one| one.scored);
         Ok(Self {
             step,
@@ -244,12 +244,12 @@ fn response(
     let finish = text(rows.texts(column::FINISH_REASON)?, row).unwrap_or_default();
     let is_trained = prompts.get(&prompt).is_some_and(|prompt| prompt.fate == TRAINED);
     let fate = match (rows.flags("admitted")?.value(row), finish) {
-        _ if is_kept(rows, row)? => Fate::Kept,
-        (true, _) => Fate::Trained,
-        (false, "pause") => Fate::Paused,
-        (false, _) if !is_trained => Fate::Untrained,
-        (false, "abort") => Fate::Aborted,
-        (false, _) => Fate::Surplus,
+        _ if is_kept(rows, row)? => ResponseOutcome::Kept,
+        (true, _) => ResponseOutcome::Trained,
+        (false, "pause") => ResponseOutcome::Paused,
+        (false, _) if !is_trained => ResponseOutcome::Untrained,
+        (false, "abort") => ResponseOutcome::Aborted,
+        (false, _) => ResponseOutcome::Surplus,
     };
     Ok(RoundResponse {
         prompt,

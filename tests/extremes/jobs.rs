@@ -38,7 +38,7 @@ steps = 1
 "#;
 
 /// Returns the settings that a key needs to have an effect.
-fn beside(name: &str) -> &'static [&'static str] {
+fn with_settings(name: &str) -> &'static [&'static str] {
     match name {
         "pipeline.staleness" | "pipeline.training_gpus" => &["pipeline.placement=separate"],
         "tasks.audit_share" => &["tasks.timeout=adaptive"],
@@ -53,17 +53,17 @@ fn beside(name: &str) -> &'static [&'static str] {
 fn of_table(prefix: &str, table: &impl Serialize, others: &[&str]) -> Vec<Key> {
     let numbers = numbers(table);
     let written = numbers.iter().map(|(name, value)| format!("{prefix}.{name}={value}"));
-    let beside: Vec<String> = owned(others).into_iter().chain(written).collect();
+    let with_settings: Vec<String> = owned(others).into_iter().chain(written).collect();
     let key = |(name, _): &(String, Value)| Key {
         name: format!("{prefix}.{name}"),
-        beside: beside.clone(),
+        with_settings: with_settings.clone(),
     };
     numbers.iter().map(key).collect()
 }
 
 /// Returns all keys. Whether a key is numeric is found out by setting it.
 fn keys() -> Vec<Key> {
-    let plain = |name: String| Key { beside: owned(beside(&name)), name };
+    let plain = |name: String| Key { with_settings: owned(with_settings(&name)), name };
     let mut keys: Vec<Key> = RawJob::keys().into_iter().map(plain).collect();
     let hardware = Hardware::built_in("H800").expect("built in");
     let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
@@ -79,12 +79,11 @@ fn keys() -> Vec<Key> {
     let schedules = Schedules::default();
     for name in schedules.names() {
         let options = schedules.options(name).expect("it is known");
-        let beside = crate::recipes::of_schedule(name);
-        keys.extend(
-            options
-                .into_iter()
-                .map(|option| Key { name: format!("schedule.{option}"), beside: beside.clone() }),
-        );
+        let with_settings = crate::recipes::of_schedule(name);
+        keys.extend(options.into_iter().map(|option| Key {
+            name: format!("schedule.{option}"),
+            with_settings: with_settings.clone(),
+        }));
     }
     keys
 }

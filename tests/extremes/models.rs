@@ -88,8 +88,8 @@ fn numbers_of_a_tokenizer_end_well_or_name_the_tokenizer() {
             *at_path(&mut tokenizer, path) = value.clone();
             place.write("model/tokenizer.json", &tokenizer.to_string());
             let end = program::run(&place, &owned(&TRAIN));
-            let told = end.code == Some(0) || names(&end.err, &["tokenizer"]);
-            assert!(told && matches!(end.code, Some(0..=2)), "{path} = {value}: {end:?}");
+            let is_reported = end.code == Some(0) || names(&end.err, &["tokenizer"]);
+            assert!(is_reported && matches!(end.code, Some(0..=2)), "{path} = {value}: {end:?}");
             drop(fs::remove_dir_all(place.path("run")));
         }
     }

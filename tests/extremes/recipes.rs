@@ -107,17 +107,20 @@ fn is_numeric(path: &Path, name: &str) -> bool {
 
 /// Returns all numeric keys of recipes, including those of schedules, losses and estimators.
 fn keys(path: &Path) -> Vec<Key> {
-    let beside = |name: &str| {
+    let with_settings = |name: &str| {
         let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
         found.flat_map(|(_, settings)| settings.iter().map(|&setting| setting.to_owned())).collect()
     };
     let plain = Recipe::keys().into_iter().filter(|name| is_numeric(path, name));
-    let mut keys: Vec<Key> = plain.map(|name| Key { beside: beside(&name), name }).collect();
+    let mut keys: Vec<Key> =
+        plain.map(|name| Key { with_settings: with_settings(&name), name }).collect();
     let schedules = Schedules::default();
     for name in schedules.names() {
         let options = schedules.options(name).expect("it is known");
-        let key =
-            |option: &str| Key { name: format!("schedule.{option}"), beside: of_schedule(name) };
+        let key = |option: &str| Key {
+            name: format!("schedule.{option}"),
+            with_settings: of_schedule(name),
+        };
         let typed = |key: &Key| {
             ["1", "1.5"].iter().any(|value| {
                 let error =
@@ -132,14 +135,14 @@ fn keys(path: &Path) -> Vec<Key> {
         let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
         keys.extend(numbers.map(|(option, _)| Key {
             name: format!("algorithm.adv_options.{option}"),
-            beside: vec![format!("algorithm.adv_estimator={}", entry.name)],
+            with_settings: vec![format!("algorithm.adv_estimator={}", entry.name)],
         }));
     }
     for entry in algorithms.policy_losses.list() {
         let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
         keys.extend(numbers.map(|(option, _)| Key {
             name: format!("actor.policy_loss.{option}"),
-            beside: vec![format!("actor.policy_loss.loss_mode={}", entry.name)],
+            with_settings: vec![format!("actor.policy_loss.loss_mode={}", entry.name)],
         }));
     }
     keys

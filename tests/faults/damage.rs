@@ -43,11 +43,11 @@ fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
     harm(&part(&place, 2), &manifest(&place, 2));
     let end = resume(&place);
     assert_eq!(end.code, Some(0), "{end:?}");
-    let said = format!("{}{}", end.out, end.err);
+    let output = format!("{}{}", end.out, end.err);
     for part in named {
-        assert!(said.contains(part), "`{part}` is expected in: {said}");
+        assert!(output.contains(part), "`{part}` is expected in: {output}");
     }
-    assert!(said.contains("resumed from step 2"), "{said}");
+    assert!(output.contains("resumed from step 2"), "{output}");
     assert_eq!(steps_of_metrics(&place), [1, 2, 3, 4]);
     assert_eq!(place.summary("run")["ended"], "finished");
 }

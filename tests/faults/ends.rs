@@ -61,12 +61,12 @@ fn a_second_signal_ends_a_run_at_once() {
     let mut err = BufReader::with_capacity(1, child.stderr.take().expect("kept"));
     wait_until("the run has a folder", || place.path("run/metrics.jsonl").exists());
     signal(&child, "TERM");
-    let mut said = String::new();
-    err.read_line(&mut said).expect("readable");
-    assert!(said.contains("a second signal ends it now"), "{said}");
+    let mut output = String::new();
+    err.read_line(&mut output).expect("readable");
+    assert!(output.contains("a second signal ends it now"), "{output}");
     signal(&child, "TERM");
-    err.read_to_string(&mut said).expect("readable");
-    assert_eq!(ProcessEnd::of(child).code, Some(130), "{said}");
+    err.read_to_string(&mut output).expect("readable");
+    assert_eq!(ProcessEnd::of(child).code, Some(130), "{output}");
 }
 
 #[test]

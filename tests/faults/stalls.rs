@@ -44,9 +44,9 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
     let slow =
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
     let end = place.trained(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
-    let told =
+    let warnings =
         end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 1: no progress"));
-    assert_eq!(told.count(), 1, "{end:?}");
+    assert_eq!(warnings.count(), 1, "{end:?}");
 }
 
 #[test]

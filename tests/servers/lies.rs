@@ -15,16 +15,16 @@ const ALWAYS: usize = 1000;
 #[test]
 fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
     let world = World::new();
-    let [liar, honest] = &world.proxies;
+    let [faulty, correct] = &world.proxies;
     let gate = Gate::default();
     // The first load is of the weights that the server already has.
-    liar.inject(LOAD, 1, ALWAYS, LIE);
+    faulty.inject(LOAD, 1, ALWAYS, LIE);
     // The second step goes on only after the liar had both of its chances, so that its figures are in the metrics of this step.
-    honest.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
+    correct.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
     let mut run = world.spawn(&[]);
     run.wait_until(|| gate.holds(1));
     // The call that asks whether the server can generate counts as a score, too.
-    run.wait_until(|| liar.count(LOAD) >= 3 && liar.count(SCORE) >= 4);
+    run.wait_until(|| faulty.count(LOAD) >= 3 && faulty.count(SCORE) >= 4);
     gate.open();
     let outcome = world.ended(run);
     for (metric, expected) in [("canary_reloads", 1.0), ("servers_lost", 1.0)] {

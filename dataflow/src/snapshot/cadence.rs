@@ -17,7 +17,7 @@ pub struct Cadence {
 #[derive(Debug, Default)]
 struct Agenda {
     /// The last step for which an operator has called `is_due`.
-    asked: Option<Step>,
+    last_queried: Option<Step>,
     /// The requested steps. Kept, because some operators query them late.
     requested: BTreeSet<Step>,
     /// The number of workers of this process that have an operator which takes part in snapshots.
@@ -73,7 +73,7 @@ impl Cadence {
         let mut agenda = self.lock();
         agenda.workers += 1;
         agenda.peers = peers;
-        agenda.asked = agenda.asked.max(resumed);
+        agenda.last_queried = agenda.last_queried.max(resumed);
         agenda.settled = agenda.settled.max(resumed);
     }
 
@@ -84,7 +84,7 @@ impl Cadence {
     /// Returns `true` if a snapshot is taken at the end of `step`. The answer is the same for every caller at any time.
     pub(crate) fn is_due(&self, step: Step) -> bool {
         let mut agenda = self.lock();
-        agenda.asked = agenda.asked.max(Some(step));
+        agenda.last_queried = agenda.last_queried.max(Some(step));
         let regular = self.every > 0 && step.next().0.is_multiple_of(self.every);
         regular || agenda.requested.contains(&step)
     }
@@ -146,7 +146,7 @@ impl SnapshotRequest {
             return None;
         }
         // If a snapshot for `next` is already requested, this request shares it.
-        let next = agenda.asked.map_or(Step(0), Step::next);
+        let next = agenda.last_queried.map_or(Step(0), Step::next);
         agenda.requested.insert(next);
         Some(next)
     }

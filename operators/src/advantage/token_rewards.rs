@@ -44,9 +44,9 @@ pub(super) fn rewarded(batch: &Batch, inferred: bool, coefficient: Option<f64>) 
 fn token_rewards(score: f64, by_token: &[f32], tokens: usize) -> Vec<f64> {
     let mut rewards: Vec<f64> = by_token.iter().map(|&reward| f64::from(reward)).collect();
     rewards.resize(tokens, 0.0);
-    let said: f64 = rewards.iter().sum();
+    let sum: f64 = rewards.iter().sum();
     if let Some(last) = rewards.last_mut() {
-        *last += score - said;
+        *last += score - sum;
     }
     rewards
 }

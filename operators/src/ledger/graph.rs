@@ -77,9 +77,9 @@ pub struct LedgerInputs<'scope> {
 pub fn ledger(recorded: LedgerInputs<'_>, cap: u32) -> BatchStream<'_> {
     let resumed = recorded.resumable.step();
     let FactCollections { lengths, pairs, rows, waiting } = read(recorded);
-    let told = compare(lengths, cap).concat(compare_pairs(pairs));
-    let told = told.concat(histories(rows)).concat(waits(waiting));
-    by_step(told, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
+    let summaries = compare(lengths, cap).concat(compare_pairs(pairs));
+    let summaries = summaries.concat(histories(rows)).concat(waits(waiting));
+    by_step(summaries, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
 }
 
 /// The facts as differential collections.

@@ -195,7 +195,7 @@ mod tests {
             let trainer = Rc::new(trainer.expect("made"));
             let mut source = Operator::new("source", scope);
             let (_, sums) = source.output(&schema::GRADIENTS, &[]);
-            let (mut totals, told) = source.output(&schema::TOTALS, &[]);
+            let (mut totals, totals_stream) = source.output(&schema::TOTALS, &[]);
             source.build(move |mut capabilities| {
                 let mut capability = capabilities.pop();
                 move |_| {
@@ -205,7 +205,7 @@ mod tests {
                     }
                 }
             });
-            let delivered = deliver(sums, told, trainer.clone(), costs);
+            let delivered = deliver(sums, totals_stream, trainer.clone(), costs);
             let mut sink = Operator::new("sink", scope);
             let _done = sink.input(delivered.done, Pipeline, &schema::GROUPS);
             sink.notify_always();

@@ -42,7 +42,7 @@ impl Tally {
     }
 
     /// Records metrics that a reward reported.
-    pub(crate) fn tell(&mut self, metrics: Vec<(String, f64)>) {
+    pub(crate) fn add_metrics(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
             self.reported.entry(name).or_default().push(value);
         }

@@ -226,7 +226,7 @@ mod tests {
     use super::Inclusion;
     use crate::schedule::{Decision, Reason};
 
-    fn tell(inclusion: &mut Inclusion, step: u64, prompt: u64, lengths: &[(u32, bool)]) {
+    fn observe(inclusion: &mut Inclusion, step: u64, prompt: u64, lengths: &[(u32, bool)]) {
         for (sample, (tokens, whole)) in (0..).zip(lengths) {
             let id = SampleId { step: Step(step), prompt: PromptId(prompt), sample };
             inclusion.on_response(Some(Step(step)), id, *tokens, *whole);
@@ -253,9 +253,9 @@ mod tests {
     fn a_new_draw_counts_by_what_was_lost_over_what_is_drawn_anew() {
         let mut inclusion = Inclusion::new(16.0);
         inclusion.open();
-        tell(&mut inclusion, 0, 0, &[(10, true), (10, true)]);
-        tell(&mut inclusion, 0, 1, &[(10, true)]);
-        tell(&mut inclusion, 0, 2, &[(10, true), (100, false)]);
+        observe(&mut inclusion, 0, 0, &[(10, true), (10, true)]);
+        observe(&mut inclusion, 0, 1, &[(10, true)]);
+        observe(&mut inclusion, 0, 2, &[(10, true), (100, false)]);
         assert!(weights(&inclusion, 0, 2).is_empty(), "first draws count 1");
         inclusion.close(Step(0), &[PromptId(1), PromptId(2)]);
         // An abort that is answered after the round closed.
@@ -263,7 +263,7 @@ mod tests {
         inclusion.on_response(None, id, 100, false);
 
         inclusion.open();
-        tell(&mut inclusion, 1, 1, &[(10, true), (10, true), (10, true), (1000, true)]);
+        observe(&mut inclusion, 1, 1, &[(10, true), (10, true), (10, true), (1000, true)]);
         assert_eq!(
             weights(&inclusion, 1, 2),
             [1.0, 1.0],
@@ -272,7 +272,7 @@ mod tests {
         inclusion.close(Step(1), &[]);
 
         inclusion.open();
-        tell(&mut inclusion, 2, 2, &[(10, true), (1000, true)]);
+        observe(&mut inclusion, 2, 2, &[(10, true), (1000, true)]);
         let mean = (3.0 * 0.75 + 1.5) / 4.0;
         let found = weights(&inclusion, 2, 2);
         assert!((f64::from(found[0]) - 0.75 / mean).abs() < 1e-4, "{found:?}");

@@ -57,14 +57,14 @@ impl PromptAffinity {
         let workers = self.workers();
         self.homes.extend(prompts.into_iter().map(|prompt| {
             let worker = worker_of_kept(prompt, workers);
-            let home = PromptAssignment {
+            let assignment = PromptAssignment {
                 worker,
                 responses: 0,
                 prompt_length: 0,
                 kept: true,
                 decided: true,
             };
-            (prompt, home)
+            (prompt, assignment)
         }));
         self
     }
@@ -84,13 +84,17 @@ impl PromptAffinity {
             Decision::Launch { prompt, samples, .. } => {
                 Some(self.launch(*prompt, u64::from(samples.end - samples.start), length(*prompt)))
             }
-            Decision::Abort { id, .. } => Some(self.home(id.prompt)),
-            Decision::Pause { id, .. } => Some(self.change(id.prompt, |home| home.kept = true)),
+            Decision::Abort { id, .. } => Some(self.assignment(id.prompt)),
+            Decision::Pause { id, .. } => {
+                Some(self.change(id.prompt, |assignment| assignment.kept = true))
+            }
             Decision::Defer { prompt, .. } => {
-                Some(self.change(*prompt, |home| home.decided = true))
+                Some(self.change(*prompt, |assignment| assignment.decided = true))
             }
             Decision::Admit { prompt, .. } | Decision::Reject { prompt, .. } => {
-                Some(self.change(*prompt, |home| (home.decided, home.kept) = (true, false)))
+                Some(self.change(*prompt, |assignment| {
+                    (assignment.decided, assignment.kept) = (true, false)
+                }))
             }
             Decision::Open { .. }
             | Decision::Close { .. }
@@ -101,11 +105,11 @@ impl PromptAffinity {
 
     /// Records that a response to the prompt ended, or was dropped.
     pub(crate) fn ended(&mut self, prompt: PromptId) {
-        if let Some(home) = self.homes.get_mut(&prompt) {
-            home.responses = home.responses.saturating_sub(1);
-            let load = &mut self.loads[home.worker as usize];
+        if let Some(assignment) = self.homes.get_mut(&prompt) {
+            assignment.responses = assignment.responses.saturating_sub(1);
+            let load = &mut self.loads[assignment.worker as usize];
             load.responses = load.responses.saturating_sub(1);
-            load.prompt_tokens = load.prompt_tokens.saturating_sub(home.prompt_length);
+            load.prompt_tokens = load.prompt_tokens.saturating_sub(assignment.prompt_length);
         }
         self.settle(prompt);
     }
@@ -119,14 +123,14 @@ impl PromptAffinity {
             kept: false,
             decided: false,
         };
-        let home = self.homes.entry(prompt).or_insert(fresh);
-        home.responses += responses;
-        home.prompt_length = prompt_length;
-        home.decided = false;
-        let load = &mut self.loads[home.worker as usize];
+        let assignment = self.homes.entry(prompt).or_insert(fresh);
+        assignment.responses += responses;
+        assignment.prompt_length = prompt_length;
+        assignment.decided = false;
+        let load = &mut self.loads[assignment.worker as usize];
         load.responses += responses;
         load.prompt_tokens += responses * prompt_length;
-        home.worker
+        assignment.worker
     }
 
     fn lightest(&self) -> u32 {
@@ -135,22 +139,24 @@ impl PromptAffinity {
     }
 
     fn change(&mut self, prompt: PromptId, change: impl FnOnce(&mut PromptAssignment)) -> u32 {
-        let worker = self.home(prompt);
-        if let Some(home) = self.homes.get_mut(&prompt) {
-            change(home);
+        let worker = self.assignment(prompt);
+        if let Some(assignment) = self.homes.get_mut(&prompt) {
+            change(assignment);
         }
         self.settle(prompt);
         worker
     }
 
     /// Returns the worker of a prompt; the first worker if the prompt is not assigned.
-    fn home(&self, prompt: PromptId) -> u32 {
-        self.homes.get(&prompt).map_or(0, |home| home.worker)
+    fn assignment(&self, prompt: PromptId) -> u32 {
+        self.homes.get(&prompt).map_or(0, |assignment| assignment.worker)
     }
 
     /// Removes the assignment of a prompt that has no responses in flight and no kept tokens, and about which its round has decided.
     fn settle(&mut self, prompt: PromptId) {
-        let is_over = |home: &PromptAssignment| home.responses == 0 && home.decided && !home.kept;
+        let is_over = |assignment: &PromptAssignment| {
+            assignment.responses == 0 && assignment.decided && !assignment.kept
+        };
         if self.homes.get(&prompt).is_some_and(is_over) {
             self.homes.remove(&prompt);
         }

@@ -206,9 +206,9 @@ fn fact<T: DeserializeOwned + Default>(
     restored: &RestoredSnapshot,
     key: &'static str,
 ) -> Result<T, ResumeError> {
-    let said = restored.records(PROMPTS).find_map(|record| record.facts.get(key));
-    let Some(said) = said else { return Ok(T::default()) };
-    serde_json::from_value(said.clone()).map_err(|error| ResumeError::Layout {
+    let value = restored.records(PROMPTS).find_map(|record| record.facts.get(key));
+    let Some(value) = value else { return Ok(T::default()) };
+    serde_json::from_value(value.clone()).map_err(|error| ResumeError::Layout {
         step: restored.step(),
         part: PROMPTS,
         expected: format!("the fact `{key}` as this version writes it"),

@@ -21,7 +21,7 @@ pub(super) struct ChosenCandidate<'a> {
     /// The candidate to choose.
     pub(super) choice: Candidate<'a>,
     /// The other low-bias candidates whose interval overlaps that of the fastest. They include the fastest itself unless it is the choice.
-    pub(super) rivals: Vec<Candidate<'a>>,
+    pub(super) equivalent: Vec<Candidate<'a>>,
 }
 
 /// The error of the mean length is compared in multiples of this; smaller differences are ignored.
@@ -102,6 +102,6 @@ pub(super) fn choose<'a>(
         .iter()
         .min_by(|a, b| a.price().cmp(&b.price()).then_with(|| b.speed().total_cmp(&a.speed())));
     let choice = *cheapest.unwrap_or(&fastest);
-    let rivals = near.iter().filter(|one| one.index != choice.index).copied().collect();
-    Some(ChosenCandidate { choice, rivals })
+    let equivalent = near.iter().filter(|one| one.index != choice.index).copied().collect();
+    Some(ChosenCandidate { choice, equivalent })
 }

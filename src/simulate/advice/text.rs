@@ -37,25 +37,25 @@ fn choice(decision: &Decision<'_>) -> String {
 
 /// Lists the configurations that the simulator cannot separate, and explains why the choice is preferred.
 fn overlap(chosen: &ChosenCandidate<'_>) -> Option<String> {
-    let ChosenCandidate { choice, rivals } = chosen;
-    if rivals.is_empty() {
+    let ChosenCandidate { choice, equivalent } = chosen;
+    if equivalent.is_empty() {
         return None;
     }
-    let mut near: Vec<&Candidate<'_>> = rivals.iter().chain([choice]).collect();
+    let mut near: Vec<&Candidate<'_>> = equivalent.iter().chain([choice]).collect();
     near.sort_by(|a, b| b.speed().total_cmp(&a.speed()));
     let named = |one: &Candidate<'_>| format!("{} {}", one.label(), speed(one));
     let named: Vec<String> = near.into_iter().map(named).collect();
     Some(format!(
         "The intervals of these overlap that of the first, so the simulator cannot tell which is faster: {}. Of them {}",
         named.join(", "),
-        preference(choice, rivals),
+        preference(choice, equivalent),
     ))
 }
 
-fn preference(choice: &Candidate<'_>, rivals: &[Candidate<'_>]) -> String {
+fn preference(choice: &Candidate<'_>, equivalent: &[Candidate<'_>]) -> String {
     let label = choice.label();
     let price = choice.price();
-    let next = rivals.iter().map(Candidate::price).min();
+    let next = equivalent.iter().map(Candidate::price).min();
     let reason = match next {
         Some(next) if next.bias > price.bias => "has the least bias",
         Some(next) if next.waste > price.waste => {

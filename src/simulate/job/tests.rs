@@ -34,9 +34,12 @@ fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
     );
     let batched = job(&[]);
     assert_eq!((batched.scoring, batched.placement), (Scoring::Streamed, Placement::Stream));
-    let told = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
-    assert_eq!((told.placement, told.fetch), (Placement::Separate, GroupDelivery::Once));
-    assert_eq!((told.training_gpus, told.rollout_gpus()), (16, 16));
+    let configured = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
+    assert_eq!(
+        (configured.placement, configured.fetch),
+        (Placement::Separate, GroupDelivery::Once)
+    );
+    assert_eq!((configured.training_gpus, configured.rollout_gpus()), (16, 16));
 }
 
 #[test]

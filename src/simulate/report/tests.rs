@@ -1,4 +1,4 @@
-use rollpacker_simulated::rollout::lengths::Likeness;
+use rollpacker_simulated::rollout::lengths::CorrelationEstimate;
 
 use super::super::advice::Advice;
 use super::super::configuration::summaries;
@@ -44,7 +44,7 @@ fn trace() -> TraceSummary {
         max_response_length: 1000,
         cut: 2,
         prompt_length_column: None,
-        assumed: Some(Likeness {
+        assumed: Some(CorrelationEstimate {
             prompts: 9,
             responses_per_prompt: 1.0,
             least_responses: 1,

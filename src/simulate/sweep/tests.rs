@@ -105,9 +105,9 @@ fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
         sweep.points.into_iter().map(|point| point.label).collect::<Vec<_>>()
     };
     // With the planner, the `sync` of the sweep differs from the baseline, which is therefore added.
-    let mut beside = labels(&overrides);
-    assert_eq!(beside.remove(0), "sync baseline");
-    assert_eq!(beside, labels(&[]));
+    let mut labelled = labels(&overrides);
+    assert_eq!(labelled.remove(0), "sync baseline");
+    assert_eq!(labelled, labels(&[]));
     let error =
         read_sweep(&["pipeline.placement=separate", "planner.rule=paper"], &["schedule.name=all"]);
     let error = error.expect_err("the job combines them itself");
@@ -171,9 +171,9 @@ fn other_assumptions_are_run_beside_their_baselines_with_one_seed() {
     assert_eq!(labels(&sweep)[..4], all);
     let under = sweep.under(&[3], &["tasks.timeout_s=1".to_owned()]).expect("valid");
     assert_eq!(labels(&under), ["n=4 sync", "n=4 tail_batching"]);
-    for SweepPoint { job, baseline, asked, label, .. } in &under.points {
+    for SweepPoint { job, baseline, requested, label, .. } in &under.points {
         assert_eq!((job.raw.tasks.timeout_s, job.raw.sim.seeds, *baseline), (1.0, 1, 0));
-        assert_eq!(*asked, label == "n=4 tail_batching");
+        assert_eq!(*requested, label == "n=4 tail_batching");
     }
     let error = sweep.under(&[3], &["tasks.timeout_s=0".to_owned()]).expect_err("refused");
     let expected = "configuration n=4 sync: key `tasks.timeout_s`";
@@ -190,8 +190,8 @@ fn a_trace_that_leaves_the_correlation_open_has_an_upper_end() {
         let file = format!("lengths.file={}", trace.display());
         read_sweep(&["lengths.source=trace", &file], &[]).expect("valid")
     };
-    let (open, told) = (at(1), at(32));
-    assert!(told.at_upper_end().is_none());
+    let (open, determined) = (at(1), at(32));
+    assert!(determined.at_upper_end().is_none());
     let upper = open.at_upper_end().expect("it is open");
     let correlations = |sweep: &Sweep| {
         sweep.points.iter().map(|point| point.job.correlation()).collect::<Vec<_>>()

@@ -154,8 +154,8 @@ mod tests {
         let before = proven(&[-1.000_01, -2.0], &old);
         let stale = CanaryFigures::compare(&[-1.000_01, -2.0], &new, Some(&before));
         assert!(stale.max < 1e-3 && stale.is_stale && !stale.passes(&config()));
-        let honest = CanaryFigures::compare(&[-1.000_11, -2.0001], &new, Some(&before));
-        assert!(honest.passes(&config()), "{honest}");
+        let correct = CanaryFigures::compare(&[-1.000_11, -2.0001], &new, Some(&before));
+        assert!(correct.passes(&config()), "{correct}");
     }
 
     #[test]

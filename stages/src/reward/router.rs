@@ -298,8 +298,8 @@ mod tests {
     #[test]
     fn a_secret_in_a_label_or_a_name_is_replaced() {
         crate::secret::keep("key-of-the-router");
-        let score = |said: &str| {
-            let router = Router::default().route("*", Repeats(said.to_owned()));
+        let score = |text: &str| {
+            let router = Router::default().route("*", Repeats(text.to_owned()));
             block_on(router.score(&sample("x"), &Context::detached())).expect("scores")
         };
         assert_eq!(score("my key-of-the-router").labels["said"], "my [redacted]");

@@ -31,10 +31,10 @@ fn reloads(decoder: &Decoder, tokenizer: Option<&Tokenizer>, ids: &[i64]) -> boo
         println!("skipped: no {python}");
         return false;
     };
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    print!("{said}");
-    !said.starts_with("skipped")
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    print!("{stdout}");
+    !stdout.starts_with("skipped")
 }
 
 #[test]

@@ -154,16 +154,16 @@ fn a_process_that_is_not_the_newest_commits_nothing() {
     let zombie = open(&files, 2).expect("opens");
     take(&zombie, Step(4)).expect("the newest");
     let parts = write(&zombie, Step(9)).expect("the newest");
-    let heir = open(&files, 2).expect("opens");
+    let newer = open(&files, 2).expect("opens");
     let fenced =
         |result: Result<(), SnapshotError>| result.expect_err("it is not the newest").to_string();
     let message = "`/run`: this run is generation 0001 of the folder, and generation 0002 has been opened since: another process \
                    resumes the same run";
     assert_eq!(fenced(zombie.commit(Step(9), parts, 2).map(drop)), message);
     assert_eq!(fenced(take(&zombie, Step(14))), message);
-    assert_eq!(restored(&heir), Some(Step(4)));
-    take(&heir, Step(9)).expect("the newest");
-    assert_eq!(restored(&heir), Some(Step(9)));
+    assert_eq!(restored(&newer), Some(Step(4)));
+    take(&newer, Step(9)).expect("the newest");
+    assert_eq!(restored(&newer), Some(Step(9)));
 }
 
 #[test]
@@ -174,11 +174,11 @@ fn what_an_older_process_still_writes_into_is_removed_later() {
     write(&zombie, Step(9)).expect("the newest");
     let of_zombie = || files.paths().iter().any(|path| of_step_9(path));
     files.set_written_into(true);
-    let heir = open(&files, 2).expect("opens while the fenced process writes");
+    let newer = open(&files, 2).expect("opens while the fenced process writes");
     assert!(of_zombie());
     files.set_written_into(false);
-    take(&heir, Step(5)).expect("written");
-    take(&heir, Step(14)).expect("written");
+    take(&newer, Step(5)).expect("written");
+    take(&newer, Step(14)).expect("written");
     assert!(!of_zombie(), "{:?}", files.paths());
 }
 
@@ -186,10 +186,10 @@ fn what_an_older_process_still_writes_into_is_removed_later() {
 #[test]
 fn a_newer_generation_goes_before_a_later_step() {
     let files = two_snapshots();
-    let heir = open(&files, 3).expect("opens");
-    let back = heir.at(Step(4)).expect("the folder can be read").restored.expect("it is there");
+    let newer = open(&files, 3).expect("opens");
+    let back = newer.at(Step(4)).expect("the folder can be read").restored.expect("it is there");
     assert_eq!(back.manifest().generation, Generation(1));
-    take(&heir, Step(5)).expect("written");
+    take(&newer, Step(5)).expect("written");
     assert_eq!(restored(&open(&files, 3).expect("opens")), Some(Step(5)));
 }
 
@@ -310,12 +310,12 @@ fn a_file_that_someone_else_writes_is_a_part_once_it_is_complete() {
         assert_eq!(path.extension().and_then(|e| e.to_str()), Some("safetensors"));
         let path = path.to_owned();
         let trainer = std::thread::spawn(move || {
-            begin.recv().expect("told");
+            begin.recv().expect("sent");
             std::fs::write(path, b"weights").map_err(|error| error.to_string())
         });
         || trainer.join().expect("the trainer is not dropped")
     });
-    begun.send(()).expect("heard");
+    begun.send(()).expect("received");
     let record = store.write(Step(3), "weights", 0, part).expect("written").expect("a file");
     assert_eq!(record.path, "step-00000003/0001/weights-0.safetensors");
     store.commit(Step(3), vec![record.clone()], 1).expect("committed");

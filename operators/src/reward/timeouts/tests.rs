@@ -38,11 +38,11 @@ fn timeline(mut policy: AdaptiveLimits, scores: &[&[Execution]]) -> String {
     for executions in scores {
         policy.executed(id(0), 0, executions);
         let right = |it: &Execution| if it.correct { "right" } else { "wrong" };
-        let said: Vec<_> = executions
+        let fields: Vec<_> = executions
             .iter()
             .map(|it| format!("{}:{} {}", it.case, right(it), it.took.as_secs_f64()))
             .collect();
-        line(&mut policy, &said.join(", "));
+        line(&mut policy, &fields.join(", "));
     }
     text
 }
@@ -72,12 +72,12 @@ fn limits_follow_the_longest_correct_execution_of_the_case() {
 #[test]
 fn a_fixed_limit_learns_nothing_that_it_uses() {
     let fixed = LimitOptions { mode: LimitMode::Fixed, max_s: 1.0, ..LimitOptions::default() };
-    let told = timeline(timeouts(fixed), &[&[ran(0, 0.1, true), ran(1, 0.9, true)]]);
+    let expected = timeline(timeouts(fixed), &[&[ran(0, 0.1, true), ran(1, 0.9, true)]]);
     expect![[r#"
         nothing known                 1.00 s   1.00 s
         0:right 0.1, 1:right 0.9      1.00 s   1.00 s
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&expected);
 }
 
 #[test]

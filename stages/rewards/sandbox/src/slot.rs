@@ -116,7 +116,7 @@ impl Slot {
     fn run(&mut self, job: &Packed, call: &Call) -> Result<Verdict, SandboxError> {
         let first = match self.attempt(job, call) {
             Ending::Over(answer) => return answer,
-            first if call.is_over() => return first.told(),
+            first if call.is_over() => return first.into_result(),
             first => first,
         };
         tracing::warn!("sandbox: {}; running the job a second time", first.reason());
@@ -124,7 +124,7 @@ impl Slot {
         if !matches!(second, Ending::Over(_)) {
             tracing::warn!("sandbox: {} again in the second attempt", second.reason());
         }
-        second.told()
+        second.into_result()
     }
 
     fn attempt(&mut self, job: &Packed, call: &Call) -> Ending {
@@ -188,7 +188,7 @@ impl Ending {
     }
 
     /// Returns the result of a job that is not attempted again.
-    fn told(self) -> Result<Verdict, SandboxError> {
+    fn into_result(self) -> Result<Verdict, SandboxError> {
         match self {
             Self::Over(answer) => answer,
             Self::Broken(verdict) => Ok(verdict),

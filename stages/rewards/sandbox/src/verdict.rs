@@ -138,10 +138,10 @@ pub(super) fn starved(mut verdict: Verdict) -> Verdict {
     if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
         && matches!(case.outcome, Outcome::Failed | Outcome::RuntimeError | Outcome::Timeout)
     {
-        let said = std::mem::take(&mut case.message);
+        let message = std::mem::take(&mut case.message);
         *case = Case {
             outcome: Outcome::Memory,
-            message: format!("{WHY}\n{said}").trim_end().into(),
+            message: format!("{WHY}\n{message}").trim_end().into(),
             ..*case
         };
     }

@@ -147,9 +147,9 @@ fn a_job_that_is_dropped_is_killed_and_the_slot_goes_on() {
 fn many_processes_share_one_limit_on_memory() {
     let _alone = alone();
     let sandbox = start(1);
-    let said = sandbox.active().to_string();
-    if !said.lines().any(|line| line.starts_with("cgroups") && line.contains(": memory")) {
-        return skipped(&said);
+    let output = sandbox.active().to_string();
+    if !output.lines().any(|line| line.starts_with("cgroups") && line.contains(": memory")) {
+        return skipped(&output);
     }
     for wait in ["os.wait()", "time.sleep(1000)"] {
         let hoard = format!(
@@ -281,9 +281,10 @@ fn many_processes_share_one_limit_on_the_processors() {
     let _alone = alone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let sandbox = start(cores);
-    let said = sandbox.active().to_string();
-    if cores < 2 || !said.lines().any(|line| line.starts_with("cgroups") && line.contains("cpu")) {
-        return skipped(&said);
+    let output = sandbox.active().to_string();
+    if cores < 2 || !output.lines().any(|line| line.starts_with("cgroups") && line.contains("cpu"))
+    {
+        return skipped(&output);
     }
     let busy = "import os, time\ndef add(a, b):\n    reader, writer = os.pipe()\n    begin = time.monotonic()\n    for _ in range(30):\n        if os.fork() == 0:\n            \
         os.setsid()\n            while time.monotonic() < begin + 2: pass\n            os.write(writer, b'%f\\n' % time.process_time())\n            os._exit(0)\n    \
@@ -376,10 +377,10 @@ fn it_starts_and_runs_within_a_multi_threaded_runtime() {
 fn without_isolation_it_must_be_told_so_and_says_so() {
     let _alone = alone();
     let sandbox = start_without_isolation();
-    let said = sandbox.active().to_string();
+    let output = sandbox.active().to_string();
     assert!(
-        said.contains("MISSING: shared with this process") && said.contains("warning"),
-        "{said}"
+        output.contains("MISSING: shared with this process") && output.contains("warning"),
+        "{output}"
     );
     let idle = machine::descendants();
     for (code, expected) in [
@@ -473,10 +474,10 @@ fn all_the_same_as_an_ordinary_user() {
             .gid(USER)
             .current_dir("/");
         let output = command.output().expect("the test runs");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}{}",
+            output.status.success() && stdout.contains("1 passed"),
+            "{stdout}{}",
             String::from_utf8_lossy(&output.stderr)
         );
     }

@@ -13,13 +13,13 @@ use super::*;
 #[derive(Clone, Default)]
 struct Scripted {
     script: Arc<Mutex<Vec<RewardError>>>,
-    asked: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
     ended: Arc<AtomicUsize>,
 }
 
 impl Reward for Scripted {
     async fn score(&self, _: &Sample, context: &Context) -> Result<Score, RewardError> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
         sleep(Duration::from_secs(1)).await;
         self.ended.fetch_add(1, Ordering::Relaxed);
         context.metric("ended", 1.0);
@@ -35,7 +35,7 @@ impl Scripted {
     }
 
     fn counts(&self) -> (usize, usize) {
-        (self.asked.load(Ordering::Relaxed), self.ended.load(Ordering::Relaxed))
+        (self.calls.load(Ordering::Relaxed), self.ended.load(Ordering::Relaxed))
     }
 }
 
@@ -160,8 +160,8 @@ async fn calls_take_turns() {
     let took = join_all((0..6).map(|_| timed(&reward, &context))).await;
     let took: Vec<_> = took.iter().map(|(_, took)| took.round()).collect();
     assert_eq!(took, [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]);
-    let told = context.take_metrics().into_iter().filter(|(name, _)| name == "queue_s");
-    let waited: Vec<_> = told.map(|(_, seconds)| seconds.round()).collect();
+    let queue_times = context.take_metrics().into_iter().filter(|(name, _)| name == "queue_s");
+    let waited: Vec<_> = queue_times.map(|(_, seconds)| seconds.round()).collect();
     assert_eq!(waited, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]);
 }
 

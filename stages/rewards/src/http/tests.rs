@@ -110,11 +110,11 @@ async fn answers_are_read_and_what_is_none_is_an_error() {
 
 #[tokio::test]
 async fn errors_are_of_their_kind_and_say_what_the_server_said() {
-    let check = async |reply: fn() -> Reply, kind: ErrorKind, said: &str| {
+    let check = async |reply: fn() -> Reply, kind: ErrorKind, expected: &str| {
         let server = Server::start(move |_, _| reply()).await;
         let error = score(&reward(&server.url, json!({})), "x").await.expect_err("fails");
         assert_eq!(error.kind, kind, "{error}");
-        assert!(error.reason.contains(said) && error.reason.contains(&server.url), "{error}");
+        assert!(error.reason.contains(expected) && error.reason.contains(&server.url), "{error}");
         error.retry_after
     };
     let busy = || {
@@ -215,19 +215,19 @@ async fn the_key_is_sent_and_stays_out_of_errors() {
 /// The server repeats the request in every part of the answer that is read.
 #[tokio::test]
 async fn a_server_that_repeats_a_request_gets_no_secret_out() {
-    let said = format!("Bearer {} dXNlcjpwYXNzLXdvcmQ= pass-word query-key", key());
+    let leaked = format!("Bearer {} dXNlcjpwYXNzLXdvcmQ= pass-word query-key", key());
     let echoed = |status, body: Value| Reply::Text(status, "", body.to_string());
     let long = |length| format!("{}{}", " x".repeat(length), key());
     let replies = [
-        echoed(401, json!({"error": {"message": said}})),
-        echoed(500, json!({"headers": {"authorization": said}})),
-        Reply::Text(400, "", format!("<html>{said}")),
+        echoed(401, json!({"error": {"message": leaked}})),
+        echoed(500, json!({"headers": {"authorization": leaked}})),
+        Reply::Text(400, "", format!("<html>{leaked}")),
         Reply::Text(400, "", long(240)),
-        Reply::Text(200, "", format!("<html>{said}")),
-        echoed(200, json!({"score": said})),
-        echoed(200, json!({"error": said})),
-        echoed(200, json!({said.clone(): 1})),
-        echoed(200, json!({"score": 1, "why": said, said.clone(): 2})),
+        Reply::Text(200, "", format!("<html>{leaked}")),
+        echoed(200, json!({"score": leaked})),
+        echoed(200, json!({"error": leaked})),
+        echoed(200, json!({leaked.clone(): 1})),
+        echoed(200, json!({"score": 1, "why": leaked, leaked.clone(): 2})),
     ];
     let replies = std::sync::Mutex::new(replies.into_iter());
     let server = Server::start(move |_, _| {

@@ -92,17 +92,17 @@ impl Template {
         let messages = messages(sample)?;
         let extra = sample.extra()?;
         let fence = fence(sample);
-        let asked = Asked { sample, response, verdict, messages, extra, fence };
-        let system = self.text(SYSTEM, &asked)?;
+        let input = TemplateInput { sample, response, verdict, messages, extra, fence };
+        let system = self.text(SYSTEM, &input)?;
         let system = (!system.is_empty()).then(|| message("system", system));
-        Ok(system.into_iter().chain([message("user", self.text(PROMPT, &asked)?)]).collect())
+        Ok(system.into_iter().chain([message("user", self.text(PROMPT, &input)?)]).collect())
     }
 
-    fn text(&self, name: &'static str, asked: &Asked<'_>) -> Result<String, RewardError> {
+    fn text(&self, name: &'static str, input: &TemplateInput<'_>) -> Result<String, RewardError> {
         let failed = |error: minijinja::Error| {
             RewardError::fatal(format_args!("the judge's template `{name}`: {error}"))
         };
-        let Asked { sample, response, verdict, messages, extra, fence } = asked;
+        let TemplateInput { sample, response, verdict, messages, extra, fence } = input;
         let response = format!("[{fence}]\n{}\n[/{fence}]", defused(response));
         let template = self.environment.get_template(name).map_err(failed)?;
         let text = template.render(context! {
@@ -116,7 +116,7 @@ impl Template {
 }
 
 /// The values of the template variables.
-struct Asked<'a> {
+struct TemplateInput<'a> {
     sample: &'a Sample,
     response: &'a str,
     verdict: &'a str,

@@ -12,7 +12,7 @@ use crate::{Guard, Made, Registry};
 #[derive(Clone)]
 struct Scripted {
     answers: Vec<&'static str>,
-    asked: Arc<Mutex<Vec<Vec<Message>>>>,
+    requests: Arc<Mutex<Vec<Vec<Message>>>>,
 }
 
 impl Chat for Scripted {
@@ -21,7 +21,7 @@ impl Chat for Scripted {
         messages: &[Message],
         sampling: &JudgeSampling,
     ) -> Result<String, RewardError> {
-        self.asked.lock().expect("no panic").push(messages.to_vec());
+        self.requests.lock().expect("no panic").push(messages.to_vec());
         let seed = usize::try_from(sampling.seed).expect("small");
         let answer = self.answers.get(seed).or(self.answers.last()).expect("has answers");
         Ok((*answer).to_owned())
@@ -30,7 +30,7 @@ impl Chat for Scripted {
 
 impl Scripted {
     fn new(answers: &[&'static str]) -> Self {
-        Self { answers: answers.to_vec(), asked: Arc::default() }
+        Self { answers: answers.to_vec(), requests: Arc::default() }
     }
 }
 
@@ -118,14 +118,14 @@ async fn an_unreadable_verdict_is_asked_for_once_more_and_is_never_a_0() {
     let reward = judge(&chat, Judgement::default());
     let found = reward.score(&sample("4"), &context).await.expect("the second is readable");
     assert_eq!(found.value, 1.0);
-    let told: f64 = context.take_metrics().iter().map(|(_, value)| value).sum();
-    assert_eq!((told, chat.asked.lock().expect("no panic").len()), (1.0, 2));
+    let total: f64 = context.take_metrics().iter().map(|(_, value)| value).sum();
+    assert_eq!((total, chat.requests.lock().expect("no panic").len()), (1.0, 2));
 
     let chat = Scripted::new(&["Well..."]);
     let error = score(&judge(&chat, Judgement::default()), "4").await.expect_err("none");
     assert_eq!(error.kind, ErrorKind::Fatal);
     assert!(error.reason.ends_with("found `Well...`"), "{error}");
-    assert_eq!(chat.asked.lock().expect("no panic").len(), 2);
+    assert_eq!(chat.requests.lock().expect("no panic").len(), 2);
 }
 
 #[tokio::test]
@@ -142,16 +142,16 @@ async fn votes_are_drawn_anew_and_counted() {
 
 #[tokio::test]
 async fn what_was_thought_is_kept_from_the_judge() {
-    let asked = async |after_think| {
+    let prompt_of = async |after_think| {
         let chat = Scripted::new(&["Verdict: NO"]);
         let reward = judge(&chat, Judgement { after_think, ..Judgement::default() });
         score(&reward, "<think>hidden</think>\nshown").await.expect("scores");
-        let asked = chat.asked.lock().expect("no panic");
-        asked[0][1].content.clone()
+        let requests = chat.requests.lock().expect("no panic");
+        requests[0][1].content.clone()
     };
-    let text = asked(true).await;
+    let text = prompt_of(true).await;
     assert!(text.contains("]\nshown\n[/") && !text.contains("hidden"), "{text}");
-    assert!(asked(false).await.contains("<think>hidden</think>\nshown"));
+    assert!(prompt_of(false).await.contains("<think>hidden</think>\nshown"));
 }
 
 #[test]

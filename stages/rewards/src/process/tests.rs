@@ -137,11 +137,11 @@ async fn a_dropped_call_kills_the_whole_group() {
     let body = format!(r#"(trap '' TERM HUP; exec 3>{alive}; echo go >&3; sleep 1000) & wait"#);
     let reward = SharedReward::new(shell(&body));
     let (sample, context) = (Sample::of("any", "x", None), Context::detached());
-    let mut said = [0; 3];
+    let mut bytes = [0; 3];
     let call = async { drop(reward.score(&sample, &context).await) };
     tokio::select! {
         () = call => panic!("it never answers"),
-        read = receiver.read_exact(&mut said) => drop(read.expect("reads")),
+        read = receiver.read_exact(&mut bytes) => drop(read.expect("reads")),
     }
     // Only the call is dropped, not the reward.
     let mut rest = Vec::new();

@@ -39,8 +39,8 @@ impl AnswerIn {
 /// first opening tag after the previous pair.
 pub(super) fn tagged(text: &str) -> Option<&str> {
     let (mut rest, mut last) = (text, None);
-    while let Some((_, behind)) = rest.split_once("<answer>") {
-        let Some((inside, after)) = behind.split_once("</answer>") else { break };
+    while let Some((_, after_tag)) = rest.split_once("<answer>") {
+        let Some((inside, after)) = after_tag.split_once("</answer>") else { break };
         (rest, last) = (after, Some(inside));
     }
     last

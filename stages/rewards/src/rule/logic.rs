@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn roles_are_those_of_the_ground_truth() {
         let truth = "(1) Zoey is a pioneer\n(2) Bob is a laggard";
-        let said = |text| score(Logic::default(), text, truth).value;
-        assert_eq!(said("Zoey is a pioneer\nBob is a laggard"), 1.0);
-        assert_eq!(said("Zoey is a laggard\nBob is a laggard"), 0.0);
-        assert_eq!(said("Zoey is a pioneer\nBob is a laggard\nAda is a knight"), 0.0);
+        let value = |text| score(Logic::default(), text, truth).value;
+        assert_eq!(value("Zoey is a pioneer\nBob is a laggard"), 1.0);
+        assert_eq!(value("Zoey is a laggard\nBob is a laggard"), 0.0);
+        assert_eq!(value("Zoey is a pioneer\nBob is a laggard\nAda is a knight"), 0.0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::config::ServersConfig;
 use super::delivery::Loading;
-use super::errand::{Brought, Delivery, Fault, News};
+use super::delivery_task::{Delivered, Delivery, Fault, Progress};
 use super::member::Member;
 use super::output::Output;
 use super::response::Response;
@@ -36,8 +36,8 @@ pub(super) enum Message {
     Refused(RolloutError),
     /// Weights are ready to be loaded.
     Prepared(u64, Result<Arc<Delivery>, RolloutError>),
-    News(usize, News),
-    Brought(usize, String, Result<Brought, Fault>),
+    Progress(usize, Progress),
+    Delivered(usize, String, Result<Delivered, Fault>),
     Tokens(SampleId, u64, Piece),
     Ended(SampleId, u64, Result<Outcome, ServerError>),
     /// The use of a server's KV cache, if the server reports it.
@@ -101,8 +101,8 @@ impl Coordinator {
             Message::Abort(id) => self.abort(id),
             Message::Refused(error) => self.fail(error),
             Message::Prepared(number, prepared) => self.prepared(number, prepared),
-            Message::News(server, news) => self.heard(server, news),
-            Message::Brought(server, salt, result) => self.brought(server, salt, result),
+            Message::Progress(server, progress) => self.on_progress(server, progress),
+            Message::Delivered(server, salt, result) => self.delivered(server, salt, result),
             Message::Tokens(id, number, piece) => self.add(id, number, piece),
             Message::Ended(id, number, result) => self.call_ended(id, number, result),
             Message::Room(server, used) => self.room(server, used),
@@ -124,7 +124,7 @@ impl Coordinator {
             return;
         }
         self.repeat_aborts();
-        self.ask_for_room();
+        self.poll_room();
         self.dispatch();
         self.check_rotation();
     }

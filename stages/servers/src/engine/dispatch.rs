@@ -49,8 +49,8 @@ impl Coordinator {
     fn server_for(&self, id: SampleId, now: Instant) -> Option<usize> {
         let (oldest, most) = (self.responses.get(&id)?.oldest, self.config.max_running);
         let takes = |server: &usize| self.members[*server].takes(oldest, most, now);
-        let home = self.homes.get(&(id.step, id.prompt)).copied().filter(takes);
-        home.or_else(|| self.choose((0..self.members.len()).filter(takes)))
+        let current = self.homes.get(&(id.step, id.prompt)).copied().filter(takes);
+        current.or_else(|| self.choose((0..self.members.len()).filter(takes)))
     }
 
     fn call(&mut self, id: SampleId, server: usize) {

@@ -13,7 +13,7 @@ use crate::http::{Reaction, ServerError};
 use crate::server::{Finish, Outcome, Piece};
 
 /// The number of calls in a row that may fail without a token before the response is given up.
-const FRUITLESS: u32 = 10;
+const MOST_FRUITLESS: u32 = 10;
 
 impl Coordinator {
     /// Adds tokens to a response.
@@ -154,7 +154,7 @@ impl Coordinator {
         response.fruitless += 1;
         let fruitless = response.fruitless;
         self.output.shared.measurements.change(|reading| reading.moved_responses += 1);
-        if fruitless < FRUITLESS {
+        if fruitless < MOST_FRUITLESS {
             return self.wait(id);
         }
         self.fail(RolloutError::Engine {

@@ -194,8 +194,8 @@ impl Shared {
 async fn models(State(shared): Shares, headers: HeaderMap) -> Response {
     let mut state = shared.note("models");
     if state.bad_key {
-        let said = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
-        let error = json!({"error": {"message": format!("wrong key: {said:?}")}});
+        let found = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
+        let error = json!({"error": {"message": format!("wrong key: {found:?}")}});
         return (StatusCode::UNAUTHORIZED, Json(error)).into_response();
     }
     state.calls.pop();

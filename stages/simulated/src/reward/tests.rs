@@ -55,8 +55,8 @@ fn score_within(
     let clock = VirtualClock::default();
     let calibration = Calibration { scoring_interval: 0.030, ..Calibration::default() };
     let router = simulated_router(config, &calibration, lengths(), &clock);
-    let asked = Context::new(Arc::new(clock.clone())).with_limits(limits.clone());
-    let scoring = |(at, sample)| router.score(sample, &asked).map(move |score| (at, score));
+    let context = Context::new(Arc::new(clock.clone())).with_limits(limits.clone());
+    let scoring = |(at, sample)| router.score(sample, &context).map(move |score| (at, score));
     let mut waiting: FuturesUnordered<_> = samples.iter().enumerate().map(scoring).collect();
     let mut found = vec![(0.0, Score::default()); samples.len()];
     let mut context = task::Context::from_waker(Waker::noop());
@@ -131,8 +131,8 @@ fn a_response_that_was_cut_has_no_program_to_run() {
 
 #[test]
 fn a_reference_time_limits_what_nothing_is_known_of() {
-    let told = SimulatedRewardsConfig { reference_time: true, ..plenty() };
-    let scores = score_within(&told, all("code", 1000), &Limits::default());
+    let config = SimulatedRewardsConfig { reference_time: true, ..plenty() };
+    let scores = score_within(&config, all("code", 1000), &Limits::default());
     let limits: Vec<_> = scores.iter().map(|(_, score)| score.executions[0].limit).collect();
     let least = Limits::default().rule.min;
     let at_least = limits.iter().filter(|limit| **limit == least).count();

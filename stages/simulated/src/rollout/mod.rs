@@ -362,7 +362,7 @@ impl RolloutEngine for SimulatedEngine {
 
     fn generate(&mut self, request: Request) {
         if !self.failed {
-            self.controller.ask(request);
+            self.controller.enqueue(request);
             self.ring_at(Some(self.clock.now()));
         }
     }
@@ -371,7 +371,7 @@ impl RolloutEngine for SimulatedEngine {
         self.dispatch();
         let Some(slot) = self.requests.open(id) else { return };
         let now = self.now();
-        let home = self.requests.get(slot).instance as usize;
+        let instance = self.requests.get(slot).instance as usize;
         let dropped = match self.homeless.iter().position(|(_, homeless)| *homeless == slot) {
             Some(at) => {
                 self.homeless.remove(at);
@@ -379,7 +379,7 @@ impl RolloutEngine for SimulatedEngine {
                 self.requests.end(slot, tokens);
                 true
             }
-            None => self.with(home, |site, shape, requests, ended| {
+            None => self.with(instance, |site, shape, requests, ended| {
                 site.abort(now, slot, shape, requests, ended)
             }),
         };

@@ -426,14 +426,16 @@ fn obey(commands: &[Command], interval: u64) -> (usize, BTreeMap<SampleId, Compl
     let rule = Rule { length: scattered, prompt_length: 100 };
     let mut bench = Bench::new(config(3, interval), rule);
     bench.engine.shape.capacity = 6000;
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     for (at, command) in commands.iter().enumerate() {
         match *command {
             Command::Generate(samples) => {
                 bench.generate(at as u64, samples);
-                asked.extend((0..samples).map(|sample| id(at as u64, sample)));
+                requested.extend((0..samples).map(|sample| id(at as u64, sample)));
             }
-            Command::Abort(which) if which < asked.len() => bench.engine.abort(asked[which]),
+            Command::Abort(which) if which < requested.len() => {
+                bench.engine.abort(requested[which])
+            }
             Command::Abort(_) => {}
             Command::Place(instances, tensor_parallel) => {
                 bench.engine.place(Placement { instances, tensor_parallel });
@@ -450,7 +452,7 @@ fn obey(commands: &[Command], interval: u64) -> (usize, BTreeMap<SampleId, Compl
     }
     bench.engine.place(Placement { instances: 2, tensor_parallel: 1 });
     bench.run();
-    (asked.len(), bench.ended, bench.clock.now())
+    (requested.len(), bench.ended, bench.clock.now())
 }
 
 proptest! {
@@ -459,8 +461,8 @@ proptest! {
     fn each_response_is_reported_once_and_a_run_repeats_itself(
         commands in prop::collection::vec(command(), 1..60), interval in prop_oneof![Just(0_u64), Just(10_000_000)]
     ) {
-        let (asked, ended, end) = obey(&commands, interval);
-        prop_assert_eq!(ended.len(), asked);
+        let (requested, ended, end) = obey(&commands, interval);
+        prop_assert_eq!(ended.len(), requested);
         for completion in ended.values() {
             let length = scattered(completion.id.prompt.0, completion.id);
             if completion.finish_reason.is_whole() {

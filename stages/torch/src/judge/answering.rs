@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 
 use super::questions::{JudgeAction, JudgeAnswer, JudgeReply, Question, Questions};
 use crate::model::network::Network;
+use crate::rollout::colocated::ColocatedWorkload;
 use crate::rollout::generator::{Capacity, Ended, Generator, GeneratorError};
-use crate::rollout::guests::Tenant;
 use crate::rollout::owner::panic_message;
 
-/// A generator that takes questions from the queue and answers them, either on the judge's own thread or as a tenant of an engine instance.
+/// A generator that takes questions from the queue and answers them, either on the judge's own thread or as a workload of an engine
+/// instance.
 ///
 /// An error in it ends the judge. When dropped, it returns its unanswered questions to the queue.
 pub(super) struct Answering {
@@ -25,7 +26,7 @@ pub(super) struct Answering {
     /// The questions in progress, with the channels of their answers.
     open: BTreeMap<SampleId, oneshot::Sender<JudgeReply>>,
     /// The id of the host; `None` for the judge's own thread.
-    host: Option<u64>,
+    instance: Option<u64>,
 }
 
 impl Answering {
@@ -33,11 +34,11 @@ impl Answering {
         network: Box<dyn Network>,
         capacity: Capacity,
         questions: Arc<Questions>,
-        host: Option<Waker>,
+        instance: Option<Waker>,
     ) -> Result<Self, TchError> {
         let generator = Generator::new(network, capacity)?;
-        let host = host.map(|waker| questions.enter(waker));
-        Ok(Self { questions, generator, open: BTreeMap::new(), host })
+        let instance = instance.map(|waker| questions.register(waker));
+        Ok(Self { questions, generator, open: BTreeMap::new(), instance })
     }
 
     /// Answers questions on this thread until the judge is closed.
@@ -149,8 +150,8 @@ impl Answering {
     }
 }
 
-impl Tenant for Answering {
-    fn wants(&mut self) -> usize {
+impl ColocatedWorkload for Answering {
+    fn pending_tokens(&mut self) -> usize {
         self.guarded(Self::wanted)
     }
 
@@ -161,8 +162,8 @@ impl Tenant for Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        if let Some(host) = self.host {
-            self.questions.leave(host);
+        if let Some(instance) = self.instance {
+            self.questions.unregister(instance);
         }
         self.put_back();
     }

@@ -23,7 +23,7 @@ impl Backlog {
             InstanceCommand::Abort(_)
             | InstanceCommand::HandOver
             | InstanceCommand::Shard(_)
-            | InstanceCommand::Host(_)
+            | InstanceCommand::Colocate(_)
             | InstanceCommand::Look => false,
         };
         if waits {

@@ -41,14 +41,14 @@ fn generated(
     cut: u32,
 ) -> (BTreeMap<SampleId, Bits>, u32) {
     let mut driver = Driver::start(model, config, WeightStore::new(1));
-    let mut asked = 0;
+    let mut requested = 0;
     for prompt in order {
         for samples in [0..cut, cut..6] {
             driver.engine.generate(request(prompt as u64, samples, &prompts()[prompt]));
         }
-        asked += 6;
+        requested += 6;
     }
-    let all = driver.collect(asked);
+    let all = driver.collect(requested);
     let preemptions = all.values().map(|completion| completion.preemptions).sum();
     (all.iter().map(|(id, completion)| (*id, bits(completion))).collect(), preemptions)
 }

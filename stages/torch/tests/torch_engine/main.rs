@@ -416,26 +416,26 @@ proptest! {
         let kv_cache_tokens = if tight { 90 } else { 10_000 };
         let base = config(Sampling::unrestricted(24));
         let mut driver = Driver::new(TorchEngineConfig { instances, kv_cache_tokens, max_running: 5, ..base });
-        let (mut asked, mut reported) = (Vec::new(), Vec::new());
+        let (mut requested, mut reported) = (Vec::new(), Vec::new());
         let mut prompts = 0;
         for action in script {
             match action {
                 Action::Generate(samples) => {
                     driver.engine.generate(request(prompts, 0..samples, &[7, prompts as i32]));
-                    asked.extend((0..samples).map(|sample| id(prompts, sample)));
+                    requested.extend((0..samples).map(|sample| id(prompts, sample)));
                     prompts += 1;
                 }
                 Action::Abort(prompt, sample) => driver.engine.abort(id(prompt, sample)),
                 Action::Poll => reported.extend(driver.engine.poll()),
             }
         }
-        let left = asked.len() - reported.len();
+        let left = requested.len() - reported.len();
         let mut ids: Vec<SampleId> = driver.collect(left).into_keys().collect();
         ids.extend(reported.into_iter().map(|event| match event {
             RolloutEvent::Completed(completion) => completion.id,
             RolloutEvent::Failed(error) => panic!("{error}"),
         }));
         ids.sort_unstable();
-        prop_assert_eq!(ids, asked);
+        prop_assert_eq!(ids, requested);
     }
 }
