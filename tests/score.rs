@@ -349,9 +349,9 @@ fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {
             .enumerate()
             .map(|(at, row)| {
                 let solution = row["solution_text_format"].as_str().expect("a solution");
-                let said =
+                let response =
                     format!("<think>so</think><answer>{}</answer>", flipped(solution, at % people));
-                json!({"response": said, "ground_truth": row["reward_model"]["ground_truth"]})
+                json!({"response": response, "ground_truth": row["reward_model"]["ground_truth"]})
             })
             .collect();
         place.write("flipped.jsonl", &rows);

@@ -137,7 +137,7 @@ fn described(
     let (meaning, range) = prose.meaning_with(range);
     let aliases: Vec<_> = ALIASES
         .iter()
-        .filter(|alias| joined(alias.section, alias.ours) == name)
+        .filter(|alias| joined(alias.section, alias.key) == name)
         .map(|alias| (joined(alias.section, alias.alias), alias.peers))
         .collect();
     let trl = aliases.iter().filter(|(_, peers)| peers.contains("TRL"));

@@ -307,9 +307,9 @@ mod tests {
 
     #[test]
     fn a_response_may_be_messages() {
-        let said = json!([{"role": "assistant", "content": "x"}]);
+        let messages = json!([{"role": "assistant", "content": "x"}]);
         assert_eq!(
-            read(ScoreColumns::default(), json!({"completion": said})).expect("read").response,
+            read(ScoreColumns::default(), json!({"completion": messages})).expect("read").response,
             "x"
         );
     }

@@ -56,8 +56,8 @@ pub fn jobs(runs: &[ConfigurationRuns]) -> Vec<(&str, Vec<usize>)> {
 
 fn members(runs: &[ConfigurationRuns], job: &str) -> Vec<usize> {
     let requested = |run: &ConfigurationRuns| run.requested && run.job == job;
-    let stands_by = |index: usize| runs.iter().any(|run| requested(run) && run.baseline == index);
-    (0..runs.len()).filter(|&index| requested(&runs[index]) || stands_by(index)).collect()
+    let is_baseline = |index: usize| runs.iter().any(|run| requested(run) && run.baseline == index);
+    (0..runs.len()).filter(|&index| requested(&runs[index]) || is_baseline(index)).collect()
 }
 
 /// Returns, for each configuration, the baseline with the fewest settings in its job. A baseline that several jobs share gets that of the

@@ -166,7 +166,7 @@ fn lost_in(outcome: &Outcome) -> u64 {
 #[test]
 fn the_responses_of_a_server_that_dies_go_on_elsewhere() {
     let world = World::new();
-    world.proxies[0].inject(TOKENS, 2, 1, Fault::Death(3));
+    world.proxies[0].inject(TOKENS, 2, 1, Fault::Crash(3));
     let (outcome, printed) = world.trained_and_printed(&[]);
     let url = world.proxies[0].url();
     let warning = format!(
@@ -183,7 +183,7 @@ fn the_responses_of_a_server_that_dies_go_on_elsewhere() {
 #[test]
 fn the_responses_of_a_silent_server_go_on_elsewhere() {
     let world = World::new();
-    world.proxies[0].inject(TOKENS, 2, 1, Fault::Silence);
+    world.proxies[0].inject(TOKENS, 2, 1, Fault::Unresponsive);
     let outcome = world.trained(&["rollout.engine_options.stall_timeout=3"]);
     let found = counts(&outcome);
     assert!(found.errors >= 1 && found.moved >= 1 && found.lost >= 1, "{found:?}");
@@ -195,7 +195,7 @@ fn a_server_that_comes_back_gets_the_weights_and_takes_responses() {
     let world = World::new();
     let [lost, other] = &world.proxies;
     let gate = Gate::default();
-    lost.inject(TOKENS, 2, 1, Fault::Death(3));
+    lost.inject(TOKENS, 2, 1, Fault::Crash(3));
     // The third step begins only after the server is back.
     other.inject(LOAD, 2, 1, Fault::HeldRequest(gate.clone()));
     let mut run = world.spawn(&[]);
@@ -219,7 +219,7 @@ fn a_run_whose_servers_all_died_is_resumed_when_they_are_back() {
     let options = ["trainer.save_freq=1", "rollout.server_timeout=2"];
     // Each server dies with its delivery for the third step.
     for proxy in &world.proxies {
-        proxy.inject(LOAD, 2, 1, Fault::Death(0));
+        proxy.inject(LOAD, 2, 1, Fault::Crash(0));
     }
     let end = world.spawn(&options).end();
     assert_eq!(end.code, Some(75), "{end:?}");

@@ -43,16 +43,16 @@ fn a_folder_of_runs_is_listed_and_their_curves_are_laid_over_each_other() {
 fn a_round_has_its_responses_in_time_and_what_became_of_them() {
     let place = Place::with_run("run", 2);
     let round = place.serve("run").get("/api/runs/run/steps/2");
-    let fates: Vec<_> =
+    let outcomes: Vec<_> =
         round["responses"].as_array().expect("responses").iter().map(|one| &one["fate"]).collect();
-    assert_eq!(fates, ["trained", "trained", "aborted", "untrained", "untrained"]);
+    assert_eq!(outcomes, ["trained", "trained", "aborted", "untrained", "untrained"]);
     assert_eq!(round["responses"][0]["started"], 0.0);
     assert_eq!(round["responses"][1]["finished"], 2.0);
     assert_eq!(round["responses"][0]["score"], 1.0);
     // The only prompt that is not trained on is deferred, because the step has deferred one and rejected none.
-    let fates: Vec<_> =
+    let outcomes: Vec<_> =
         round["prompts"].as_array().expect("prompts").iter().map(|one| &one["fate"]).collect();
-    assert_eq!(fates, ["trained", "deferred"]);
+    assert_eq!(outcomes, ["trained", "deferred"]);
     // The last response ends at 4 s and the rollout took 3.5 s.
     let stages = &round["stages"];
     assert_eq!((&stages[0]["name"], &stages[0]["from"]), (&"rollout".into(), &0.5.into()));

@@ -14,6 +14,7 @@ use super::{Decision, Reason};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Group {
     pub(super) lane: Arc<str>,
+    #[serde(rename = "fate")]
     pub(super) outcome: Option<GroupOutcome>,
     /// Samples that were launched and neither ended nor stopped.
     pub(super) live: BTreeSet<u32>,

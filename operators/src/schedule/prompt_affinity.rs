@@ -15,7 +15,8 @@ use super::Decision;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PromptAffinity {
     loads: Vec<WorkerLoad>,
-    homes: BTreeMap<PromptId, PromptAssignment>,
+    #[serde(rename = "homes")]
+    assignments: BTreeMap<PromptId, PromptAssignment>,
 }
 
 /// Returns the worker, of `workers`, that restores the kept tokens of a prompt from a snapshot.
@@ -49,13 +50,13 @@ struct PromptAssignment {
 impl PromptAffinity {
     /// Creates an assignment over `workers` workers; at least one.
     pub(crate) fn over(workers: usize) -> Self {
-        Self { loads: vec![WorkerLoad::default(); workers.max(1)], homes: BTreeMap::new() }
+        Self { loads: vec![WorkerLoad::default(); workers.max(1)], assignments: BTreeMap::new() }
     }
 
     /// Assigns prompts with tokens from a snapshot to the workers that [restore them](worker_of_kept).
     pub(crate) fn with_kept(mut self, prompts: impl IntoIterator<Item = PromptId>) -> Self {
         let workers = self.workers();
-        self.homes.extend(prompts.into_iter().map(|prompt| {
+        self.assignments.extend(prompts.into_iter().map(|prompt| {
             let worker = worker_of_kept(prompt, workers);
             let assignment = PromptAssignment {
                 worker,
@@ -84,7 +85,7 @@ impl PromptAffinity {
             Decision::Launch { prompt, samples, .. } => {
                 Some(self.launch(*prompt, u64::from(samples.end - samples.start), length(*prompt)))
             }
-            Decision::Abort { id, .. } => Some(self.assignment(id.prompt)),
+            Decision::Abort { id, .. } => Some(self.worker_of(id.prompt)),
             Decision::Pause { id, .. } => {
                 Some(self.change(id.prompt, |assignment| assignment.kept = true))
             }
@@ -105,7 +106,7 @@ impl PromptAffinity {
 
     /// Records that a response to the prompt ended, or was dropped.
     pub(crate) fn ended(&mut self, prompt: PromptId) {
-        if let Some(assignment) = self.homes.get_mut(&prompt) {
+        if let Some(assignment) = self.assignments.get_mut(&prompt) {
             assignment.responses = assignment.responses.saturating_sub(1);
             let load = &mut self.loads[assignment.worker as usize];
             load.responses = load.responses.saturating_sub(1);
@@ -123,7 +124,7 @@ impl PromptAffinity {
             kept: false,
             decided: false,
         };
-        let assignment = self.homes.entry(prompt).or_insert(fresh);
+        let assignment = self.assignments.entry(prompt).or_insert(fresh);
         assignment.responses += responses;
         assignment.prompt_length = prompt_length;
         assignment.decided = false;
@@ -139,8 +140,8 @@ impl PromptAffinity {
     }
 
     fn change(&mut self, prompt: PromptId, change: impl FnOnce(&mut PromptAssignment)) -> u32 {
-        let worker = self.assignment(prompt);
-        if let Some(assignment) = self.homes.get_mut(&prompt) {
+        let worker = self.worker_of(prompt);
+        if let Some(assignment) = self.assignments.get_mut(&prompt) {
             change(assignment);
         }
         self.settle(prompt);
@@ -148,8 +149,8 @@ impl PromptAffinity {
     }
 
     /// Returns the worker of a prompt; the first worker if the prompt is not assigned.
-    fn assignment(&self, prompt: PromptId) -> u32 {
-        self.homes.get(&prompt).map_or(0, |assignment| assignment.worker)
+    fn worker_of(&self, prompt: PromptId) -> u32 {
+        self.assignments.get(&prompt).map_or(0, |assignment| assignment.worker)
     }
 
     /// Removes the assignment of a prompt that has no responses in flight and no kept tokens, and about which its round has decided.
@@ -157,8 +158,8 @@ impl PromptAffinity {
         let is_over = |assignment: &PromptAssignment| {
             assignment.responses == 0 && assignment.decided && !assignment.kept
         };
-        if self.homes.get(&prompt).is_some_and(is_over) {
-            self.homes.remove(&prompt);
+        if self.assignments.get(&prompt).is_some_and(is_over) {
+            self.assignments.remove(&prompt);
         }
     }
 }

@@ -102,8 +102,8 @@ impl Sweep {
     /// If a configuration is not a valid job; the error names it.
     pub fn under(&self, places: &[usize], settings: &[String]) -> anyhow::Result<Self> {
         let wanted = |index: &usize| {
-            let stands_by = |place: &usize| self.points[*place].baseline == *index;
-            places.contains(index) || places.iter().any(stands_by)
+            let is_baseline_of = |place: &usize| self.points[*place].baseline == *index;
+            places.contains(index) || places.iter().any(is_baseline_of)
         };
         let kept: Vec<usize> = (0..self.points.len()).filter(wanted).collect();
         let point = |&index: &usize| {

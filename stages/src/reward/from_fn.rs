@@ -50,18 +50,18 @@ where
         let (function, sample, context) = (Arc::clone(&self.0), sample.clone(), context.nested());
         let watched = context.clone();
         let call = runtime.spawn_blocking(move || call(&*function, &sample, &context));
-        let _unwanted = Unwanted { context: watched, call: call.abort_handle() };
+        let _cancel_on_drop = CancelOnDrop { context: watched, call: call.abort_handle() };
         call.await.unwrap_or_else(|error| Err(lost(&error)))
     }
 }
 
 /// A guard that cancels the context of a call when the call is dropped, and the call itself if it has not started.
-struct Unwanted {
+struct CancelOnDrop {
     context: Context,
     call: AbortHandle,
 }
 
-impl Drop for Unwanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.context.cancel();
         self.call.abort();

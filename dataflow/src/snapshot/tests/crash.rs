@@ -57,7 +57,7 @@ fn at_each_operation(
         }
         for crash in CRASHES {
             let left = files.copy();
-            left.revive(crash);
+            left.restart(crash);
             look(&left, operation, crash);
         }
     }

@@ -72,7 +72,7 @@ impl Memory {
     }
 
     /// Puts the disk into the state in which the next process finds it.
-    pub(super) fn revive(&self, crash: Crash) {
+    pub(super) fn restart(&self, crash: Crash) {
         let mut state = self.lock();
         (state.dies_at, state.operations) = (None, 0);
         match crash {

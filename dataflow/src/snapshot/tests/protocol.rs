@@ -142,7 +142,7 @@ fn killed_at_any_operation_on_files() {
                 break;
             }
             let crash = CRASHES[operation % CRASHES.len()];
-            files.revive(crash);
+            files.restart(crash);
             let what =
                 format!("{before} workers, dead at operation {operation}, {crash:?}, then {after}");
             resumed.insert(finishes(&TestGraph::new(after, STEPS, 2), &files, &expected, &what));
@@ -187,11 +187,11 @@ fn a_snapshot_can_be_asked_for() {
 
 #[test]
 fn who_waits_for_the_disk_is_never_far_ahead_of_it() {
-    let ahead = |patient| {
+    let ahead = |waits_for_writes| {
         let files = Memory::default();
         files.slow_down(1_000);
         let mut test_graph = TestGraph::new(2, 16, 1);
-        (test_graph.bursts, test_graph.patient) = (true, patient);
+        (test_graph.bursts, test_graph.waits_for_writes) = (true, waits_for_writes);
         let outcome = test_graph.run(&files);
         assert_eq!(outcome.fault, None);
         outcome.ahead

@@ -49,7 +49,7 @@ pub(super) struct TestGraph {
     /// The source emits the rows of all steps at once, and operators close several steps in one activation.
     pub(super) bursts: bool,
     /// The source waits until no snapshot is being written.
-    pub(super) patient: bool,
+    pub(super) waits_for_writes: bool,
     /// `true` to apply rows as they arrive, which is wrong.
     pub(super) on_arrival: bool,
 }
@@ -65,7 +65,7 @@ impl TestGraph {
             requested_at: None,
             newer_process_at: None,
             bursts: false,
-            patient: false,
+            waits_for_writes: false,
             on_arrival: false,
         }
     }
@@ -196,7 +196,7 @@ impl TestGraph {
                     && let Some(capability) = &mut open
                     && (test_graph.bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
                 {
-                    waits = test_graph.patient && parts.writes_pending(1);
+                    waits = test_graph.waits_for_writes && parts.writes_pending(1);
                     if waits {
                         break;
                     }
@@ -251,8 +251,9 @@ impl TestGraph {
                         .or_insert_with(|| (capability.retain(output.index()), Vec::new()));
                     stash.extend(rows_of(&batch));
                 });
-                while let Some(first) =
-                    stashed.first_entry().filter(|first| test_graph.is_ripe(first.key(), frontiers))
+                while let Some(first) = stashed
+                    .first_entry()
+                    .filter(|first| test_graph.is_ready(first.key(), frontiers))
                 {
                     let (step, (capability, mut rows)) = first.remove_entry();
                     parts.before(step, |_| save(name, &state));
@@ -277,7 +278,7 @@ impl TestGraph {
         stream
     }
 
-    fn is_ripe(&self, step: &Step, frontiers: &[MutableAntichain<Step>]) -> bool {
+    fn is_ready(&self, step: &Step, frontiers: &[MutableAntichain<Step>]) -> bool {
         self.on_arrival || !frontiers[0].less_equal(step)
     }
 

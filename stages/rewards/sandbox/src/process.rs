@@ -18,7 +18,7 @@ use super::setup::{ARGUMENTS, ENVIRONMENT, Setup};
 const DYING: Duration = Duration::from_secs(2);
 
 /// The maximum number of bytes of an error stream that are read.
-const WORDS: u64 = 64 << 10;
+const MOST_OUTPUT: u64 = 64 << 10;
 
 /// The variable that limits the allocator to one arena for all threads. By default, each thread reserves 64 MiB of address space, which
 /// counts toward the memory limit, so that eight threads could exhaust it.
@@ -67,7 +67,7 @@ impl Process {
 
     /// Kills the process and returns the end of its error stream. The flag is `true` if the container failed, rather than the process in
     /// it.
-    pub(super) fn last_words(&mut self) -> (bool, String) {
+    pub(super) fn error_output(&mut self) -> (bool, String) {
         match &mut self.child {
             Child::Contained(child) => {
                 let status = child.try_wait();
@@ -142,8 +142,8 @@ fn words(errors: &mut File) -> String {
     let mut output = Vec::new();
     let size = errors.metadata().map_or(0, |file| file.len());
     let _ = errors
-        .seek(SeekFrom::Start(size.saturating_sub(WORDS)))
-        .and_then(|_| errors.take(WORDS).read_to_end(&mut output));
+        .seek(SeekFrom::Start(size.saturating_sub(MOST_OUTPUT)))
+        .and_then(|_| errors.take(MOST_OUTPUT).read_to_end(&mut output));
     String::from_utf8_lossy(&output).into_owned()
 }
 

@@ -167,7 +167,7 @@ impl Zygote {
 
     /// Returns the reason why the zygote did not start, from its error stream or that of the container.
     fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
-        let (contained, output) = self.process.last_words();
+        let (contained, output) = self.process.error_output();
         let reason =
             if output.trim().is_empty() { error.to_string() } else { output.trim().to_owned() };
         if contained {
@@ -194,14 +194,14 @@ impl Zygote {
     pub(super) fn run(&mut self, number: u32, job: &Packed) -> Result<Answer, Lost> {
         let mut seconds = None;
         let answer =
-            self.converse(number, job, &mut seconds).map_err(|error| Lost { error, seconds });
+            self.exchange(number, job, &mut seconds).map_err(|error| Lost { error, seconds });
         if let Some(work) = &self.work {
             folder::clear(work);
         }
         answer
     }
 
-    fn converse(
+    fn exchange(
         &mut self,
         number: u32,
         job: &Packed,

@@ -159,11 +159,11 @@ async fn a_dropped_call_hangs_up() {
         _ = score(&reward, "x") => panic!("it never answers"),
         () = server.arrived() => {}
     }
-    server.hung_up().await;
+    server.disconnected().await;
     let reward = Guard { timeout_s: Some(0.05), ..Guard::default() }.wrap(reward).expect("wraps");
     let error = score(&reward, "x").await.expect_err("it never answers");
     assert_eq!(error.kind, ErrorKind::Timeout);
-    server.hung_up().await;
+    server.disconnected().await;
 }
 
 #[test]

@@ -227,8 +227,8 @@ async fn a_dropped_call_hangs_up_all_its_votes() {
     }
     drop(call);
     let both = async {
-        server.hung_up().await;
-        server.hung_up().await;
+        server.disconnected().await;
+        server.disconnected().await;
     };
     tokio::time::timeout(Duration::from_secs(30), both).await.expect("both connections are closed");
 }

@@ -59,7 +59,7 @@ pub(super) struct Coordinator {
     /// Responses without a call, in the order of their requests.
     pub(super) waiting: VecDeque<SampleId>,
     /// The server that has the prefix of a prompt.
-    pub(super) homes: BTreeMap<(Step, PromptId), usize>,
+    pub(super) assigned: BTreeMap<(Step, PromptId), usize>,
     /// The number of loads that were commanded.
     pub(super) loads: u64,
     /// The version that new responses need.
@@ -69,7 +69,7 @@ pub(super) struct Coordinator {
     pub(super) calls: u64,
     pub(super) tasks: JoinSet<()>,
     /// The time from which on no server was in rotation or on the way to it.
-    pub(super) gone_since: Option<Instant>,
+    pub(super) unavailable_since: Option<Instant>,
     pub(super) last_fault: Option<String>,
     pub(super) has_failed: bool,
 }
@@ -132,14 +132,14 @@ impl Coordinator {
     /// Fails if no server was in rotation for too long.
     fn check_rotation(&mut self) {
         if !self.members.iter().all(Member::is_gone) {
-            self.gone_since = None;
+            self.unavailable_since = None;
             return;
         }
         if let Some(error) = self.all_refuse() {
             return self.fail(error);
         }
         let limit = self.config.server_timeout;
-        let since = *self.gone_since.get_or_insert_with(|| {
+        let since = *self.unavailable_since.get_or_insert_with(|| {
             tracing::warn!(?limit, "no inference server is in rotation; waiting for one");
             Instant::now()
         });
@@ -157,7 +157,7 @@ impl Coordinator {
         let first = SampleId { sample: 0, ..id };
         let last = SampleId { sample: u32::MAX, ..id };
         if self.responses.range(first..=last).next().is_none() {
-            self.homes.remove(&prompt);
+            self.assigned.remove(&prompt);
         }
         let completion = response.complete(reason, self.clock.now(), &*self.detokenize);
         self.output.send(RolloutEvent::Completed(completion));

@@ -422,7 +422,10 @@ fn command() -> impl Strategy<Value = Command> {
 }
 
 /// Runs `commands` to completion on an engine with a small KV cache.
-fn obey(commands: &[Command], interval: u64) -> (usize, BTreeMap<SampleId, Completion>, Nanos) {
+fn run_commands(
+    commands: &[Command],
+    interval: u64,
+) -> (usize, BTreeMap<SampleId, Completion>, Nanos) {
     let rule = Rule { length: scattered, prompt_length: 100 };
     let mut bench = Bench::new(config(3, interval), rule);
     bench.engine.shape.capacity = 6000;
@@ -461,7 +464,7 @@ proptest! {
     fn each_response_is_reported_once_and_a_run_repeats_itself(
         commands in prop::collection::vec(command(), 1..60), interval in prop_oneof![Just(0_u64), Just(10_000_000)]
     ) {
-        let (requested, ended, end) = obey(&commands, interval);
+        let (requested, ended, end) = run_commands(&commands, interval);
         prop_assert_eq!(ended.len(), requested);
         for completion in ended.values() {
             let length = scattered(completion.id.prompt.0, completion.id);
@@ -471,7 +474,7 @@ proptest! {
                 prop_assert!(completion.response_length < length);
             }
         }
-        let (_, again, end_again) = obey(&commands, interval);
+        let (_, again, end_again) = run_commands(&commands, interval);
         prop_assert_eq!((ended, end), (again, end_again));
     }
 }

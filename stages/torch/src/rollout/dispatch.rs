@@ -112,10 +112,10 @@ impl<T> Dispatch<T> {
         &mut self,
         instances: usize,
     ) -> (std::ops::Range<usize>, Vec<(SampleId, T)>) {
-        let given_up = instances..self.placed.max(instances);
+        let released = instances..self.placed.max(instances);
         self.placed = instances;
         let held = if instances > 0 { std::mem::take(&mut self.held) } else { Vec::new() };
-        (given_up, held)
+        (released, held)
     }
 
     /// Removes all responses.

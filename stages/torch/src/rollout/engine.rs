@@ -387,13 +387,13 @@ impl RolloutEngine for TorchEngine {
         // Earlier requests must reach the instances before they hand over their responses.
         self.hand_out();
         let (before, instances) = (self.dispatch.placed(), instances as usize);
-        let (mut given_up, held) = self.dispatch.place(instances);
+        let (mut released, held) = self.dispatch.place(instances);
         let mut taken = before.min(instances)..instances;
         let reshaped = instances > 0 && tensor_parallel != self.tensor_parallel;
         if reshaped {
-            (given_up, taken) = (0..before, 0..instances);
+            (released, taken) = (0..before, 0..instances);
         }
-        self.instances[given_up].iter().for_each(|owner| owner.send(InstanceCommand::HandOver));
+        self.instances[released].iter().for_each(|owner| owner.send(InstanceCommand::HandOver));
         if reshaped {
             self.tensor_parallel = tensor_parallel;
             let (placed, joined) = self.instances.split_at(instances);

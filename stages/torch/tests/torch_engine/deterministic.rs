@@ -14,7 +14,7 @@ use rollpacker_torch::model::{Decoder, WeightStore, Weights};
 use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::driver::{
-    BUILT_IN, Driver, Turnstile, WIDE, config, decoder, deterministic, has_kernels, id, request,
+    BUILT_IN, Driver, GatedClock, WIDE, config, decoder, deterministic, has_kernels, id, request,
     rounded, scaled,
 };
 
@@ -170,7 +170,7 @@ fn what_is_handed_over_ends_in_the_same_bits() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let base = TorchEngineConfig { max_running: 8, ..deterministic(config(sampling)) };
     let (straight, _) = generated("qwen2_tied", base.clone(), 0..4, 0);
-    let (clock, closed) = Turnstile::for_readings(60);
+    let (clock, closed) = GatedClock::for_readings(60);
     let two = TorchEngineConfig { instances: 2, ..base };
     let mut driver = Driver::start_by(clock, "qwen2_tied", two, WeightStore::new(1));
     for (prompt, ids) in (0..4).zip(prompts()) {

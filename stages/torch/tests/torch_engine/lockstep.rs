@@ -16,7 +16,7 @@ use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::deterministic::{Bits, bits, prompts};
-use super::driver::{BUILT_IN, Driver, Turnstile, config, decoder, deterministic, id, scaled};
+use super::driver::{BUILT_IN, Driver, GatedClock, config, decoder, deterministic, id, scaled};
 
 /// A clock that delays its readers by varying times.
 struct Jitter {
@@ -217,7 +217,7 @@ fn an_engine_that_is_not_deterministic_cannot_race() {
 fn what_waits_for_a_slot_stands_where_it_was_launched() {
     let sampling = Sampling { min_new_tokens: 30, ..Sampling::unrestricted(30) };
     let config = TorchEngineConfig { max_running: 1, ..deterministic(config(sampling)) };
-    let (clock, closed) = Turnstile::for_readings(40);
+    let (clock, closed) = GatedClock::for_readings(40);
     let mut driver = Driver::start_by(clock, "qwen2_tied", config, WeightStore::new(1));
     driver.engine.lockstep().unwrap().advance(Tick(100));
     driver.engine.generate(super::driver::request(0, 0..3, &[1, 2, 3]));

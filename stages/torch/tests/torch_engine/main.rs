@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use driver::{Driver, EOS, Turnstile, config, decoder, folder, id, prompts, request};
+use driver::{Driver, EOS, GatedClock, config, decoder, folder, id, prompts, request};
 use proptest::prelude::*;
 use rollpacker_dataflow::clock::{Nanos, WallClock};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId};
@@ -214,7 +214,7 @@ fn replayed_lengths_are_met_exactly() {
 fn an_abort_reports_the_tokens_so_far() {
     let endless = config(Sampling { min_new_tokens: 200, ..Sampling::unrestricted(200) });
     let endless = TorchEngineConfig { max_running: 2, ..endless };
-    let (clock, closed) = Turnstile::for_readings(50);
+    let (clock, closed) = GatedClock::for_readings(50);
     let mut driver = Driver::start_by(clock, "qwen2_tied", endless, WeightStore::new(1));
     driver.engine.generate(request(0, 0..3, &[1, 2, 3]));
     driver.engine.abort(id(0, 2));
@@ -277,7 +277,7 @@ fn a_loaded_policy_samples_what_is_requested_after_it() {
 fn a_response_that_runs_goes_on_with_the_loaded_policy() {
     let store = WeightStore::new(2);
     let sampling = Sampling { min_new_tokens: 60, ..Sampling::unrestricted(60) };
-    let (clock, closed) = Turnstile::for_readings(50);
+    let (clock, closed) = GatedClock::for_readings(50);
     let mut driver = Driver::start_by(clock, "qwen2_tied", config(sampling), store.clone());
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
     assert_eq!(driver.engine.poll(), None);

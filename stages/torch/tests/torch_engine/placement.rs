@@ -11,7 +11,7 @@ use rollpacker_stages::rollout::{
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
-use super::driver::{Driver, Turnstile, config, id, prompts, request};
+use super::driver::{Driver, GatedClock, config, id, prompts, request};
 
 fn placed(instances: u32) -> Placement {
     Placement { instances, tensor_parallel: 1 }
@@ -39,7 +39,7 @@ fn what_a_given_up_instance_had_goes_on_elsewhere() {
     request_all(&mut straight, &prompts());
     let straight = tokens(straight.collect(24));
 
-    let (clock, closed) = Turnstile::for_readings(60);
+    let (clock, closed) = GatedClock::for_readings(60);
     let mut driver = Driver::start_by(clock, "qwen2_tied", instances(2, base), WeightStore::new(1));
     request_all(&mut driver, &prompts());
     assert_eq!(driver.engine.poll(), None);
@@ -120,7 +120,7 @@ fn a_change_of_the_parallelism_moves_every_response() {
     request_all(&mut straight, &prompts());
     let straight = tokens(straight.collect(24));
     for (from, to, running) in [(placed(2), WIDE, 16), (WIDE, placed(2), 8)] {
-        let (clock, closed) = Turnstile::for_readings(60);
+        let (clock, closed) = GatedClock::for_readings(60);
         let two = instances(2, base.clone());
         let mut driver = Driver::start_by(clock, "qwen2_tied", two, WeightStore::new(1));
         driver.engine.place(from);

@@ -12,7 +12,7 @@ use rollpacker_stages::rollout::{
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
-use super::driver::{Driver, EOS, Turnstile, config, decoder, id, prompts, request};
+use super::driver::{Driver, EOS, GatedClock, config, decoder, id, prompts, request};
 
 /// Returns the first `tokens` tokens of a response, in the form that a caller keeps.
 fn first(completion: &Completion, tokens: usize) -> Partial {
@@ -86,7 +86,7 @@ fn stopping_again_and_again_changes_nothing() {
     let mut stops = 0;
     let last = loop {
         // An iteration reads the clock twice.
-        let (clock, closed) = Turnstile::for_readings(10);
+        let (clock, closed) = GatedClock::for_readings(10);
         let mut driver =
             Driver::start_by(clock, "qwen2_tied", config(sampling), WeightStore::new(1));
         let resumed = vec![kept.clone()];
@@ -136,7 +136,7 @@ fn what_was_brought_is_reported_even_if_nothing_is_added() {
     let mut driver = Driver::new(base.clone());
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
     let whole = driver.collect(1).remove(&id(0, 0)).unwrap();
-    let (clock, closed) = Turnstile::for_readings(0);
+    let (clock, closed) = GatedClock::for_readings(0);
     let mut driver = Driver::start_by(clock, "qwen2_tied", base, WeightStore::new(1));
     let resumed = vec![first(&whole, 4)];
     driver.engine.generate(Request { resumed, ..request(0, 0..1, &[1, 2, 3]) });

@@ -3,7 +3,7 @@
 use super::proxy::{Fault, Gate, LOAD, SCORE};
 use super::world::World;
 
-const LIE: Fault = Fault::Answer {
+const INEFFECTIVE_LOAD: Fault = Fault::Answer {
     status: "200 OK",
     header: "content-type: application/json\r\n",
     body: r#"{"results": [null]}"#,
@@ -18,7 +18,7 @@ fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
     let [faulty, correct] = &world.proxies;
     let gate = Gate::default();
     // The first load is of the weights that the server already has.
-    faulty.inject(LOAD, 1, ALWAYS, LIE);
+    faulty.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD);
     // The second step goes on only after the liar had both of its chances, so that its figures are in the metrics of this step.
     correct.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
     let mut run = world.spawn(&[]);
@@ -44,7 +44,7 @@ fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
 #[test]
 fn a_run_whose_servers_all_lie_ends_in_that_step_with_their_figures() {
     let world = World::new();
-    world.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, LIE));
+    world.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD));
     let end = world.spawn(&[]).end();
     let urls = world.proxies.each_ref().map(|proxy| proxy.url());
     let parts =
