@@ -135,7 +135,7 @@ fn in_one_process() -> [Cluster; 4] {
 }
 
 #[test]
-fn every_worker_hears_what_all_told_the_first() {
+fn the_first_worker_broadcasts_the_data_of_all_workers() {
     for cluster in in_one_process() {
         let workers = cluster.workers();
         let sums = cluster.run(&facts("a"), "", summed_at_all).expect("no fault");
@@ -157,7 +157,7 @@ fn a_fault_of_one_worker_ends_all_with_its_message() {
 }
 
 #[test]
-fn a_worker_that_does_not_begin_ends_those_that_run() {
+fn a_worker_that_fails_to_start_ends_the_others() {
     let error = Cluster::with_threads(3)
         .run(&facts("a"), "", |handle| match handle.index() {
             1 => Err(Fault::new("session", Origin::User, "no such folder")),
@@ -168,7 +168,7 @@ fn a_worker_that_does_not_begin_ends_those_that_run() {
 }
 
 #[test]
-fn a_process_that_does_not_come_is_named() {
+fn a_process_that_does_not_connect_is_named() {
     let place = ProcessSetup::of(2);
     let cluster = place.cluster(0).with_connect_timeout(Duration::from_millis(50));
     let error = cluster
@@ -185,7 +185,7 @@ fn a_process_that_does_not_come_is_named() {
 }
 
 #[test]
-fn a_process_is_one_of_the_hostfile() {
+fn a_process_must_be_listed_in_the_hostfile() {
     let hosts = Hosts::parse("a:1", Path::new("hosts")).expect("valid");
     let error = Cluster::with_processes(1, hosts, 1).expect_err("there is one").to_string();
     assert_eq!(error, "process 1 does not exist: the hostfile lists 1, counted from 0");
@@ -272,7 +272,7 @@ fn processes_that_run_different_recipes_refuse_each_other() {
 }
 
 #[test]
-fn a_process_that_is_killed_is_missed_by_the_other() {
+fn a_killed_process_is_reported_by_the_other() {
     let place = ProcessSetup::of(2);
     let mut second = place.start("endless", 1);
     let mut first = place.start("endless", 0);

@@ -78,7 +78,7 @@ fn another_process() {
 }
 
 #[test]
-fn a_killed_process_leaves_what_it_has_committed() {
+fn a_killed_process_keeps_its_committed_snapshots() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut last = None;
     for snapshots in [1, 3, 2, 5, 1, 4] {
@@ -98,7 +98,7 @@ fn a_killed_process_leaves_what_it_has_committed() {
 }
 
 #[test]
-fn of_two_processes_that_resume_one_run_the_newer_one_goes_on() {
+fn the_newer_of_two_processes_that_resume_a_run_continues() {
     let folder = tempfile::tempdir().expect("a folder");
     let ours = open(folder.path());
     take(&ours, Step(0)).expect("no newer generation");
@@ -138,7 +138,7 @@ fn mount(options: &[&str], folder: &Path) -> bool {
 }
 
 #[test]
-fn a_folder_that_is_cleared_has_no_snapshot_and_still_says_who_opened_it() {
+fn a_cleared_folder_keeps_its_generation_claims() {
     let folder = tempfile::tempdir().expect("a folder");
     let ours = open(folder.path());
     take(&ours, Step(0)).expect("written");

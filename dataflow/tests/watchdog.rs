@@ -46,7 +46,7 @@ fn fault(reports_wait: bool) -> (String, Vec<Stall>) {
 }
 
 #[test]
-fn what_an_operator_waits_for_is_in_the_fault() {
+fn the_fault_names_what_an_operator_awaits() {
     let (fault, stalls) = fault(true);
     assert!(fault.starts_with("watchdog, step 1: no progress for 0.0"), "{fault}");
     assert!(
@@ -59,7 +59,7 @@ fn what_an_operator_waits_for_is_in_the_fault() {
 }
 
 #[test]
-fn where_no_operator_says_so_the_frontiers_are() {
+fn the_fault_lists_the_frontiers_if_no_operator_reports_a_wait() {
     let (fault, _) = fault(false);
     assert!(fault.ends_with("the input frontiers are reward [] update [0]"), "{fault}");
 }

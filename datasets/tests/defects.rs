@@ -61,7 +61,7 @@ fn check(folder: &Folder, file: String, expect: Expect) {
 }
 
 #[test]
-fn files_that_are_none() {
+fn files_that_are_not_datasets() {
     let folder = Folder::new();
     let good = folder.prompts("good.parquet", (0..3).map(numbered));
     let bytes = std::fs::read(good).unwrap();

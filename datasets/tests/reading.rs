@@ -109,7 +109,7 @@ fn a_choice_of_rows_stays_the_same_over_epochs() {
 }
 
 #[test]
-fn epochs_go_on_without_end_and_a_foreign_cursor_is_refused() {
+fn epochs_are_unbounded_and_a_foreign_cursor_is_refused() {
     let folder = Folder::new();
     let files = folder.numbered(&[10], false);
     let dataset = Dataset::open(config(files.clone(), true)).unwrap();
@@ -128,7 +128,7 @@ fn epochs_go_on_without_end_and_a_foreign_cursor_is_refused() {
 }
 
 #[test]
-fn a_bad_row_is_an_error_behind_which_reading_goes_on() {
+fn reading_continues_after_a_bad_row() {
     let folder = Folder::new();
     let file = folder.lines(
         "a.jsonl",
@@ -165,7 +165,7 @@ fn columns_can_be_renamed_and_added() {
 }
 
 #[test]
-fn what_is_missing_has_a_default() {
+fn missing_columns_have_defaults() {
     let folder = Folder::new();
     let file = folder.lines("a.jsonl", &[json!({"messages": [{"role": "user", "content": "x"}]})]);
     let row = Dataset::open(DatasetConfig::of([file]))

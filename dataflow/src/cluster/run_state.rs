@@ -248,7 +248,7 @@ mod tests {
     use crate::clock::{Nanos, VirtualClock};
 
     #[test]
-    fn what_works_for_a_worker_outside_of_the_graph_moves_those_of_other_processes() {
+    fn external_progress_is_shared_with_other_processes() {
         let (run_state, clock, pulse) =
             (RunState::new(1, None), VirtualClock::default(), ProgressCounter::default());
         let watchdog = Watchdog::new(Arc::new(clock.clone()), Nanos(10), |_| {}).with(&pulse);

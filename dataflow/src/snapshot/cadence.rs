@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn every_third_step() {
+    fn a_snapshot_is_due_every_third_step() {
         assert_eq!(due(&Cadence::every(3), 10), [2, 5, 8]);
         assert!(due(&Cadence::every(0), 10).is_empty());
     }
 
     #[test]
-    fn a_request_is_for_the_first_step_that_nobody_has_closed() {
+    fn a_request_applies_to_the_first_open_step() {
         let cadence = Cadence::every(0);
         cadence.join(1, Some(Step(3)));
         assert_eq!(cadence.request().now(), Some(Step(4)));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_refused_where_others_would_not_hear_of_it() {
+    fn a_request_is_refused_until_all_workers_have_joined() {
         let cadence = Cadence::every(0);
         cadence.join(2, None);
         assert_eq!(cadence.request().now(), None);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completed_step_is_settled_once_its_snapshot_is() {
+    fn a_completed_step_settles_with_its_snapshot() {
         let cadence = Cadence::every(0).holding();
         cadence.join(1, Some(Step(3)));
         let (sender, woken) = std::sync::mpsc::channel();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_once_of_each_silence() {
+    fn each_stall_is_reported_once() {
         let (clock, mut watchdog, reports) = watched();
         for (now, moves, stalls) in [
             (9, false, 0),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_a_run_that_was_asked_to_end_and_is_stuck() {
+    fn a_stuck_run_with_a_requested_end_fails() {
         for requested_at in [0, 25] {
             let (clock, watchdog, reports) = watched();
             let now = clock.clone();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_operator_the_step_and_the_ids() {
+    fn a_stall_names_the_operator_the_step_and_the_ids() {
         let (clock, watchdog, reports) = watched();
         let clock_of_waits = Arc::new(clock.clone());
         begin(Some(clock_of_waits));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_watches_nothing_is_kept() {
+    fn waits_are_not_recorded_without_a_watchdog() {
         begin(None);
         let operator = OperatorWaits::register("reward");
         operator.wait_handle().begin(Step(0), "a score");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_works_outside_of_the_graph_moves_it() {
+    fn external_progress_counts_as_progress() {
         begin(None);
         let (clock, mut watchdog, reports) = watched();
         let tokens = Rc::new(Cell::new(0));
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_looks_several_times_before_a_silence_is_too_long() {
+    fn a_worker_checks_several_times_within_the_timeout() {
         let clock = VirtualClock::default();
         let of = Arc::new(clock.clone());
         let mut watchdog = Watchdog::new(of, Nanos(40_000_000), |_| {});

@@ -64,7 +64,7 @@ fn at_each_operation(
 }
 
 #[test]
-fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
+fn a_crash_at_any_operation_leaves_the_old_or_new_snapshot() {
     const STEPS: [u64; 3] = [4, 9, 14];
     for keep in [1, 2] {
         let mut seen = Vec::new();
@@ -96,7 +96,7 @@ fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn a_second_crash_at_any_operation_of_recovery_does_no_more_harm() {
+fn a_second_crash_during_recovery_leaves_the_old_or_new_snapshot() {
     let done = std::cell::RefCell::default();
     at_each_operation(
         &Memory::default(),

@@ -39,7 +39,7 @@ fn finishes(
 }
 
 #[test]
-fn workers_do_not_matter() {
+fn the_number_of_workers_does_not_change_the_result() {
     let expected = expected();
     for workers in 1..=3 {
         let files = Memory::default();
@@ -63,7 +63,7 @@ fn a_run_in_virtual_time_takes_the_same_snapshots() {
 
 /// A worker without work detects the last step only through the end of its inputs.
 #[test]
-fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
+fn the_end_snapshot_covers_a_last_step_that_idle_workers_did_not_see() {
     let files = Memory::default();
     for workers in [6, 7] {
         let outcome = TestGraph::new(workers, 4, 2).run(&files);
@@ -75,7 +75,7 @@ fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
 
 /// Each of several steps that complete together has the snapshot of its own end.
 #[test]
-fn steps_that_close_together_are_told_apart() {
+fn steps_that_complete_together_have_separate_snapshots() {
     let expected = expected();
     for workers in 1..=2 {
         let files = Memory::default();
@@ -92,7 +92,7 @@ fn steps_that_close_together_are_told_apart() {
 }
 
 #[test]
-fn a_run_that_is_over_can_be_prolonged() {
+fn a_completed_run_can_be_extended() {
     let expected = expected();
     // The same holds if the last step is one of the cadence: then nothing more is written at the end.
     for (first, last) in [(3, 2), (4, 3)] {
@@ -110,7 +110,7 @@ fn a_run_that_is_over_can_be_prolonged() {
 }
 
 #[test]
-fn dropped_at_any_step_and_resumed_with_another_number_of_workers() {
+fn a_run_dropped_at_any_step_resumes_with_another_number_of_workers() {
     let expected = expected();
     for (before, after) in [(1, 1), (1, 2), (2, 1), (2, 3), (3, 1)] {
         for step in 0..STEPS {
@@ -126,7 +126,7 @@ fn dropped_at_any_step_and_resumed_with_another_number_of_workers() {
 }
 
 #[test]
-fn killed_at_any_operation_on_files() {
+fn a_run_killed_at_any_file_operation_resumes() {
     let expected = expected();
     for (before, after) in [(1, 2), (2, 1), (3, 2)] {
         let mut resumed = BTreeSet::new();
@@ -154,7 +154,7 @@ fn killed_at_any_operation_on_files() {
 
 /// Checks that the tests above would detect a graph that does not wait for the frontier.
 #[test]
-fn a_graph_that_applies_rows_on_arrival_is_caught() {
+fn a_graph_that_applies_rows_on_arrival_is_detected() {
     let expected = expected();
     let caught = (0..40).any(|_| {
         let files = Memory::default();
@@ -171,7 +171,7 @@ fn a_graph_that_applies_rows_on_arrival_is_caught() {
 }
 
 #[test]
-fn a_snapshot_can_be_asked_for() {
+fn a_snapshot_can_be_requested() {
     let expected = expected();
     let files = Memory::default();
     let mut test_graph = TestGraph::new(2, STEPS, 0);
@@ -186,7 +186,7 @@ fn a_snapshot_can_be_asked_for() {
 }
 
 #[test]
-fn who_waits_for_the_disk_is_never_far_ahead_of_it() {
+fn a_source_that_waits_for_writes_stays_few_steps_ahead() {
     let ahead = |waits_for_writes| {
         let files = Memory::default();
         files.slow_down(1_000);

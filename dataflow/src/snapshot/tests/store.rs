@@ -19,7 +19,7 @@ fn two_snapshots() -> Memory {
 }
 
 #[test]
-fn a_run_that_goes_back_leaves_what_is_newer_behind() {
+fn rewinding_removes_newer_snapshots() {
     let files = two_snapshots();
     let store = open(&files, 3).expect("opens");
     let back = store.at(Step(4)).expect("readable").restored.expect("one");
@@ -43,7 +43,7 @@ fn passed_over(files: &Memory, what: &str) -> Damage {
 }
 
 #[test]
-fn any_flipped_bit_is_found() {
+fn any_flipped_bit_is_detected() {
     let files = two_snapshots();
     let store = open(&files, 3).expect("opens");
     for path in files.paths().into_iter().filter(|path| of_step_9(path)) {
@@ -60,7 +60,7 @@ fn any_flipped_bit_is_found() {
 }
 
 #[test]
-fn any_truncation_is_found() {
+fn any_truncation_is_detected() {
     let original = two_snapshots();
     for path in original.paths().into_iter().filter(|path| of_step_9(path)) {
         for length in 0..original.content(&path).len() {
@@ -73,7 +73,7 @@ fn any_truncation_is_found() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_file_is_named() {
     let remove = |path: &str| {
         let files = two_snapshots();
         crate::snapshot::files::Files::remove(&files, &root().join(path)).expect("removed");
@@ -93,7 +93,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn a_manifest_under_another_name_is_none() {
+fn a_renamed_manifest_is_not_used() {
     let files = two_snapshots();
     let (path, other) = ("/run/step-00000004.0001.json", "/run/step-00000009.0001.json");
     let bytes = files.content(Path::new(path));
@@ -105,7 +105,7 @@ fn a_manifest_under_another_name_is_none() {
 }
 
 #[test]
-fn with_nothing_left_the_list_says_why() {
+fn all_damage_is_listed_if_no_snapshot_is_usable() {
     let files = two_snapshots();
     for path in files.paths().iter().filter(|path| path.extension().is_some_and(|e| e == "bin")) {
         files.damage(path, |bytes| bytes.push(b'!'));
@@ -135,7 +135,7 @@ fn a_snapshot_of_another_run_is_not_restored() {
 }
 
 #[test]
-fn a_step_can_be_asked_for() {
+fn a_step_can_be_selected() {
     let store = open(&two_snapshots(), 3).expect("opens");
     let step = |step| {
         let found = store.at(Step(step)).expect("the folder can be read");
@@ -167,7 +167,7 @@ fn a_process_that_is_not_the_newest_commits_nothing() {
 }
 
 #[test]
-fn what_an_older_process_still_writes_into_is_removed_later() {
+fn a_folder_that_a_fenced_process_writes_into_is_removed_later() {
     let files = Memory::default();
     let zombie = open(&files, 2).expect("opens");
     take(&zombie, Step(4)).expect("the newest");
@@ -184,7 +184,7 @@ fn what_an_older_process_still_writes_into_is_removed_later() {
 
 /// The later snapshots of a zombie process are not preferred to the descendants of the snapshot that its successor restored.
 #[test]
-fn a_newer_generation_goes_before_a_later_step() {
+fn a_newer_generation_is_preferred_to_a_later_step() {
     let files = two_snapshots();
     let newer = open(&files, 3).expect("opens");
     let back = newer.at(Step(4)).expect("the folder can be read").restored.expect("it is there");
@@ -194,7 +194,7 @@ fn a_newer_generation_goes_before_a_later_step() {
 }
 
 #[test]
-fn each_process_is_a_generation() {
+fn each_process_has_its_own_generation() {
     let files = Memory::default();
     let generations: Vec<_> =
         (0..3).map(|_| open(&files, 1).expect("opens").generation()).collect();
@@ -215,7 +215,7 @@ fn each_process_is_a_generation() {
 }
 
 #[test]
-fn a_process_that_two_others_overtake_claims_no_generation_of_theirs() {
+fn a_process_that_two_others_overtake_claims_a_free_generation() {
     let files = Memory::default();
     files.interrupt(|files| {
         let overtaking: Vec<_> =
@@ -226,7 +226,7 @@ fn a_process_that_two_others_overtake_claims_no_generation_of_theirs() {
 }
 
 #[test]
-fn the_newest_good_ones_are_kept() {
+fn the_newest_good_snapshots_are_kept() {
     let files = Memory::default();
     let store = open(&files, 2).expect("opens");
     for step in [4, 9, 14, 19] {
@@ -246,7 +246,7 @@ fn the_newest_good_ones_are_kept() {
 }
 
 #[test]
-fn a_full_disk_is_named_and_leaves_the_snapshot_before() {
+fn a_full_disk_is_named_and_keeps_the_previous_snapshot() {
     let files = two_snapshots();
     let store = open(&files, 3).expect("opens");
     for free in 0.. {
@@ -280,7 +280,7 @@ fn a_read_only_disk_is_named() {
 }
 
 #[test]
-fn rows_come_back_as_they_were() {
+fn rows_round_trip() {
     use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
     let store = open(&Memory::default(), 1).expect("opens");
     let keys: ArrayRef = Arc::new(UInt64Array::from(vec![Some(3), None]));
@@ -301,7 +301,7 @@ fn rows_come_back_as_they_were() {
 }
 
 #[test]
-fn a_file_that_someone_else_writes_is_a_part_once_it_is_complete() {
+fn an_external_file_becomes_a_part_once_it_is_complete() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Arc::new(SnapshotStore::open(folder.path(), options(1)).expect("opens"));
     let draft = |operator| Draft { store: &store, step: Step(3), operator, worker: 0, held: None };
