@@ -658,14 +658,14 @@ fn conserved(name: &str, all: &[StepResult], skipped: usize) {
 }
 
 #[test]
-fn from_every_step_of_every_schedule_on_policy() {
+fn every_schedule_resumes_from_every_step_on_policy() {
     for (name, schedule) in schedules() {
         check(name, &Run::of(&schedule, 0));
     }
 }
 
 #[test]
-fn from_every_step_of_every_schedule_with_a_staleness() {
+fn every_schedule_resumes_from_every_step_with_a_staleness() {
     for (name, schedule) in schedules() {
         check(name, &Run::of(&schedule, 1));
     }
@@ -676,7 +676,7 @@ fn from_every_step_of_every_schedule_with_a_staleness() {
 
 /// The prompts of the second epoch depend on the pass rates of the first.
 #[test]
-fn from_every_step_with_a_curriculum() {
+fn a_curriculum_resumes_from_every_step() {
     for (name, schedule) in schedules() {
         for staleness in 0..2 {
             let run = Run::of(&schedule, staleness).with_curriculum();
@@ -687,7 +687,7 @@ fn from_every_step_with_a_curriculum() {
 }
 
 #[test]
-fn a_snapshot_of_a_curriculum_needs_one_and_others_do_not() {
+fn only_a_snapshot_of_a_curriculum_requires_a_curriculum() {
     let (with, without) = (folder(), folder());
     let plain = Run { every: 1, ..Run::of(&schedules().remove(0).1, 0) };
     let judged = plain.clone().with_curriculum();
@@ -706,7 +706,7 @@ fn a_snapshot_of_a_curriculum_needs_one_and_others_do_not() {
 
 /// The placements of later rounds depend on the state of the planner after earlier ones.
 #[test]
-fn from_every_step_with_a_planner() {
+fn a_planner_resumes_from_every_step() {
     for (name, schedule) in schedules() {
         check(name, &Run { placement: Some(placing), ..Run::of(&schedule, 0) });
     }
@@ -714,7 +714,7 @@ fn from_every_step_with_a_planner() {
 
 /// The run is stopped after each step with a snapshot, and the next part resumes from there.
 #[test]
-fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
+fn a_run_resumed_after_every_step_equals_an_uninterrupted_run() {
     for (name, schedule) in schedules() {
         for staleness in [0, 2] {
             let expected = Run::of(&schedule, staleness).go(folder().path(), None);
@@ -737,7 +737,7 @@ fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
 
 /// A run whose prompts have ended continues when it is given more.
 #[test]
-fn a_run_that_is_over_is_prolonged() {
+fn a_completed_run_is_extended() {
     let schedule = schedules().remove(0).1;
     for (staleness, every) in [(0, 0), (0, 1), (1, 1), (2, 1), (2, 3), (2, 4)] {
         let (whole, pieces) = (folder(), folder());
@@ -810,7 +810,7 @@ fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'sco
 }
 
 #[test]
-fn what_cannot_say_its_state_is_refused() {
+fn stages_without_a_saved_state_are_refused() {
     let fault = refused(|prompts| prompts.schedule(Unsaved::default()));
     assert!(fault.contains("implement `save` and `restore` for it"), "{fault}");
     let schedule = schedules().remove(0).1;

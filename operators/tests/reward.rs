@@ -65,7 +65,7 @@ fn check(log: &Log, expected: Expect) {
 
 // All rewards except those of prompt 0 would take 100 seconds.
 #[test]
-fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
+fn scoring_of_deferred_rejected_or_surplus_responses_is_cancelled() {
     let log = Log::new();
     let script = Script::new(
         &[(0, 3), (1, 2), (2, 2), (3, 1)],
@@ -119,7 +119,7 @@ fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
 
 // Prompt 1 has ended and waits for the rollout to end when it is rejected.
 #[test]
-fn after_the_rollout_only_what_is_admitted_is_scored() {
+fn after_the_rollout_only_admitted_responses_are_scored() {
     let log = Log::new();
     let then = [((0, 1), vec![admit(0, &[0]), reject(1), close()])];
     let router = Router::default().route("*", five_seconds(&log));
@@ -165,7 +165,7 @@ fn an_error_that_fails_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn errors_are_tolerated_beside_scores() {
+fn errors_are_tolerated_among_scores() {
     let log = Log::new();
     let run = Rewarded {
         prompts: 4,
@@ -198,7 +198,7 @@ fn a_reward_that_never_scores_ends_the_run() {
 }
 
 #[test]
-fn an_error_that_counts_as_zero_says_so() {
+fn an_error_that_counts_as_zero_is_reported() {
     let log = Log::new();
     let run = Rewarded {
         prompts: 4,
@@ -321,7 +321,7 @@ impl GroupReward for TenTimesItsOwn {
 }
 
 #[test]
-fn group_rewards_know_what_the_samples_own_said() {
+fn group_rewards_receive_the_scores_of_the_samples() {
     let scores = |own: bool| {
         let log = Log::new();
         let router = Router::default().route_groups("*", "ten_times", TenTimesItsOwn);
@@ -334,7 +334,7 @@ fn group_rewards_know_what_the_samples_own_said() {
 }
 
 #[test]
-fn errors_of_group_rewards_do_what_their_route_says() {
+fn errors_of_group_rewards_follow_their_route() {
     let score = |id: SampleId| match id.prompt.0 {
         0 => Err(RewardError::retryable("busy")),
         _ => Ok(Score::from(1.0)),
@@ -447,7 +447,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn cancellation_changes_nothing_but_the_time(
+    fn cancellation_changes_only_the_time(
         which in 0_u8..6, seed in any::<u64>(), staleness in 0_u64..3,
     ) {
         let (with, times, _) = lawful(which, seed, staleness, true);
@@ -460,7 +460,7 @@ proptest! {
 }
 
 #[test]
-fn speculation_cancels() {
+fn speculation_cancels_scoring() {
     for which in [1, 2, 3, 5] {
         assert!(lawful(which, 7, 0, true).2 > 0.0, "schedule {which}");
     }
@@ -525,7 +525,7 @@ impl Observer for AtTheEnd {
 }
 
 #[test]
-fn a_live_reward_that_is_cancelled_is_gone_before_its_step_is_over() {
+fn a_cancelled_live_reward_is_dropped_before_its_step_ends() {
     let gone = Arc::new(AtomicBool::new(false));
     let (begun, waits) = channel();
     let reward = Stuck { begun, gone: gone.clone() };

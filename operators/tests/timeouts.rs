@@ -153,7 +153,7 @@ fn a_straggler_is_killed_at_1_5_times_the_anchor_and_an_audit_finds_a_wrong_kill
 }
 
 #[test]
-fn what_the_policy_learns_online_is_what_the_ledger_says_after_each_step() {
+fn limits_learned_online_match_the_ledger_after_each_step() {
     let online = run(6, true);
     let anchors: BTreeMap<(u64, u32), Nanos> = (0..6)
         .flat_map(|row| online.policy.anchors_of(row).iter().map(move |anchor| (row, *anchor)))

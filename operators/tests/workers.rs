@@ -325,17 +325,17 @@ fn check_same_as_one(run: &Run) {
 }
 
 #[test]
-fn several_workers_train_as_one_does() {
+fn several_workers_match_one_worker() {
     check_same_as_one(&Run::of(synchronous));
 }
 
 #[test]
-fn so_they_do_with_staleness() {
+fn several_workers_match_one_worker_with_staleness() {
     check_same_as_one(&Run { staleness: 2, ..Run::of(synchronous) });
 }
 
 #[test]
-fn an_estimator_of_the_whole_step_sees_the_groups_of_all_workers() {
+fn an_estimator_of_whole_steps_receives_the_groups_of_all_workers() {
     let estimator = || Estimator::of_tokens(ReinforcePlusPlusBaseline);
     check_same_as_one(&Run { estimator, ..Run::of(synchronous) });
 }
@@ -359,7 +359,7 @@ fn races_over_workers_lose_no_prompt() {
 }
 
 #[test]
-fn tokens_that_are_kept_go_on_where_they_are() {
+fn kept_tokens_are_resumed_on_their_worker() {
     let schedule: fn() -> Box<dyn Schedule> = || {
         let config = partial::Config {
             prompts: 8,
@@ -383,7 +383,7 @@ fn tokens_that_are_kept_go_on_where_they_are() {
 }
 
 #[test]
-fn a_schedule_that_decides_by_scores_hears_of_those_of_all_workers() {
+fn a_schedule_that_decides_by_scores_receives_those_of_all_workers() {
     let schedule: fn() -> Box<dyn Schedule> = || {
         let config = dynamic::Config {
             prompts: 4,

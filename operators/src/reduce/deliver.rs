@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_come_before_the_update_of_the_step_before_wait_for_it() {
+    fn early_sums_wait_for_the_update_of_the_previous_step() {
         let (log, costs) =
             (Arc::<Mutex<Vec<Call>>>::default(), Costs::new(Arc::new(WallClock::start())));
         let logging = Logging(log.clone());

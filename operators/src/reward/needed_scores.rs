@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_admitted_or_undecided_is_wanted() {
+    fn scores_of_admitted_and_undecided_responses_are_needed() {
         check(ScoringScope::Undecided, &[], [true; 4]);
         check(ScoringScope::Undecided, &[admit()], [false, true, true, true]);
         check(ScoringScope::Undecided, &[defer()], [true, true, false, true]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_decides_by_scores_is_owed_them_until_its_round_closes() {
+    fn a_schedule_that_decides_by_scores_needs_all_until_its_round_closes() {
         check(ScoringScope::UntilClosed, &[admit(), defer()], [true; 4]);
         check(ScoringScope::UntilClosed, &[admit(), defer(), close()], [false, true, false, false]);
     }

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_has_no_order() {
+    fn the_mean_does_not_depend_on_the_order() {
         let values = [0.1, 0.2, 0.3, 1e9, -7.7];
         let bits = |order: [usize; 5]| mean(order.map(|at| values[at]).to_vec()).to_bits();
         assert_eq!(bits([0, 1, 2, 3, 4]), bits([3, 0, 4, 2, 1]));

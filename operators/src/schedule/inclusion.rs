@@ -250,7 +250,7 @@ mod tests {
     /// Long draws are a quarter of the new draws and stand for a half of the losses: weight (2 + 1) / (1 + 1) with the prior. Short draws
     /// have (2 + 1) / (3 + 1). Both are divided by the mean weight.
     #[test]
-    fn a_new_draw_counts_by_what_was_lost_over_what_is_drawn_anew() {
+    fn a_new_draw_is_weighted_by_lost_over_new_draws() {
         let mut inclusion = Inclusion::new(16.0);
         inclusion.open();
         observe(&mut inclusion, 0, 0, &[(10, true), (10, true)]);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_goes_where_least_is_under_way() {
+    fn a_prompt_goes_to_the_least_loaded_worker() {
         let mut spread = PromptAffinity::over(3);
         let workers: Vec<_> =
             [(0, 4, 9), (1, 4, 5), (2, 2, 5), (3, 1, 5), (4, 1, 5), (5, 1, 5), (6, 1, 1)]
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_a_prompt_goes_where_it_is_and_the_round_to_all() {
+    fn decisions_on_a_prompt_go_to_its_worker_and_those_on_the_round_to_all() {
         let mut spread = PromptAffinity::over(2);
         assert_eq!(launch(&mut spread, 0, 2, 1), Some(0));
         assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_goes_where_its_tokens_are_kept_until_it_is_admitted() {
+    fn a_prompt_goes_to_the_worker_with_its_tokens_until_it_is_admitted() {
         let mut spread = PromptAffinity::over(2);
         launch(&mut spread, 0, 4, 1);
         assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_is_deferred_without_its_tokens_goes_anywhere() {
+    fn a_prompt_deferred_without_tokens_goes_to_any_worker() {
         let mut spread = PromptAffinity::over(2);
         launch(&mut spread, 0, 1, 1);
         place(&mut spread, Decision::Defer { prompt: PromptId(0), reason: REASON });

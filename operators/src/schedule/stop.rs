@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_stays_and_nobody_is_asked_again() {
+    fn the_first_stop_reason_is_final() {
         let (out_of_time, requested) = (Stop::default(), Stop::default());
         for stop in [&out_of_time, &requested] {
             stop.set_deadline_check(|step| step < Step(2));

@@ -70,7 +70,7 @@ fn limits_follow_the_longest_correct_execution_of_the_case() {
 }
 
 #[test]
-fn a_fixed_limit_learns_nothing_that_it_uses() {
+fn a_fixed_limit_does_not_adapt() {
     let fixed = LimitOptions { mode: LimitMode::Fixed, max_s: 1.0, ..LimitOptions::default() };
     let expected = timeline(timeouts(fixed), &[&[ran(0, 0.1, true), ran(1, 0.9, true)]]);
     expect![[r#"
@@ -81,7 +81,7 @@ fn a_fixed_limit_learns_nothing_that_it_uses() {
 }
 
 #[test]
-fn rows_and_cases_are_apart_and_a_reference_stands_in_until_something_is_known() {
+fn limits_are_per_row_and_case_and_fall_back_to_the_reference() {
     let mut policy = unaudited();
     policy.executed(id(0), 3, &[ran(1, 4.0, true)]);
     let seconds = |policy: &mut AdaptiveLimits, row, case| {
@@ -94,7 +94,7 @@ fn rows_and_cases_are_apart_and_a_reference_stands_in_until_something_is_known()
 }
 
 #[test]
-fn what_is_audited_follows_from_seed_and_response_and_is_the_share() {
+fn audits_depend_on_seed_and_response_and_have_the_given_share() {
     let options = LimitOptions { audit_share: 0.25, ..LimitOptions::default() };
     let audited = |seed| -> Vec<bool> {
         let mut policy = AdaptiveLimits::new(options, seed).expect("in bounds");
@@ -140,7 +140,7 @@ fn options_out_of_bounds_are_named() {
 }
 
 #[test]
-fn a_snapshot_reads_back_as_it_was() {
+fn a_snapshot_round_trips() {
     let mut policy = unaudited();
     policy.executed(id(0), 5, &[ran(2, 1.0 / 3.0, true)]);
     let written = serde_json::to_string(&policy).expect("JSON");

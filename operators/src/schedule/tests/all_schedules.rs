@@ -387,7 +387,7 @@ mod law {
 
         /// Events that break the contract do not cause a panic.
         #[test]
-        fn any_order_of_events_is_survived(case in cases(&ALL), seed: u64) {
+        fn any_order_of_events_causes_no_panic(case in cases(&ALL), seed: u64) {
             let event_of = |entry| match entry {
                 Entry::Event(event) => Some(event),
                 Entry::Decision(_) => None,

@@ -64,7 +64,7 @@ fn of_both(column: &str, values: ArrayRef) -> Batch {
 }
 
 #[test]
-fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
+fn early_scores_are_delivered_after_the_ends_of_their_responses() {
     let (decided, stop) = (Rc::new(RefCell::new(Vec::new())), Stop::default());
     let ends = stop.clone();
     let sink = decided.clone();

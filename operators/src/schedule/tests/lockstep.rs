@@ -487,14 +487,14 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn delays_change_nothing(race in races(), workers in 1..4_usize, dice: [u64; 2]) {
+    fn delays_change_no_event_and_no_decision(race in races(), workers in 1..4_usize, dice: [u64; 2]) {
         let log = race.play(1, dice[0]);
         prop_assert_eq!(race.play(workers, dice[1]), log);
     }
 }
 
 #[test]
-fn how_far_the_reader_is_ahead_changes_nothing_either() {
+fn reading_ahead_changes_no_decision_in_lockstep() {
     for schedule in 0..schedules().len() {
         let race = Race { schedule, prompts: 11, staleness: 1, ahead: 7, seed: 5 };
         let decisions = |race: Race| -> Vec<String> {
@@ -510,7 +510,7 @@ fn how_far_the_reader_is_ahead_changes_nothing_either() {
 }
 
 #[test]
-fn what_ends_as_it_is_launched_has_ended_though_it_is_stopped_at_the_same_tick() {
+fn a_response_that_ends_at_its_launch_tick_counts_as_ended_when_stopped() {
     let (step, prompt) = (Step(0), PromptId(3));
     let mut sequencer = Sequencer::new(false, 1);
     let reason = Reason::Queued;

@@ -84,7 +84,7 @@ fn every_schedule_ends_and_decides_the_same_in_every_order() {
 }
 
 #[test]
-fn the_search_finds_a_floor_that_is_lost() {
+fn the_search_detects_a_lost_floor() {
     with_rights(|rights| {
         let hangs = |workers, orders: u64| {
             let mut plays = (0..orders).flat_map(|dice| {
@@ -100,7 +100,7 @@ fn the_search_finds_a_floor_that_is_lost() {
 }
 
 #[test]
-fn a_worker_that_owes_nothing_holds_nobody_back_though_its_instance_is_late() {
+fn a_worker_without_responses_does_not_delay_the_others() {
     with_rights(|rights| {
         let (step, prompt, reason) = (Step(0), PromptId(0), Reason::Fresh);
         let engine = ModelEngine::new(1, 0, |_, _| 9);
