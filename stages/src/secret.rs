@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn short_texts_are_no_secrets() {
+    fn short_texts_are_not_secrets() {
         assert_eq!(secrets("abc").redact("abc"), "abc");
         keep("short");
         keep("long enough");
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_secrets_are_told_from_names_of_settings() {
+    fn names_of_secrets_are_distinguished_from_names_of_settings() {
         let secrets = ["api_key", "Authorization", "my-access-token", "password"];
         assert!(secrets.into_iter().all(is_secret_name));
         let settings = ["api_key_env", "answer_key", "eos_token", "max_tokens", "notpassword"];

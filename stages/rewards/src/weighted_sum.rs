@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_applicable_is_left_out_and_what_fails_is_named() {
+    fn inapplicable_terms_are_left_out_and_failures_are_named() {
         let absent = || Err(RewardError::not_applicable("no"));
         assert_eq!(sum([absent(), Ok(0.25)]).expect("one applies").value, 0.5);
         assert_eq!(sum([absent(), absent()]).expect_err("none").kind, ErrorKind::NotApplicable);

@@ -257,7 +257,7 @@ fn a_wrong_solution_fails_in_whatever_stands_around_it() {
 
 /// Only the last of several candidates is judged.
 #[test]
-fn candidates_are_no_tries() {
+fn only_the_last_candidate_is_scored() {
     let code = start();
     for task in &TASKS {
         let (right, wrong) = (fenced("python", &task.solution()), fenced("python", &task.wrong()));

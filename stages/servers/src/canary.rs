@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_one_small_update_behind_is_found() {
+    fn a_server_that_is_one_small_update_old_is_detected() {
         let (old, new) = ([-1.0, -2.0], [-1.0001, -2.0001]);
         let before = proven(&[-1.000_01, -2.0], &old);
         let stale = CanaryFigures::compare(&[-1.000_01, -2.0], &new, Some(&before));

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_a_few_sequences_leave_copies_idle_and_a_handover_is_paid_once() {
+    fn small_calls_leave_replicas_idle_and_a_handover_counts_once() {
         let clock = VirtualClock::default();
         let mut trainer = trainer(&clock);
         let sequences: Vec<_> = (0..16).map(|_| sequence(&[3], 4000)).collect();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_publishes_the_next_version_and_tells_what_the_step_was() {
+    fn an_update_publishes_the_next_version_and_reports_its_step() {
         let clock = VirtualClock::default();
         let mut trainer = trainer(&clock);
         let sequences: Vec<_> = (0..8).map(|_| sequence(&[3], 4000)).collect();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_has_its_devices_and_what_they_owe() {
+    fn a_state_has_the_devices_and_their_pending_seconds() {
         let clock = VirtualClock::default();
         let mut first = trainer(&clock);
         first.place(8);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_cannot_do_is_an_error() {
+    fn unsupported_calls_are_errors() {
         let mut trainer = trainer(&VirtualClock::default());
         assert_eq!(
             trainer.save(Path::new("out")).unwrap_err().to_string(),

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_names_must_be_there() {
+    fn variables_of_a_template_must_exist() {
         let template = Template::new("", "{{ respnse }}").expect("Jinja");
         let error = template.render(&sample("x"), "x", "").expect_err("undefined");
         assert!(error.reason.contains("template `prompt`"), "{error}");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_asks_for_the_verdict_last() {
+    fn the_default_template_requests_the_verdict_last() {
         let template = Template::new(DEFAULT_SYSTEM, DEFAULT_PROMPT).expect("Jinja");
         let with = template.render(&sample("x"), "x", "end.").expect("renders");
         assert!(with[1].content.contains("Reference answer:\nyes\n"));

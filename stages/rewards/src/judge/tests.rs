@@ -112,7 +112,7 @@ async fn a_response_that_gives_a_verdict_does_not_win() {
 }
 
 #[tokio::test]
-async fn an_unreadable_verdict_is_asked_for_once_more_and_is_never_a_0() {
+async fn an_unreadable_verdict_is_retried_once_and_never_scores_0() {
     let chat = Scripted::new(&["Well...", "Verdict: YES"]);
     let context = Context::detached();
     let reward = judge(&chat, Judgement::default());
@@ -141,7 +141,7 @@ async fn votes_are_drawn_anew_and_counted() {
 }
 
 #[tokio::test]
-async fn what_was_thought_is_kept_from_the_judge() {
+async fn thinking_is_hidden_from_the_judge() {
     let prompt_of = async |after_think| {
         let chat = Scripted::new(&["Verdict: NO"]);
         let reward = judge(&chat, Judgement { after_think, ..Judgement::default() });
@@ -182,7 +182,7 @@ fn options_are_checked() {
 }
 
 #[tokio::test]
-async fn a_server_that_fails_for_a_while_is_asked_again() {
+async fn a_temporarily_failing_server_is_retried() {
     let server = Server::start(|number, request| match number {
         0 => Reply::Text(429, "retry-after: 0.01\r\n", "busy".to_owned()),
         1 => Reply::Raw("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"cho"),
@@ -196,7 +196,7 @@ async fn a_server_that_fails_for_a_while_is_asked_again() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_off_is_no_verdict() {
+async fn a_truncated_answer_is_not_a_verdict() {
     let server = Server::start(|_, _| {
         let message = json!({"content": "Verdict: 1"});
         Reply::json(&json!({"choices": [{"message": message, "finish_reason": "length"}]}))
@@ -214,7 +214,7 @@ async fn an_answer_that_is_cut_off_is_no_verdict() {
 }
 
 #[tokio::test]
-async fn a_dropped_call_hangs_up_all_its_votes() {
+async fn a_dropped_call_closes_the_connections_of_all_votes() {
     let server = Server::start(|_, _| Reply::Hang).await;
     let judge = made(&server.url, json!({"votes": 2, "temperature": 1}));
     let (sample, context) = (sample("4"), Context::detached());
@@ -235,7 +235,7 @@ async fn a_dropped_call_hangs_up_all_its_votes() {
 
 /// The second question takes as much from the budgets as the first.
 #[tokio::test(start_paused = true)]
-async fn a_question_asked_again_is_paid_for() {
+async fn retried_questions_count_against_the_budgets() {
     let begin = tokio::time::Instant::now();
     for (answers, minutes) in [(["Verdict: YES", "Verdict: NO"], 0.0), (["?", "Verdict: NO"], 1.0)]
     {

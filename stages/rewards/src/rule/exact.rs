@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_count_is_said() {
+    fn ignored_differences_are_configured() {
         let plain = &Exact::default();
         let with = |change: fn(&mut Exact)| {
             let mut exact = Exact::default();

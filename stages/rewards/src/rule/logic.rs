@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_right_in_any_order_and_dress() {
+    fn an_answer_is_right_in_any_order_and_formatting() {
         check(TRUTH, "right");
         check(
             "<think>Zoey is a knave?</think><answer>\n(2) Mary Ann is a knave.\n(1) Zoey is a Knight\n</answer>",
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_to_be_named_once_and_nobody_else() {
+    fn every_person_must_be_named_once_and_no_other() {
         check("(1) Zoey is a knave\n(2) Mary Ann is a knave", "wrong");
         check("(1) Zoey is a knight", "wrong");
         check("Zoey is a knight\nMary Ann is a knave\nBob is a knave", "wrong");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn form_is_apart() {
+    fn the_format_is_scored_separately() {
         let formed = |text: &str| score(Logic::default(), text, TRUTH).components["format"];
         assert_eq!(formed(&format!("<think>so</think>\n<answer>{TRUTH}</answer>")), 1.0);
         assert_eq!(formed("<think>so</think> <answer>?</answer>"), 1.0);

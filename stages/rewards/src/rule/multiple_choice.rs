@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn else_the_last_letter_that_stands_alone_counts() {
+    fn otherwise_the_last_single_letter_counts() {
         check("not C but B", Some('B'));
         check("B or D", Some('D'));
         check("B. A car would be late.", Some('B'));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_may_be_said_in_full() {
+    fn a_choice_may_be_given_as_its_full_text() {
         let value =
             |response, truth, extra| score(response, truth, Some(extra)).expect("scored").value;
         let list = r#"{"choices": ["London", "Paris", "Rome"]}"#;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_choice_is_an_error() {
+    fn an_invalid_choice_is_an_error() {
         let error = |truth, extra| score("B", truth, extra).expect_err("no choice").reason;
         assert_eq!(error("nine", None), "field `ground_truth`: expected a letter, found `nine`");
         let list = Some(r#"{"choices": ["x", "y"]}"#);

@@ -25,7 +25,7 @@ fn load_in_the_middle(pause: PauseMode) -> (Server, Caller) {
 }
 
 #[test]
-fn a_load_in_the_middle_of_responses_is_seen_in_their_versions() {
+fn a_load_during_responses_shows_in_their_versions() {
     for pause in [PauseMode::Abort, PauseMode::Keep] {
         let (server, mut caller) = load_in_the_middle(pause);
         let responses = caller.collect(3);
@@ -84,7 +84,7 @@ fn deliveries_are_measured_and_old_folders_are_removed() {
 }
 
 #[test]
-fn a_server_that_keeps_old_weights_is_caught_in_its_step() {
+fn a_server_that_keeps_old_weights_is_detected_in_its_step() {
     let servers = [Server::start(PACE), Server::start(PACE)];
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
     caller.request(0, 0, 4);
@@ -140,7 +140,7 @@ fn tokens_of_a_kept_response_are_discarded_if_the_weights_did_not_arrive() {
 }
 
 #[test]
-fn a_run_whose_servers_all_lie_ends_with_their_figures() {
+fn a_run_with_wrong_weights_on_all_servers_fails_with_their_figures() {
     let server = Server::start(PACE);
     server.state().keeps_old_weights = true;
     let mut caller = Caller::start(&[&server], |_| {});

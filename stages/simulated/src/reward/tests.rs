@@ -130,7 +130,7 @@ fn a_response_that_was_cut_has_no_program_to_run() {
 }
 
 #[test]
-fn a_reference_time_limits_what_nothing_is_known_of() {
+fn a_reference_time_limits_unknown_tasks() {
     let config = SimulatedRewardsConfig { reference_time: true, ..plenty() };
     let scores = score_within(&config, all("code", 1000), &Limits::default());
     let limits: Vec<_> = scores.iter().map(|(_, score)| score.executions[0].limit).collect();
@@ -170,7 +170,7 @@ fn runs_wait_for_slots() {
 }
 
 #[test]
-fn after_the_rollout_all_is_taken_in_before_any_is_handed_out() {
+fn after_the_rollout_all_responses_are_taken_in_before_any_is_scored() {
     let after = SimulatedRewardsConfig { after_rollout: true, ..config() };
     let ends = score(&after, all("math", 10));
     assert!(ends.iter().all(|(end, _)| (end - 80.0 * 0.030 - 0.01).abs() < 1e-6), "{ends:?}");

@@ -37,7 +37,7 @@ fn make(options: serde_json::Value) -> Result<Made, CatalogError> {
 }
 
 #[tokio::test]
-async fn a_model_in_process_judges() {
+async fn an_in_process_model_judges() {
     let folder = speaker("Verdict: YES");
     let made = make(json!({"engine": "torch", "model_path": folder.path(), "max_tokens": 20}));
     let Made::Sample(judge) = made.unwrap() else { panic!("a reward of samples") };
@@ -103,7 +103,7 @@ fn streamed(folder: &Folder) -> TorchChatOptions {
 }
 
 #[tokio::test]
-async fn a_model_larger_than_its_budget_answers_alike() {
+async fn a_model_larger_than_its_budget_answers_the_same() {
     let folder = endless_speaker();
     let whole = open(&folder);
     let chat = TorchChat::open(&streamed(&folder)).unwrap();
@@ -145,7 +145,7 @@ async fn answers_depend_on_messages_and_seed_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_answered_is_an_error() {
+async fn a_prompt_that_cannot_be_answered_is_an_error() {
     let folder = speaker(CHAIN);
     let chat = open(&folder);
     let error = async |prompt: &str, max_tokens| {
@@ -209,7 +209,7 @@ fn options_are_refused_by_name() {
 }
 
 #[test]
-fn a_folder_is_one_model_whoever_names_it() {
+fn a_folder_is_loaded_as_one_model() {
     let folder = speaker("Verdict: YES");
     let models = Models::default();
     let first = models.open_model(options(&folder)).unwrap();
@@ -254,7 +254,7 @@ fn answer(reply: &mut tokio::sync::oneshot::Receiver<JudgeReply>) -> Option<Judg
 }
 
 #[test]
-fn an_answer_that_is_not_wanted_frees_its_slot() {
+fn a_dropped_answer_frees_its_slot() {
     let (questions, new) = answering(&speaker(CHAIN), 1);
     let _no_grad = tch::no_grad_guard();
     let mut answering = new();
@@ -277,7 +277,7 @@ fn an_answer_that_is_not_wanted_frees_its_slot() {
 }
 
 #[test]
-fn an_answer_goes_on_elsewhere_from_the_tokens_it_has() {
+fn an_answer_continues_elsewhere_from_its_tokens() {
     let (questions, new) = answering(&speaker(CHAIN), 8);
     let _no_grad = tch::no_grad_guard();
     let mut replies = [4, 9, 5].map(|tokens| request(&questions, tokens));
@@ -303,7 +303,7 @@ fn an_answer_goes_on_elsewhere_from_the_tokens_it_has() {
 }
 
 #[test]
-fn two_hosts_share_the_line() {
+fn two_instances_share_the_queue() {
     let (questions, new) = answering(&speaker(CHAIN), 1);
     let _no_grad = tch::no_grad_guard();
     let (mut one, mut other) = (new(), new());
@@ -346,7 +346,7 @@ impl Network for Broken {
 }
 
 #[test]
-fn a_fault_reaches_all_who_wait_and_all_who_come() {
+fn a_fault_fails_waiting_and_later_questions() {
     let folder = speaker(CHAIN);
     let faults: [(Fault, &str); 2] = [
         (|| TchError::Torch("no memory".to_owned()), "no memory"),

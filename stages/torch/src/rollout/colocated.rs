@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_piece_waits_until_its_share_has_come_together() {
+    fn a_long_piece_waits_until_its_share_has_accumulated() {
         let (mut workload, _) = workload(&[10, 3, 3, 25], 10);
         let took: Vec<usize> = (0..8).map(|_| workload.step_with_actor()).collect();
         // The unused tokens of the short pieces count towards the long one, as far as each piece needed them.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_it_is_given_what_it_wants() {
+    fn without_the_actor_a_workload_gets_all_its_tokens() {
         let (mut workload, given) = workload(&[3, 4000], 10);
         assert_eq!(
             (workload.step_alone(), workload.step_alone(), workload.step_alone()),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowdown_is_the_guests_time_over_the_actors() {
+    fn the_slowdown_is_the_colocated_time_over_the_actors() {
         let used = ColocatedUse { tokens: 9, colocated_ns: 30, actor_ns: 120 };
         assert_eq!(used.slowdown(), 0.25);
         assert_eq!(ColocatedUse { actor_ns: 0, ..used }.slowdown(), 0.0);
@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn over_any_iterations_a_guest_takes_no_more_than_its_share_of_each(
+        fn a_workload_takes_at_most_its_share_over_any_iterations(
             pieces in prop::collection::vec(1..60usize, 1..40),
             share in 1..30usize,
         ) {

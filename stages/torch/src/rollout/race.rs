@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_waits_for_its_tick() {
+    fn an_ended_response_waits_for_its_tick() {
         let mut race = race(0..3);
         end(&mut race, 1, 9, FinishReason::Length);
         end(&mut race, 0, 4, FinishReason::Stop);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_aborted_is_cut_at_its_tick_wherever_it_is() {
+    fn an_aborted_response_is_cut_at_its_tick() {
         let mut race = race(0..4);
         end(&mut race, 0, 9, FinishReason::Stop);
         assert!(!race.abort(id(0), Some(Tick(8)), &words()), "it is held");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_is_not_taken_holds_the_floor() {
+    fn a_share_that_is_not_taken_holds_the_floor() {
         let mut in_flight = SharesInFlight::default();
         let reading = |shares, floor| ProgressReading { shares, floor: Tick(floor) };
         assert_eq!(in_flight.floor(ProgressReading::default()), Tick::MAX);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_all_that_is_left() {
+    fn after_a_failure_no_other_event_is_reported() {
         let mut race = race(0..2);
         end(&mut race, 0, 4, FinishReason::Stop);
         let error = RolloutError::Engine { instance: 1, reason: "gone".to_owned() };

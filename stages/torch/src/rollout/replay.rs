@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_goes_on_keeps_its_length_and_takes_none_of_the_others() {
+    fn a_resumed_response_keeps_its_length_and_takes_no_other() {
         let mut replay = Replay::new(Lengths::new(vec![vec![9, 3], vec![5, 7]]).unwrap(), false);
         assert_eq!((replay.launch(id(0, 0)), replay.launch(id(0, 1))), (9, 3));
         assert_eq!((replay.resume(id(0, 0)), replay.resume(id(0, 0))), (9, 9));

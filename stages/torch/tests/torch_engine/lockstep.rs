@@ -177,7 +177,7 @@ fn base(seed: u64) -> TorchEngineConfig {
 }
 
 #[test]
-fn the_same_win_with_the_same_tokens_however_the_engine_is_run() {
+fn winners_and_tokens_do_not_depend_on_how_the_engine_runs() {
     for seed in 0..4 {
         let wins = 3 + 5 * seed as usize;
         let expected = play(PLAIN, &base(seed), wins);
@@ -214,7 +214,7 @@ fn an_engine_that_is_not_deterministic_cannot_race() {
 }
 
 #[test]
-fn what_waits_for_a_slot_stands_where_it_was_launched() {
+fn a_response_that_waits_for_a_slot_stays_at_its_launch_tick() {
     let sampling = Sampling { min_new_tokens: 30, ..Sampling::unrestricted(30) };
     let config = TorchEngineConfig { max_running: 1, ..deterministic(config(sampling)) };
     let (clock, closed) = GatedClock::for_readings(40);

@@ -109,7 +109,7 @@ fn sampled(
 }
 
 #[test]
-fn what_is_sampled_depends_on_neither_company_nor_order_nor_budget() {
+fn sampling_does_not_depend_on_batch_order_or_budget() {
     let base = config(Sampling { top_p: 0.95, ..Sampling::unrestricted(48) });
     let order: Vec<usize> = (0..6).collect();
     let (together, preemptions) = sampled(base.clone(), &order, false);
@@ -149,7 +149,7 @@ fn samples_of_a_prompt_share_its_prefill() {
 }
 
 #[test]
-fn what_is_asked_for_between_two_polls_starts_together() {
+fn requests_between_two_polls_start_together() {
     let mut driver = Driver::new(config(Sampling::unrestricted(20)));
     driver.engine.generate(request(0, 0..2, &[1, 2, 3]));
     // Loading takes longer than the first request would need to start.
@@ -160,7 +160,7 @@ fn what_is_asked_for_between_two_polls_starts_together() {
 }
 
 #[test]
-fn what_is_asked_for_is_heard_of_without_a_poll() {
+fn a_request_wakes_its_caller_without_a_poll() {
     let mut driver = Driver::new(config(Sampling::unrestricted(4)));
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
     driver.wait();
@@ -168,7 +168,7 @@ fn what_is_asked_for_is_heard_of_without_a_poll() {
 }
 
 #[test]
-fn lengths_are_capped_and_held_up() {
+fn lengths_respect_their_minimum_and_maximum() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let mut driver = Driver::new(config(sampling));
     driver.engine.generate(request(0, 0..32, &[1, 2, 3]));
@@ -274,7 +274,7 @@ fn a_loaded_policy_samples_what_is_requested_after_it() {
 }
 
 #[test]
-fn a_response_that_runs_goes_on_with_the_loaded_policy() {
+fn a_running_response_continues_with_the_loaded_policy() {
     let store = WeightStore::new(2);
     let sampling = Sampling { min_new_tokens: 60, ..Sampling::unrestricted(60) };
     let (clock, closed) = GatedClock::for_readings(50);

@@ -32,7 +32,7 @@ fn tokens(completions: BTreeMap<SampleId, Completion>) -> BTreeMap<SampleId, Vec
 }
 
 #[test]
-fn what_a_given_up_instance_had_goes_on_elsewhere() {
+fn responses_of_a_released_instance_continue_elsewhere() {
     let sampling = Sampling { min_new_tokens: 120, ..Sampling::unrestricted(120) };
     let base = TorchEngineConfig { max_running: 8, ..config(sampling) };
     let mut straight = Driver::new(base.clone());
@@ -55,7 +55,7 @@ fn what_a_given_up_instance_had_goes_on_elsewhere() {
 }
 
 #[test]
-fn instances_that_come_back_take_new_work() {
+fn instances_that_are_placed_again_take_new_work() {
     let mut driver = Driver::new(instances(2, config(Sampling::unrestricted(8))));
     let used = |driver: &mut Driver| {
         request_all(driver, &prompts());
@@ -193,7 +193,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn nothing_is_lost_twice_or_changed(script in actions(), tight in any::<bool>()) {
+    fn every_response_is_reported_once_and_unchanged(script in actions(), tight in any::<bool>()) {
         let kv_cache_tokens = if tight { 130 } else { 10_000 };
         let base = TorchEngineConfig { kv_cache_tokens, max_running: 5, ..config(Sampling::unrestricted(24)) };
         let mut straight = Driver::new(base.clone());

@@ -51,7 +51,7 @@ fn whole(base: &TorchEngineConfig) -> BTreeMap<SampleId, Completion> {
 }
 
 #[test]
-fn a_response_goes_on_as_if_it_had_never_stopped() {
+fn a_resumed_response_equals_an_uninterrupted_one() {
     let base = config(Sampling { top_p: 0.95, min_new_tokens: 2, ..Sampling::unrestricted(40) });
     let whole = whole(&base);
     assert!(whole.values().any(|completion| completion.finish_reason == FinishReason::Stop));
@@ -77,7 +77,7 @@ fn a_response_goes_on_as_if_it_had_never_stopped() {
 }
 
 #[test]
-fn stopping_again_and_again_changes_nothing() {
+fn repeated_stops_change_no_token() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let mut driver = Driver::new(config(sampling));
     driver.engine.generate(request(0, 0..1, &prompts()[2]));
@@ -110,7 +110,7 @@ fn stopping_again_and_again_changes_nothing() {
 }
 
 #[test]
-fn tokens_bear_the_policy_that_sampled_them() {
+fn tokens_have_the_version_of_their_policy() {
     let store = WeightStore::new(2);
     let sampling = Sampling { min_new_tokens: 12, ..Sampling::unrestricted(12) };
     let mut driver = Driver::start("qwen2_tied", config(sampling), store.clone());
@@ -131,7 +131,7 @@ fn tokens_bear_the_policy_that_sampled_them() {
 }
 
 #[test]
-fn what_was_brought_is_reported_even_if_nothing_is_added() {
+fn resumed_tokens_are_reported_without_new_ones() {
     let base = config(Sampling { min_new_tokens: 9, ..Sampling::unrestricted(9) });
     let mut driver = Driver::new(base.clone());
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
@@ -149,7 +149,7 @@ fn what_was_brought_is_reported_even_if_nothing_is_added() {
 }
 
 #[test]
-fn a_replayed_length_counts_what_was_brought() {
+fn a_replayed_length_includes_resumed_tokens() {
     let replay = Some(Lengths::new(vec![vec![9, 3]]).unwrap());
     let base = TorchEngineConfig { replay, ..config(Sampling::unrestricted(20)) };
     let mut driver = Driver::new(base);
@@ -174,7 +174,7 @@ fn a_replayed_length_counts_what_was_brought() {
 }
 
 #[test]
-fn what_cannot_go_on_is_refused() {
+fn partials_that_cannot_be_resumed_are_refused() {
     let mut driver = Driver::new(config(Sampling::unrestricted(8)));
     let resumed =
         vec![Partial { response_length: 2, response_ids: vec![EOS], ..Partial::default() }];

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_python() {
+    fn text_that_is_not_python() {
         check("a → b?", &[(0, "a <→> b <?>")]);
         check("see (below:\ndef f(): pass", &[(0, "see ( below :"), (0, "def f ( ) : pass")]);
         assert!(statements("f(\n1").iter().all(|it| it.unbalanced));

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn one_response_a_prompt_tells_nothing() {
+    fn one_response_per_prompt_gives_no_estimate() {
         let found = CorrelationEstimate::of(&drawn(500, 1, 0.3)).expect("something is assumed");
         assert_eq!((found.estimate, found.low, found.high), (None, 0.0, STRONG));
         assert_eq!((found.prompts, found.least_responses), (500, 1));

@@ -106,7 +106,7 @@ fn tokens_of(questions: u64) -> u64 {
 }
 
 #[test]
-fn the_actors_tokens_are_the_same_with_guests() {
+fn the_actors_tokens_do_not_depend_on_colocated_models() {
     let mut without = Actor::start(2);
     without.request(6);
     let expected = without.collect(24);
@@ -128,7 +128,7 @@ fn the_actors_tokens_are_the_same_with_guests() {
 }
 
 #[test]
-fn beside_the_actor_a_guest_takes_its_share_and_no_more() {
+fn with_the_actor_a_workload_takes_at_most_its_share() {
     let (questions, new) = answering(&speaker(CHAIN), 4);
     let _no_grad = tch::no_grad_guard();
     let mut replies = [30, 4, 50, 9, 5].map(|tokens| request(&questions, tokens));
@@ -159,7 +159,7 @@ fn two_instances_share_the_judge() {
 }
 
 #[test]
-fn a_model_larger_than_its_budget_is_a_guest_of_one_instance() {
+fn a_model_larger_than_its_budget_runs_on_one_instance() {
     let folder = speaker(CHAIN);
     let options = TorchChatOptions { colocated: true, ..streamed(&folder) };
     let models = Models::default();
@@ -176,7 +176,7 @@ fn a_model_larger_than_its_budget_is_a_guest_of_one_instance() {
 }
 
 #[test]
-fn guests_of_instances_that_are_given_up_are_answered() {
+fn questions_on_released_instances_are_answered() {
     let (chat, models, _folder) = colocated_judge(CHAIN, 2);
     let mut actor = Actor::start(2);
     actor.engine.colocate(&models);
@@ -199,7 +199,7 @@ fn guests_of_instances_that_are_given_up_are_answered() {
 }
 
 #[test]
-fn guests_of_an_engine_that_is_dropped_are_answered() {
+fn questions_on_a_dropped_engine_are_answered() {
     let (chat, models, _folder) = colocated_judge(CHAIN, 2);
     let early = answers_to(&chat, 3);
     assert_eq!(early(), vec![CHAIN; 3], "questions are answered before an engine exists");
@@ -213,7 +213,7 @@ fn guests_of_an_engine_that_is_dropped_are_answered() {
 }
 
 #[test]
-fn guests_of_an_engine_that_fails_are_answered() {
+fn questions_on_a_failed_engine_are_answered() {
     let (chat, models, _folder) = colocated_judge(CHAIN, 2);
     let mut actor = Actor::start(1);
     actor.engine.colocate(&models);
@@ -238,7 +238,7 @@ fn guests_of_an_engine_that_fails_are_answered() {
 }
 
 #[test]
-fn a_judge_that_is_dropped_leaves_the_engine() {
+fn a_dropped_judge_is_removed_from_the_engine() {
     let (chat, models, _folder) = colocated_judge(CHAIN, 2);
     let mut actor = Actor::start(1);
     actor.engine.colocate(&models);

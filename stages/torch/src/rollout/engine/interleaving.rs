@@ -273,14 +273,14 @@ fn passes(config: &TorchEngineConfig) -> Passes {
 }
 
 #[test]
-fn instances_that_are_behind_find_the_policies_that_they_were_told_to_load() {
+fn slow_instances_find_the_policies_that_they_load() {
     for seed in 0..SEEDS {
         Game::new(3, false).play(seed);
     }
 }
 
 #[test]
-fn races_in_lockstep_end_alike_however_far_instances_are_behind() {
+fn races_in_lockstep_end_the_same_with_slow_instances() {
     let expected = Game::new(1, true).play(0);
     let is_cut = |round: &Round| round.1.values().any(|(_, reason)| !reason.is_whole());
     assert!(expected.iter().any(is_cut), "{expected:?}");

@@ -29,7 +29,7 @@ fn on_policy_the_ratio_is_one_and_the_loss_is_minus_the_mean_advantage() {
 }
 
 #[test]
-fn the_difference_to_the_engine_is_seen() {
+fn the_difference_to_the_engine_is_reported() {
     let mut trainer = trainer(config(Aggregation::TokenMean));
     let mut response = on_policy(&trainer, &example(&[2, 3], &[4, 5, 1, 6], 0.5));
     let (before, after) = (response.logprobs[1].exp(), response.logprobs[1].exp() + 0.04);
