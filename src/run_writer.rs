@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_does_not_hold_up_the_caller_and_nothing_is_lost() {
+    fn a_slow_disk_blocks_no_caller_and_loses_no_record() {
         let place = tempfile::tempdir().expect("a folder");
         let (mut writer, stop) = writer(place.path());
         writer.write_metrics(0, "validation", Metrics::new());

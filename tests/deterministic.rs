@@ -170,7 +170,7 @@ fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
 }
 
 #[test]
-fn responses_that_go_on_later_and_stale_policies_are_the_same_as_well() {
+fn resumed_responses_and_stale_policies_are_deterministic() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let keys = ["schedule.keep_partial=true", "algorithm.staleness=1"];
     let alone = place.train("alone", &[&keys[..], &["rollout.instances=2"]].concat());

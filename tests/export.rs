@@ -70,7 +70,7 @@ fn an_event_file_has_each_value_with_its_step_and_time() {
 }
 
 #[test]
-fn lines_without_times_are_as_far_apart_as_the_steps_took() {
+fn steps_without_times_are_spaced_by_their_durations() {
     let place = tempfile::tempdir().expect("a folder");
     let line = |step: u64| json!({"step": step, "data": {"perf/time_per_step": 2.5}}).to_string();
     fs::create_dir(place.path().join("run")).expect("created");
@@ -83,7 +83,7 @@ fn lines_without_times_are_as_far_apart_as_the_steps_took() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_refused() {
+fn invalid_exports_are_refused() {
     let place = tempfile::tempdir().expect("a folder");
     write_metrics(place.path());
     let refused = |args: &[&str], part: &str| {

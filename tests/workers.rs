@@ -202,7 +202,7 @@ fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
 }
 
 #[test]
-fn a_process_that_is_killed_ends_the_other_with_a_message() {
+fn a_killed_process_ends_the_other_with_a_message() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let hosts = place.hosts(2);
     let args =
@@ -227,7 +227,7 @@ fn a_process_that_is_killed_ends_the_other_with_a_message() {
 }
 
 #[test]
-fn what_cannot_run_together_is_refused() {
+fn processes_that_cannot_run_together_are_refused() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let hosts = place.hosts(2);
     let second = place.start(1, &["actor.lr=1e-4"]);

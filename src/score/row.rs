@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_names_its_column() {
+    fn an_unreadable_value_names_its_column() {
         let error = |row| read(ScoreColumns::default(), row).expect_err("unreadable");
         assert!(
             error(json!({"text": 1}))

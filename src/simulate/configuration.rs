@@ -105,7 +105,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_job_is_what_was_asked_for_and_its_baselines() {
+    fn a_job_has_the_requested_configurations_and_their_baselines() {
         let alone = |run: ConfigurationRuns| ConfigurationRuns { requested: false, ..run };
         let runs = [
             alone(of_job("n=4 planned sync", "n=4", &["n=4", "layout=planned"], 0)),

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_swept_schedule_cannot_use_is_left_out() {
+    fn settings_that_a_swept_schedule_cannot_use_are_left_out() {
         let written = [
             "stream.keep=0.25",
             "planner.rule=paper",
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_job_itself_combines_is_not_left_out() {
+    fn conflicting_settings_of_the_job_itself_are_refused() {
         let placed = ["pipeline.placement=separate", "planner.rule=paper"];
         let error = swept(&placed, &["schedule.name=sync"]).reject_unused().expect_err("refused");
         assert!(error.to_string().starts_with("key `planner.rule`"), "{error}");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_of_gpus_with_a_judge_needs_a_judge_on_them() {
+    fn sharing_gpus_with_a_judge_requires_a_judge_on_them() {
         let sharing = "tasks.judge_sharing=time_slicing";
         raw(&["schedule.name=tail_batching", sharing]).reject_unused().expect("a colocated judge");
         for without in ["schedule.name=sync", "tasks.judge=0", "pipeline.reward=after_rollout"] {

@@ -95,7 +95,7 @@ fn flags(path: &str, command: &clap::Command, into: &mut Vec<(String, String, St
 }
 
 #[test]
-fn every_numeric_flag_ends_well_or_is_named() {
+fn every_numeric_flag_is_accepted_or_named() {
     let place = Workplace::new(RECIPE);
     place.write("job.toml", JOB);
     place.write("hosts", "localhost:1\nlocalhost:2\n");

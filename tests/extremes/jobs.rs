@@ -131,14 +131,14 @@ fn cases(place: &Workplace, command: &[&str]) -> Vec<Case> {
 }
 
 #[test]
-fn simulating_ends_well_or_names_the_key() {
+fn simulating_succeeds_or_names_the_key() {
     let place = Workplace::new("");
     let command = ["simulate", "--config", "job.toml", "--threads", "1"];
     program::check(&place, &cases(&place, &command));
 }
 
 #[test]
-fn profiling_a_cluster_ends_well_or_names_the_key() {
+fn profiling_a_cluster_succeeds_or_names_the_key() {
     let place = Workplace::new("");
     let command = ["profile", "--simulated", "--config", "job.toml", "--budget", "0.001"];
     let of_profile = |case: &Case| {
@@ -153,7 +153,7 @@ fn profiling_a_cluster_ends_well_or_names_the_key() {
 }
 
 #[test]
-fn a_swept_key_is_named_as_one_that_is_set() {
+fn an_invalid_swept_key_is_named_like_a_set_one() {
     let place = Workplace::new("");
     place.write("job.toml", JOB);
     for key in ["rollout.n", "data.train_batch_size", "sim.seeds", "tasks.sandbox_slots"] {

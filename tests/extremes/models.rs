@@ -74,7 +74,7 @@ fn ends_of_sequence_outside_of_the_vocabulary_are_refused_by_file_and_key() {
 }
 
 #[test]
-fn numbers_of_a_tokenizer_end_well_or_name_the_tokenizer() {
+fn numbers_of_a_tokenizer_are_accepted_or_name_the_tokenizer() {
     let place = Workplace::new(RECIPE);
     let path = place.path("model/tokenizer.json");
     let original: Value =

@@ -197,14 +197,14 @@ fn cases_apart(
 }
 
 #[test]
-fn training_ends_well_or_names_the_key() {
+fn training_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let command = ["train", "--config", "recipe.toml"];
     program::check(&place, &cases_apart(&place, &command, "--out", |key| !is_of_sft(key)));
 }
 
 #[test]
-fn fine_tuning_ends_well_or_names_the_key() {
+fn fine_tuning_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let of = |key: &Key| is_of_sft(key) || key.name == "trainer.seed";
     let command = ["sft", "--config", "recipe.toml"];
@@ -212,7 +212,7 @@ fn fine_tuning_ends_well_or_names_the_key() {
 }
 
 #[test]
-fn profiling_ends_well_or_names_the_key() {
+fn profiling_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let of = |key: &Key| key.name.starts_with("rollout.") || key.name.starts_with("data.max_");
     let command = ["profile", "--config", "recipe.toml", "--budget=0.01"];
@@ -220,7 +220,7 @@ fn profiling_ends_well_or_names_the_key() {
 }
 
 #[test]
-fn scoring_by_a_recipe_ends_well_or_names_the_key() {
+fn scoring_by_a_recipe_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let row = r#"{"data_source": "x", "response": "A:1", "ground_truth": "1"}"#;
     place.write("rows.jsonl", &format!("{row}\n"));

@@ -62,7 +62,7 @@ fn an_undamaged_snapshot_is_used() {
 }
 
 #[test]
-fn a_truncated_part_is_not_trusted() {
+fn a_truncated_part_is_detected() {
     let cut = |part: &Path, _: &Path| {
         let bytes = fs::read(part).expect("a part");
         fs::write(part, &bytes[..bytes.len() - 7]).expect("written");
@@ -71,7 +71,7 @@ fn a_truncated_part_is_not_trusted() {
 }
 
 #[test]
-fn a_flipped_byte_is_found() {
+fn a_flipped_byte_is_detected() {
     let flip = |part: &Path, _: &Path| {
         let mut bytes = fs::read(part).expect("a part");
         let at = bytes.len() / 2;
@@ -82,12 +82,12 @@ fn a_flipped_byte_is_found() {
 }
 
 #[test]
-fn parts_without_a_manifest_are_no_snapshot() {
+fn parts_without_a_manifest_are_not_a_snapshot() {
     check(|_, manifest| fs::remove_file(manifest).expect("removed"), &["step-00000002"]);
 }
 
 #[test]
-fn where_no_snapshot_is_good_all_are_named_and_nothing_is_trained() {
+fn without_a_good_snapshot_all_are_named_and_nothing_is_trained() {
     let place = trained();
     for step in 0..3 {
         fs::write(part(&place, step), b"no longer").expect("written");

@@ -37,7 +37,7 @@ fn a_signal_ends_a_run_whose_step_is_stuck() {
 }
 
 #[test]
-fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
+fn a_stall_is_reported_and_the_run_continues_afterwards() {
     let place = Workplace::new(RECIPE);
     // This reward always returns 0, but only starts after the stall timeout.
     let script = r#"sleep 5; sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"score":0}/' "#;
@@ -50,7 +50,7 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
 }
 
 #[test]
-fn a_long_rollout_is_no_stall() {
+fn a_long_rollout_is_not_a_stall() {
     let place = Workplace::new(RECIPE);
     // All responses end in the same iteration. No data flows before, for longer than the stall timeout.
     let end = place.trained(&[

@@ -248,7 +248,7 @@ fn check_errors(steps: &[Value], dropped: f64) {
 }
 
 #[test]
-fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
+fn a_dead_judge_scores_0_or_drops_its_groups_and_the_run_continues() {
     let place = workplace();
     for (on_error, dropped) in [("zero", 0.0), ("drop_group", QUOTA as f64)] {
         let server = JudgeServer::start(1);
@@ -289,7 +289,7 @@ fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_judge_that_dies_ends_the_run_with_one_message_if_it_is_to() {
+fn a_dead_judge_ends_the_run_with_one_message_if_configured() {
     let (place, server) = (workplace(), JudgeServer::start(1));
     let end = place.train(&server, &["reward.options.judge.on_error=fail"]);
     assert_eq!(end.code, Some(1), "{end:?}");

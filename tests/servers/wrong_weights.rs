@@ -13,7 +13,7 @@ const INEFFECTIVE_LOAD: Fault = Fault::Answer {
 const ALWAYS: usize = 1000;
 
 #[test]
-fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
+fn a_server_with_wrong_weights_is_detected_before_training() {
     let world = World::new();
     let [faulty, correct] = &world.proxies;
     let gate = Gate::default();
@@ -42,7 +42,7 @@ fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
 }
 
 #[test]
-fn a_run_whose_servers_all_lie_ends_in_that_step_with_their_figures() {
+fn a_run_fails_in_the_step_in_which_all_servers_have_wrong_weights() {
     let world = World::new();
     world.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD));
     let end = world.spawn(&[]).end();

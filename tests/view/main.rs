@@ -40,7 +40,7 @@ fn a_folder_of_runs_is_listed_and_their_curves_are_laid_over_each_other() {
 }
 
 #[test]
-fn a_round_has_its_responses_in_time_and_what_became_of_them() {
+fn a_round_lists_its_responses_with_times_and_outcomes() {
     let place = Place::with_run("run", 2);
     let round = place.serve("run").get("/api/runs/run/steps/2");
     let outcomes: Vec<_> =
@@ -111,7 +111,7 @@ fn scores_and_lengths_are_counted_by_data_source() {
 }
 
 #[test]
-fn a_page_is_told_of_steps_while_the_run_writes_them() {
+fn a_page_is_notified_of_steps_while_the_run_writes_them() {
     let place = Place::with_run("runs/a", 1);
     let server = place.serve("runs");
     let mut events = server.events();
@@ -215,7 +215,7 @@ fn the_page_is_complete_and_loads_nothing_else() {
 }
 
 #[test]
-fn what_is_no_run_is_refused() {
+fn a_folder_that_is_not_a_run_is_refused() {
     let place = Place::with_run("run", 1);
     fs::create_dir(place.path("empty")).expect("made");
     assert!(place.refused("empty").contains("metrics.jsonl"));

@@ -87,7 +87,7 @@ fn where_intervals_overlap_the_less_biased_and_then_the_simpler_is_preferred() {
 }
 
 #[test]
-fn a_gain_that_the_simulator_cannot_tell_from_none_is_not_advised() {
+fn an_insignificant_gain_is_not_advised() {
     let advice = advise(&[of("sync", 100.0, 1.0, 0.0), of("fused", 92.0, 1.0, 0.0)]);
     assert_eq!(advice.choice.as_deref(), Some("sync"));
     assert_eq!(advice.not_separated, ["fused"]);

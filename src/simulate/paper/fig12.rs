@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_weighs_the_longest_rounds_by_their_numbers() {
+    fn a_bar_weights_the_longest_rounds_by_their_counts() {
         let steps = vec![step("short", 1.0, 0.5), step("short", 3.0, 0.0), step("long", 9.0, 1.0)];
         let outcome = RunOutcome { steps, ..RunOutcome::default() };
         let runs = Runs::new(vec![vec![outcome]], vec![Some(0)]);

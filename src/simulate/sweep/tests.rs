@@ -33,7 +33,7 @@ fn check(axes: &[&str], expected: Expect) {
 }
 
 #[test]
-fn sweeps_are_crossed_and_stand_beside_their_baselines() {
+fn sweeps_are_crossed_and_have_baselines() {
     check(
         &[],
         expect![[r#"
@@ -93,7 +93,7 @@ fn baselines_that_are_the_same_run_are_listed_once() {
 }
 
 #[test]
-fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
+fn swept_schedules_ignore_settings_that_they_do_not_use() {
     let overrides = [
         "stream.keep=0.25",
         "planner.rule=paper",
@@ -115,7 +115,7 @@ fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
 }
 
 #[test]
-fn what_cannot_be_swept_is_named() {
+fn keys_that_cannot_be_swept_are_named() {
     check(&["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
     check(&["rollout.n="], expect!["override `rollout.n=`: expected key=value"]);
     check(
@@ -129,7 +129,7 @@ fn what_cannot_be_swept_is_named() {
 }
 
 #[test]
-fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
+fn outcomes_do_not_depend_on_the_number_of_threads() {
     let labels = |threads| {
         let run = |job: &Job, seed| {
             let steps = job.raw.rollout.n as usize;
@@ -151,7 +151,7 @@ fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
 }
 
 #[test]
-fn the_first_error_is_told_with_its_configuration_and_seed() {
+fn the_first_error_names_its_configuration_and_seed() {
     let run = |job: &Job, seed: u64| match (job.raw.rollout.n, seed) {
         (2, 2) => anyhow::bail!("no"),
         _ => Ok(RunOutcome::default()),
@@ -162,7 +162,7 @@ fn the_first_error_is_told_with_its_configuration_and_seed() {
 }
 
 #[test]
-fn other_assumptions_are_run_beside_their_baselines_with_one_seed() {
+fn other_assumptions_run_with_their_baselines_and_one_seed() {
     let sweep = sweep(&["rollout.n=4,8", "schedule.name=fused,tail_batching"]).expect("valid");
     let labels = |sweep: &Sweep| -> Vec<String> {
         sweep.points.iter().map(|point| point.label.clone()).collect()
