@@ -74,7 +74,7 @@ fn small_effects_have_the_signs_of_the_paper() {
 }
 
 #[test]
-fn runs_that_no_constant_was_fitted_to_are_near_as_well() {
+fn held_out_runs_are_near_as_well() {
     let cells = cells(&["Fig. 15", "repository run"]);
     assert_eq!(cells.len(), 7);
     assert!(cells.iter().all(|cell| !cell.fitted));
@@ -107,7 +107,7 @@ fn code_rewards_of_the_repository_take_the_time_of_their_limit() {
 }
 
 #[test]
-fn the_throughput_that_set_a_constant_is_called_fitted() {
+fn the_throughput_that_set_a_constant_is_marked_as_fitted() {
     let fitted = cells(&["SortedRL"]).into_iter().filter(|cell| cell.fitted);
     let fitted: Vec<_> = fitted.map(|cell| cell.cell).collect();
     assert_eq!(fitted, ["partial: throughput over baseline"]);

@@ -238,7 +238,7 @@ fn overlong_prompts_are_left_out_and_counted() {
 
 /// Trains on real prompt sets, two files in verl's schema, if they exist on this machine.
 #[test]
-fn real_prompts_train() {
+fn real_prompts_can_be_trained_on() {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {
         println!("skipped: ROLLPACKER_SHARED names no folder with data/");
         return;

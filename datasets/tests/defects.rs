@@ -397,7 +397,7 @@ fn duplicates_are_warned_of_with_the_earlier_row() {
 
 /// Every prompt file in a folder of real ones can be read. Set `ROLLPACKER_SHARED` to the folder that contains `data`.
 #[test]
-fn real_files_read() {
+fn real_files_can_be_read() {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
         println!("skipped: ROLLPACKER_SHARED is not set");
         return;

@@ -41,7 +41,7 @@ fn every_key_is_listed_with_type_and_meaning() {
 
 /// The documentation of a key and the table of verl's keys agree.
 #[test]
-fn keys_of_verl_mean_what_their_table_says() {
+fn the_table_of_verl_keys_matches_their_meaning() {
     use crate::recipe::verl::entries::{Use, find};
     for key in keys().iter().filter(|key| key.of.is_none()) {
         for verl in &key.verl {

@@ -160,7 +160,7 @@ fn everything_that_a_killed_run_leaves_can_be_shown() {
 }
 
 #[test]
-fn nothing_but_the_runs_can_be_read_and_nothing_can_be_written() {
+fn only_runs_can_be_read_and_nothing_can_be_written() {
     let place = Place::with_run("runs/a", 1);
     place.run("outside", 1);
     place.write("secret.parquet", "secret");

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_in_a_row_are_tolerated_up_to_a_bound() {
+    fn consecutive_errors_are_tolerated_up_to_a_bound() {
         let tallies = Tallies::default();
         let judge = |reward| tallies.effective_on_error(OnError::Tolerate, reward);
         for _ in 1..MOST_TOLERATED {

@@ -228,7 +228,7 @@ fn score(code: &Code, task: &Task, response: &str) -> (f64, String) {
 }
 
 #[test]
-fn a_solution_passes_in_whatever_stands_around_it() {
+fn a_right_solution_passes_in_any_surrounding_text() {
     let code = start();
     let mut failed = Vec::new();
     for (name, wrap) in WRAPPINGS {
@@ -244,7 +244,7 @@ fn a_solution_passes_in_whatever_stands_around_it() {
 }
 
 #[test]
-fn a_wrong_solution_fails_in_whatever_stands_around_it() {
+fn a_wrong_solution_fails_in_any_surrounding_text() {
     let code = start();
     for (name, wrap) in WRAPPINGS {
         for task in &TASKS {

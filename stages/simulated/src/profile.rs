@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iteration_takes_what_the_cost_model_says_and_time_passes() {
+    fn an_iteration_takes_the_time_of_the_cost_model() {
         let (mut engine, clock) = engine();
         let cost = engine.cost.clone();
         engine.prepare(point(Phase::Decode, 8, 1024)).unwrap();

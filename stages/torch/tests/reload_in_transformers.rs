@@ -38,7 +38,7 @@ fn reloads(decoder: &Decoder, tokenizer: Option<&Tokenizer>, ids: &[i64]) -> boo
 }
 
 #[test]
-fn transformers_loads_what_we_save() {
+fn transformers_loads_saved_models() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models");
     let ids: Vec<i64> = (0..24).map(|at| at * 37 % 256).collect();
     for model in ["qwen2_tied", "qwen3_tied", "llama_untied", "llama3_rope"] {

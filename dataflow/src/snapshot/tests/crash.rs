@@ -125,7 +125,7 @@ fn a_second_crash_during_recovery_leaves_the_old_or_new_snapshot() {
 
 /// A part that did not change belongs to several snapshots and must live as long as the last of them.
 #[test]
-fn a_shared_part_outlives_the_snapshot_that_wrote_it() {
+fn a_shared_part_is_kept_after_the_snapshot_that_wrote_it() {
     let run = |files: &Memory| -> Result<(), SnapshotError> {
         let store = open(files, 1)?;
         let write = |step, operator| {

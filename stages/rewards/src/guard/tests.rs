@@ -56,7 +56,7 @@ async fn timed(reward: &SharedReward, context: &Context) -> (Result<Score, Rewar
 }
 
 #[test]
-fn options_of_the_guard_are_taken_and_the_others_stay() {
+fn options_of_the_guard_are_removed_and_the_others_kept() {
     let options = r#"{"url": "x", "timeout_s": 3, "cache": 5}"#;
     let mut options = serde_json::from_str(options).expect("JSON");
     let guard = Guard::take(&mut options).expect("options");

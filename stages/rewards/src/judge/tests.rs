@@ -72,7 +72,7 @@ fn made(url: &str, options: Value) -> impl Reward {
 }
 
 #[tokio::test]
-async fn a_server_judges() {
+async fn a_server_returns_a_verdict() {
     let server = Server::start(right_if_four).await;
     let options = json!({"max_tokens": 99, "extra_body": {"top_p": 0.5, "seed": null}});
     let judge = made(&server.url, options);
@@ -129,7 +129,7 @@ async fn an_unreadable_verdict_is_retried_once_and_never_scores_0() {
 }
 
 #[tokio::test]
-async fn votes_are_drawn_anew_and_counted() {
+async fn votes_are_sampled_separately_and_counted() {
     let chat = Scripted::new(&["Verdict: YES", "Verdict: NO", "Verdict: YES"]);
     let judgement = Judgement { votes: 3, temperature: 0.7, ..Judgement::default() };
     let reward = judge(&chat, judgement.clone());

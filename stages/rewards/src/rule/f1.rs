@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_counted_as_often_as_both_have_them() {
+    fn common_words_are_counted_as_often_as_both_have_them() {
         check("the red, red car", "Red car", [0.8, 2.0 / 3.0, 1.0]);
         check("red", "red red", [2.0 / 3.0, 1.0, 0.5]);
         check("blue", "red", [0.0; 3]);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_what_the_weights_leave() {
+    fn capacity_is_the_memory_without_the_weights() {
         assert_eq!(cost("Qwen2.5-14B").kv_capacity(2).unwrap() / 1000, 460);
         let error = cost("Qwen2.5-32B").kv_capacity(1).unwrap_err();
         assert_eq!(

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_on_the_way_ends_the_response() {
+    fn an_abort_in_transit_ends_the_response() {
         let mut dispatch = Dispatch::new(2);
         send_all(&mut dispatch, 0..2);
         assert_eq!(dispatch.place(1), (1..2, vec![]));

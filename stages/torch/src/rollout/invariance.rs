@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_round_by_place_are_refused() {
+    fn kernels_that_round_by_position_are_refused() {
         tch::set_num_threads(1);
         let refusal = passes_where(|place, _| if place == 7 { 1.0 } else { 0.0 }).unwrap_err();
         assert!(refusal.contains("differently alone and with others"), "{refusal}");

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn by_id_the_order_does_not_matter() {
+    fn replay_by_id_does_not_depend_on_the_order() {
         let lengths = Lengths::new(vec![(1..100).collect()]).unwrap();
         let of = |samples: &[u32]| {
             let mut replay = Replay::new(lengths.clone(), true);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_likeliest_are_drawn() {
+    fn only_the_most_likely_tokens_are_drawn() {
         let uniforms = at(&[0.01, 0.56, 0.58, 0.99]);
         let two = Sampling { top_k: 2, ..Sampling::unrestricted(1) };
         assert_eq!(tokens(two, &uniforms), [1, 1, 3, 3]);

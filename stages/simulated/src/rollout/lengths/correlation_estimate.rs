@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_responses_leave_nothing_to_assume() {
+    fn no_assumption_is_needed_with_enough_responses() {
         assert_eq!(CorrelationEstimate::of(&drawn(20, ENOUGH as u64, 0.3)), None);
         let mut mixed = drawn(20, ENOUGH as u64, 0.3);
         mixed.push((Some(99), 10));

@@ -238,7 +238,7 @@ fn a_truncated_file_fails_the_pass_and_not_the_decoder() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_read_is_carried_out_later() {
+fn a_plan_that_cannot_be_read_is_executed_later() {
     let (folder, decoder) = saved(6);
     let long = Demand { cached: 400, ..DEMAND };
     let budget = budget(&config(6), 3, true, long);
