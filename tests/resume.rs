@@ -296,6 +296,9 @@ fn an_invalid_resume_is_refused_by_name() {
         &["--resume", "latest", "trainer.total_training_steps=3", "data.val_files=[]"],
     );
     assert!(longer.contains("\"steps\": 3"), "{longer}");
-    let anew = place.train("run", &[&["--overwrite"][..], &short].concat());
-    assert!(anew.contains("\"steps\": 2") && !anew.contains("resumed"), "{anew}");
+    let overwritten = place.train("run", &[&["--overwrite"][..], &short].concat());
+    assert!(
+        overwritten.contains("\"steps\": 2") && !overwritten.contains("resumed"),
+        "{overwritten}"
+    );
 }

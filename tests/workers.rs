@@ -160,13 +160,13 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
     assert!(deferred.flatten().sum::<f64>() > 0.0, "something was deferred");
     for run in ["1x2", "2x1", "2x2"] {
         assert!(place.weights(run) == place.weights("1x1"), "{run}");
-        assert_told_the_same(&place.metrics(run), &one, run);
+        assert_same_metrics(&place.metrics(run), &one, run);
     }
 }
 
 /// Metrics do not depend on the worker that computes them. Times and the metrics of the reduction, which a single worker does not need, are
 /// exceptions.
-fn assert_told_the_same(several: &[Value], one: &[Value], run: &str) {
+fn assert_same_metrics(several: &[Value], one: &[Value], run: &str) {
     let comparable = |step: &Value| -> BTreeMap<String, Value> {
         let all = step.as_object().expect("an object").clone().into_iter();
         all.filter(|(name, _)| !depends_on_time(name) && !name.starts_with("reduce/")).collect()
@@ -196,7 +196,7 @@ fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
         };
         on(before, &["trainer.total_training_steps=2"]);
         on(after, &["--resume"]);
-        assert_told_the_same(&place.metrics(&run), &place.metrics("whole"), &run);
+        assert_same_metrics(&place.metrics(&run), &place.metrics("whole"), &run);
         assert!(place.weights(&run) == place.weights("whole"), "{run}");
     }
 }

@@ -46,13 +46,13 @@ impl Reward for Sandbox {
 type Known = Rc<RefCell<BTreeMap<(u64, u32), Nanos>>>;
 
 /// Passes executions to the policy as they happen, or leaves learning to the ledger alone; records the times of the ledger either way.
-struct Listening {
+struct ObservedLimit {
     policy: Rc<RefCell<AdaptiveLimits>>,
     known: Known,
     learns_online: bool,
 }
 
-impl TimeLimit for Listening {
+impl TimeLimit for ObservedLimit {
     fn limits(&mut self, id: SampleId, row: u64) -> Limits {
         self.policy.borrow_mut().limits(id, row)
     }
@@ -110,7 +110,11 @@ fn run(prompts: u64, learns_online: bool) -> Ran {
     let policy = Rc::new(RefCell::new(policy(2, 3)));
     let run = Rewarded {
         prompts,
-        limit: Box::new(Listening { policy: policy.clone(), known: known.clone(), learns_online }),
+        limit: Box::new(ObservedLimit {
+            policy: policy.clone(),
+            known: known.clone(),
+            learns_online,
+        }),
         seconds: Box::new(|id| match (id.prompt.0 % 2, id.sample) {
             (_, 0) => 1,
             (0, 2) => 2,

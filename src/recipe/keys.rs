@@ -144,7 +144,9 @@ fn add_unknown<T: Sections>(
                 add_unknown::<T>(&written, key, value, into);
             }
         }
-        (near, _) => into.push((written.clone(), near.or_else(|| near_elsewhere::<T>(&written)))),
+        (near, _) => {
+            into.push((written.clone(), near.or_else(|| nearest_in_other_sections::<T>(&written))))
+        }
     }
 }
 
@@ -156,7 +158,7 @@ fn near_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
 }
 
 /// Returns the key of another section with the same last part, or the foreign key that is most similar.
-fn near_elsewhere<T: Sections>(written: &str) -> Option<String> {
+fn nearest_in_other_sections<T: Sections>(written: &str) -> Option<String> {
     let (section, last) = written.rsplit_once('.')?;
     let all = all::<T>();
     let same = all.iter().find(|key| key.rsplit('.').next() == Some(last)).cloned();

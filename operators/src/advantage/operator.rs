@@ -20,7 +20,7 @@ use super::{Advantage, Estimate, Estimator, ScoredResponse, Trajectory, checked_
 use crate::group::Groups;
 use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
-use crate::resume::Keeper;
+use crate::resume::OperatorParts;
 use crate::wire::columns::{empty_lists, taken_lists};
 use crate::wire::rows::{Row, gather_first};
 
@@ -122,7 +122,7 @@ struct AdvantageState {
     controller: Option<KlController>,
     open: BTreeMap<Step, OpenStep>,
     /// The snapshot parts of an adaptive coefficient.
-    parts: Option<Keeper>,
+    parts: Option<OperatorParts>,
 }
 
 /// A step that is not complete.

@@ -94,7 +94,7 @@ impl Inclusion {
         if open == Some(id.step) {
             self.open.entry(id.prompt).or_default().insert(id.sample, response);
         } else if self.deferred.get(&id.prompt).is_some_and(|cut| cut.step == id.step) {
-            self.lose(id.prompt, response);
+            self.record_lost(id.prompt, response);
         }
     }
 
@@ -134,7 +134,7 @@ impl Inclusion {
             for response in responses.into_values() {
                 match cut {
                     None => self.policy.observe(response.tokens, response.whole),
-                    Some(cut) if cut.step == step => self.lose(prompt, response),
+                    Some(cut) if cut.step == step => self.record_lost(prompt, response),
                     Some(cut) => self.redraw(cut, response),
                 }
             }
@@ -144,7 +144,7 @@ impl Inclusion {
         }
     }
 
-    fn lose(&mut self, prompt: PromptId, Response { tokens, whole }: Response) {
+    fn record_lost(&mut self, prompt: PromptId, Response { tokens, whole }: Response) {
         self.policy.observe(tokens, whole);
         match whole {
             true => *self.lost.entry(bucket(tokens)).or_default() += 1,

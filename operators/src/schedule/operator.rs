@@ -309,7 +309,7 @@ pub(crate) fn schedule<'scope>(
                 let is_saved = |step: Step| !parts.is_on() || ends_before(step, ends);
                 let held_back = |step: Step| !is_saved(step) || !is_judged(step);
                 let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
-                if parts.are_behind() {
+                if parts.writes_pending() {
                     break;
                 }
                 parts.closed(Some(step), &driver.state());

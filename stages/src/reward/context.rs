@@ -101,7 +101,7 @@ impl Context {
     }
 
     /// Returns a copy whose call also spends from `budgets`.
-    pub(super) fn paying(&self, budgets: Arc<Buckets>) -> Self {
+    pub(super) fn with_budgets(&self, budgets: Arc<Buckets>) -> Self {
         let mut context = self.clone();
         context.budgets.push(budgets);
         context

@@ -50,7 +50,7 @@ impl<R: Reward> Reward for Limited<R> {
         let _turn = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
         self.buckets.take(self.reward.cost(sample)).await;
         context.metric("queue_s", queued.elapsed().as_secs_f64());
-        self.reward.score(sample, &context.paying(Arc::clone(&self.buckets))).await
+        self.reward.score(sample, &context.with_budgets(Arc::clone(&self.buckets))).await
     }
 
     fn cost(&self, sample: &Sample) -> Cost {

@@ -48,8 +48,8 @@ pub async fn check_reward(reward: impl Reward, world: &RewardWorld) -> Result<()
         return Err(Nonconformance::new(CONCURRENT, format!("{first:?}, then {again:?}")));
     }
     for response in unusual_responses() {
-        let strange = |sample: &Sample| Sample { response: response.clone(), ..sample.clone() };
-        let samples: Vec<Sample> = world.samples.iter().map(strange).collect();
+        let unusual = |sample: &Sample| Sample { response: response.clone(), ..sample.clone() };
+        let samples: Vec<Sample> = world.samples.iter().map(unusual).collect();
         score_all(&reward, world, &samples).await?;
     }
     Ok(())

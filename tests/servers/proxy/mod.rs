@@ -102,8 +102,8 @@ impl Proxy {
 
     /// Listens again at the same port, in front of another server.
     pub(crate) fn revive(&self, peer: Peer) {
-        let mut listening = self.listener.lock().unwrap();
-        listening.take().unwrap().join().unwrap();
+        let mut listener_thread = self.listener.lock().unwrap();
+        listener_thread.take().unwrap().join().unwrap();
         *self.state.peer.lock().unwrap() = Some(peer);
         self.state.is_down.store(false, Ordering::SeqCst);
         // Another process may use the port for a moment.
@@ -113,7 +113,7 @@ impl Proxy {
                 Err(_) => pause(),
             }
         };
-        *listening = Some(listen(listener, &self.state));
+        *listener_thread = Some(listen(listener, &self.state));
     }
 }
 

@@ -49,7 +49,7 @@ fn at_each_operation(
 ) {
     for operation in 0.. {
         let files = disk.copy();
-        files.die_at(operation);
+        files.crash_at(operation);
         first(&files);
         if files.operations() <= operation {
             assert!(operation > 20, "enough operations are tested");

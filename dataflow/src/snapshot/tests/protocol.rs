@@ -133,7 +133,7 @@ fn a_run_killed_at_any_file_operation_resumes() {
         // With more workers, the same work takes more operations.
         for operation in (0..).step_by(2 * before - 1) {
             let files = Memory::default();
-            files.die_at(operation);
+            files.crash_at(operation);
             let mut test_graph = TestGraph::new(before, STEPS, 2);
             test_graph.bursts = operation % 4 == 3;
             let outcome = test_graph.run(&files);

@@ -218,9 +218,9 @@ fn each_process_has_its_own_generation() {
 fn a_process_that_two_others_overtake_claims_a_free_generation() {
     let files = Memory::default();
     files.interrupt(|files| {
-        let overtaking: Vec<_> =
+        let claimed_meanwhile: Vec<_> =
             (0..2).map(|_| open(files, 1).expect("opens").generation()).collect();
-        assert_eq!(overtaking, [Generation(1), Generation(2)]);
+        assert_eq!(claimed_meanwhile, [Generation(1), Generation(2)]);
     });
     assert_eq!(open(&files, 1).expect("opens").generation(), Generation(3));
 }

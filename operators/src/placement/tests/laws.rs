@@ -68,7 +68,7 @@ prop_compose! {
         trigger in triggers(),
         rounds in rounds(),
         rule in rules(),
-        everywhere: bool,
+        in_all_rounds: bool,
         consolidate: bool,
         keep in 0.01..1.0,
         iteration in 0.001..0.1,
@@ -80,7 +80,7 @@ prop_compose! {
         Case {
             job,
             options: StreamTrainerOptions {
-                rounds: if everywhere { RoundFilter::All } else { RoundFilter::Long },
+                rounds: if in_all_rounds { RoundFilter::All } else { RoundFilter::Long },
                 trigger,
                 keep,
                 headroom: 0.95,

@@ -145,7 +145,7 @@ impl Slot {
         }
         let ending = match answer {
             Ok(answer) => read(answer),
-            Err(lost) => lose(&lost),
+            Err(lost) => lost_ending(&lost),
         };
         if starved { ending.starved() } else { ending }
     }
@@ -227,8 +227,8 @@ fn read(answer: Answer) -> Ending {
 }
 
 /// Converts the loss of a zygote to the end of an attempt.
-fn lose(lost: &Lost) -> Ending {
-    match lost.silent_in_case() {
+fn lost_ending(lost: &Lost) -> Ending {
+    match lost.unanswered_case_seconds() {
         Some(seconds) => {
             let message = "the slot did not respond after the time limit of the case".into();
             let silent = Case { outcome: Outcome::Timeout, seconds, message };

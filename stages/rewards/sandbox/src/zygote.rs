@@ -95,7 +95,7 @@ pub(super) struct Lost {
 
 impl Lost {
     /// Returns the time limit of the case that was running when the zygote stopped responding; `None` if it died.
-    pub(super) fn silent_in_case(&self) -> Option<f64> {
+    pub(super) fn unanswered_case_seconds(&self) -> Option<f64> {
         let is_silent =
             matches!(self.error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
         self.seconds.filter(|_| is_silent)

@@ -184,7 +184,7 @@ impl Coordinator {
         } else {
             tracing::warn!(server = name, %fault, "an inference server is out of rotation");
         }
-        self.lose(server);
+        self.count_lost(server);
         let member = &mut self.members[server];
         member.state = match fault {
             Fault::Canary { .. } => MemberState::Out { salt, fault },
@@ -210,13 +210,13 @@ impl Coordinator {
         self.output.shared.measurements.change(|reading| reading.server_errors += 1);
         if is_in_rotation {
             self.members[server].state = MemberState::Suspect;
-            self.lose(server);
+            self.count_lost(server);
             self.advance(server);
         }
     }
 
     /// Counts a server that leaves the rotation because of a fault.
-    fn lose(&mut self, server: usize) {
+    fn count_lost(&mut self, server: usize) {
         if !std::mem::replace(&mut self.members[server].is_lost, true) {
             self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
         }

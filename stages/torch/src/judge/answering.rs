@@ -71,7 +71,7 @@ impl Answering {
         if let Some(reason) = self.questions.failure() {
             self.give_up(&reason);
         }
-        for (id, _unwanted) in self.open.extract_if(.., |_, reply| reply.is_closed()) {
+        for (id, _ignored) in self.open.extract_if(.., |_, reply| reply.is_closed()) {
             self.generator.remove(id)?;
         }
         Ok(())
@@ -120,7 +120,7 @@ impl Answering {
 
     fn answer(&mut self, Ended { sequence, reason }: Ended) {
         if let Some(reply) = self.open.remove(&sequence.id) {
-            let _unwanted =
+            let _ignored =
                 reply.send(Ok(JudgeAnswer { ids: sequence.response_ids().to_vec(), reason }));
         }
     }
@@ -129,7 +129,7 @@ impl Answering {
     fn give_up(&mut self, reason: &Arc<str>) {
         let _lost = self.generator.give_up();
         for reply in std::mem::take(&mut self.open).into_values() {
-            let _unwanted = reply.send(Err(Arc::clone(reason)));
+            let _ignored = reply.send(Err(Arc::clone(reason)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! A judge's model in process, on the generator of the torch engine.
 //!
 //! Questions wait in one queue. By default, a thread of the judge's own answers them, up to `max_running` at once. If the judge is
-//! colocated and an engine [hosts](crate::rollout::TorchEngine::host) it, the engine's instances answer them instead, together with
+//! colocated and an engine [runs](crate::rollout::TorchEngine::colocate) it, the engine's instances answer them instead, together with
 //! the actor's responses ([`colocated`](crate::rollout::colocated)). The thread takes over whenever no instance hosts the judge: before the
 //! engine starts, while all instances are released, after the engine has ended, and without an engine, as in `score`. An answer that such a
 //! change interrupts continues elsewhere from the tokens that it has.

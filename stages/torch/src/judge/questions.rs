@@ -189,6 +189,6 @@ impl QueueState {
 
 fn refuse(questions: impl IntoIterator<Item = Question>, failure: &Arc<str>) {
     for question in questions {
-        let _unwanted = question.reply.send(Err(Arc::clone(failure)));
+        let _ignored = question.reply.send(Err(Arc::clone(failure)));
     }
 }

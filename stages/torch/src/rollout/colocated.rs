@@ -19,7 +19,7 @@ const ALONE_TOKENS: usize = 512;
 
 /// The models that wait for an engine to run on. A clone is a handle to the same list.
 ///
-/// A model is added when it is created. An engine that [hosts](super::TorchEngine::host) the list runs all models that are in it at
+/// A model is added when it is created. An engine that [hosts](super::TorchEngine::colocate) the list runs all models that are in it at
 /// that time.
 #[derive(Clone, Default)]
 pub struct ColocatedModels(Arc<Mutex<Vec<Weak<dyn ColocatedModel>>>>);

@@ -379,14 +379,14 @@ fn inference_returns_the_outputs_of_the_models_per_response() {
             ..*sequence
         })
         .collect();
-    let anew: Vec<_> = known.iter().map(|s| Sequence { ref_logprobs: &[], ..*s }).collect();
+    let recomputed: Vec<_> = known.iter().map(|s| Sequence { ref_logprobs: &[], ..*s }).collect();
     let mut of = |sequences: Vec<Sequence<'_>>| {
         trainer.accumulated.clear(trainer.decoder.parameters()).unwrap();
         accumulate(&mut trainer, [sequences]);
         gradient(&trainer)
     };
-    let (known, anew) = (of(known), of(anew));
-    assert!(relative_difference(&anew, &known) <= FLOAT32, "the reference is the same");
+    let (known, recomputed) = (of(known), of(recomputed));
+    assert!(relative_difference(&recomputed, &known) <= FLOAT32, "the reference is the same");
 }
 
 fn on_policy(trainer: &TorchTrainer, response: &Response) -> Response {
