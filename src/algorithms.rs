@@ -158,7 +158,7 @@ fn aliases(text: &mut String) {
         text,
         "### Keys of other frameworks\n\n| key | alias | framework |\n|---|---|---|"
     );
-    for Alias { section, theirs, ours, peers } in ALIASES {
-        let _ = writeln!(text, "| `{section}.{ours}` | `{section}.{theirs}` | {peers} |");
+    for Alias { section, alias, key, peers } in ALIASES {
+        let _ = writeln!(text, "| `{section}.{key}` | `{section}.{alias}` | {peers} |");
     }
 }

@@ -41,9 +41,9 @@ impl StartBanner {
             console.print("start", self.0.iter().map(fact).collect());
             return;
         }
-        console.say(&format!("rollpacker {}", env!("CARGO_PKG_VERSION")));
+        console.print_line(&format!("rollpacker {}", env!("CARGO_PKG_VERSION")));
         for (name, text) in &self.0 {
-            console.say(&format!("  {name:<11} {}", escape_line(text)));
+            console.print_line(&format!("  {name:<11} {}", escape_line(text)));
         }
     }
 }

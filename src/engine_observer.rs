@@ -1,6 +1,7 @@
-//! Metrics of a live engine, reported in each step: its drift from the profile, the use that guests make of it, and its placements.
+//! Metrics of a live engine, reported in each step: its drift from the profile, the use that colocated models make of it, and its
+//! placements.
 //!
-//! Guests are other models, such as judges, that run on the engine's instances.
+//! Colocated models are other models, such as judges, that run on the engine's instances.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use rollpacker_operators::placement::PlacementLog;
 use rollpacker_operators::report::{Observer, ObserverState, StepProgress, StepReport};
 use rollpacker_stages::rollout::profile::Row;
 use rollpacker_stages::train::Metrics;
-use rollpacker_torch::rollout::guests::{GuestUse, Hosting};
+use rollpacker_torch::rollout::colocated::{ColocatedUse, ColocatedUseMeter};
 
 use crate::engines::MetricSource;
 use crate::profile_monitor::ProfileMonitor;
@@ -24,8 +25,8 @@ pub struct EngineObserver<O, L> {
     pub monitor: Option<Rc<RefCell<ProfileMonitor>>>,
     /// A function that returns the live iterations since the previous call.
     pub live: L,
-    /// The measurement of the guests' use; `None` if the engine has no guests.
-    pub guest_usage: Option<Hosting>,
+    /// The measurement of the colocated models' use; `None` if the engine has no colocated models.
+    pub colocated_use: Option<ColocatedUseMeter>,
     /// The metrics of an engine over servers; `None` for other engines.
     pub server_metrics: Option<MetricSource>,
     /// The log of the placement policy; `None` if the placement is fixed.
@@ -45,8 +46,8 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
         self.observer.failed(fault);
     }
 
-    /// Adds the metrics of [`ProfileMonitor::step`], `rollout/guest_slowdown`, which is [`GuestUse::slowdown`], and `rollout/guest_tokens`,
-    /// the tokens that guests processed. Also adds the placements of the step, with the metrics of
+    /// Adds the metrics of [`ProfileMonitor::step`], `rollout/guest_slowdown`, which is [`ColocatedUse::slowdown`], and
+    /// `rollout/guest_tokens`, the tokens that colocated models processed. Also adds the placements of the step, with the metrics of
     /// [`StepPlacement`](rollpacker_operators::placement::StepPlacement::metrics).
     fn step(&mut self, mut report: StepReport) {
         // Taken without a monitor, too, so that the iterations do not pile up.
@@ -54,8 +55,8 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
         if let Some(monitor) = &self.monitor {
             report.metrics.extend(monitor.borrow_mut().step(&live));
         }
-        if let Some(used) = self.guest_usage.as_mut().map(Hosting::take) {
-            report.metrics.extend(guest_metrics(&used));
+        if let Some(used) = self.colocated_use.as_mut().map(ColocatedUseMeter::take) {
+            report.metrics.extend(colocated_metrics(&used));
         }
         if let Some(metrics) = &mut self.server_metrics {
             report.metrics.extend(metrics());
@@ -79,7 +80,7 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for EngineObserver<O, L> {
     }
 }
 
-fn guest_metrics(used: &GuestUse) -> [(String, f64); 2] {
+fn colocated_metrics(used: &ColocatedUse) -> [(String, f64); 2] {
     [
         ("rollout/guest_slowdown".to_owned(), used.slowdown()),
         ("rollout/guest_tokens".to_owned(), used.tokens as f64),

@@ -36,7 +36,7 @@ impl EndReason {
                 Self::Finished
             }
             None => Self::Finished,
-            Some(StopReason::Asked) => Self::Stopped,
+            Some(StopReason::Requested) => Self::Stopped,
             Some(StopReason::OutOfTime) => Self::OutOfTime,
         }
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_begins_if_it_fits_and_the_first_always() {
+    fn a_step_begins_if_it_fits_and_the_first_step_always_begins() {
         assert_eq!(rounds(100.0, 0, &[10.0; 20]), 9, "the tenth step could end at 101 s");
         assert_eq!(rounds(101.0, 0, &[10.0; 20]), 10);
         assert_eq!(rounds(1.0, 0, &[10.0; 20]), 1);
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_are_under_way_have_to_end_too() {
+    fn time_is_reserved_for_rounds_in_flight() {
         assert_eq!(rounds(100.0, 1, &[10.0; 20]), 8);
     }
 
     #[test]
-    fn a_run_that_made_all_its_updates_is_finished_whatever_was_asked() {
+    fn a_run_with_all_updates_is_finished_even_if_a_stop_was_requested() {
         let stop = Stop::default();
         assert_eq!(EndReason::of(&stop, 3, Some(5)), EndReason::Finished, "prompts may be fewer");
         stop.request();

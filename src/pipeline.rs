@@ -173,10 +173,10 @@ impl Pipeline {
         clock: Arc<dyn Clock>,
         observer: &Rc<RefCell<O>>,
     ) -> Option<Watchdog> {
-        let mut told = observer.clone();
-        let tell = move |stall: &Stall| told.warning(&stall.fault());
+        let mut warnings = observer.clone();
+        let on_stall = move |stall: &Stall| warnings.warning(&stall.fault());
         let stop = self.stop.clone();
-        let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, tell));
+        let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, on_stall));
         watchdog.map(|watchdog| watchdog.fail_on_stall_if(move || stop.is_requested()))
     }
 

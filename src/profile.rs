@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_profile_round_trips() {
         let (_folder, path) = file("profile.parquet");
         let rows = vec![
             row(Phase::Prefill, 1, 0.25),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_profile_is_named() {
+    fn an_invalid_profile_is_named() {
         let all = [PHASE, INSTANCES, TENSOR_PARALLEL, BATCH_SIZE, TOKENS, SECONDS, REPEATS];
         let good = row(Phase::Decode, 1, 1.0);
         check_refused(
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named() {
         let (_folder, path) = file("profile.parquet");
         let error = read(&path).expect_err("refused").to_string();
         assert!(error.starts_with(&format!("cannot read {}: ", path.display())), "{error}");

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drifted_is_renewed_and_the_file_is_written_at_the_end() {
+    fn drifted_cells_are_renewed_and_written_at_the_end() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("profile.parquet");
         profile::write(&path, &[row(1, 0.1), row(8, 0.2)]).expect("written");
@@ -162,7 +162,7 @@ mod tests {
         let path = folder.path().join("profile.parquet");
         profile::write(&path, &[row(1, 0.1)]).expect("written");
         let mut monitor = ProfileMonitor::open(path, OPTIONS).expect("it reads back");
-        let told = monitor.step(&[Row { instances: 3, ..row(1, 1.0) }]);
-        assert_eq!(told, Metrics::from([("profile/drifted_cells".to_owned(), 0.0)]));
+        let metrics = monitor.step(&[Row { instances: 3, ..row(1, 1.0) }]);
+        assert_eq!(metrics, Metrics::from([("profile/drifted_cells".to_owned(), 0.0)]));
     }
 }

@@ -80,7 +80,7 @@ impl Console {
             return self.print("step", fields);
         }
         let row = terminal_width().map(|width| self.table.row(width, step, round, metrics));
-        self.say(&row.unwrap_or_else(|| line(step, round, metrics)));
+        self.print_line(&row.unwrap_or_else(|| line(step, round, metrics)));
         if let Some(bar) = &self.bar {
             bar.set_position(step);
         }
@@ -90,7 +90,7 @@ impl Console {
     pub fn validated(&mut self, step: u64, metrics: &Metrics) {
         let metric = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
         let row = terminal_width().map(|width| self.table.row(width, step, "val", metrics));
-        self.say(&row.filter(|_| !terminal::is_json()).unwrap_or_else(|| {
+        self.print_line(&row.filter(|_| !terminal::is_json()).unwrap_or_else(|| {
             format!(
                 "step:{step} - val/score:{:.4} - val/greedy_score:{:.4} - val/response_length/mean:{:.1}",
                 metric("val/score"),
@@ -101,7 +101,7 @@ impl Console {
     }
 
     /// Prints a line of text, or a message as a JSON line.
-    pub fn say(&self, line: &str) {
+    pub fn print_line(&self, line: &str) {
         self.print(line, Map::new());
     }
 

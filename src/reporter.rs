@@ -161,7 +161,7 @@ impl RunReporter {
         let number = |(name, value): (String, Option<f64>)| (name, value.unwrap_or(f64::NAN));
         run.warm_start = kept.warm_start.map(|all| all.into_iter().map(number).collect());
         run.totals = kept.totals;
-        run.console.say(&format!("resumed from step {}", kept.extent.steps));
+        run.console.print_line(&format!("resumed from step {}", kept.extent.steps));
         Ok(run)
     }
 
@@ -188,7 +188,7 @@ impl RunReporter {
 
     /// Prints a line on the console.
     pub fn print_line(&self, line: &str) {
-        self.console.say(line);
+        self.console.print_line(line);
     }
 
     /// Returns the console.
@@ -222,11 +222,11 @@ impl RunReporter {
             self.validated(self.totals.steps, last);
         }
         if let Some(why) = ended_reason(finished.ended) {
-            self.console.say(&format!("ended after step {}: {why}", self.totals.steps));
+            self.console.print_line(&format!("ended after step {}: {why}", self.totals.steps));
         }
         self.console.finish();
         if let Some(Err(lost)) = self.telemetry.take().map(Telemetry::shutdown) {
-            self.console.say(&format!("warning: {lost}"));
+            self.console.print_line(&format!("warning: {lost}"));
         }
         let warm_start = finished.warm_start.clone().or_else(|| self.warm_start.clone());
         let summary = self.totals.summary(&RunResult { warm_start, ..finished.clone() });

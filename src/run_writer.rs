@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_does_not_hold_up_the_caller_and_nothing_is_lost() {
+    fn a_slow_disk_blocks_no_caller_and_loses_no_record() {
         let place = tempfile::tempdir().expect("a folder");
         let (mut writer, stop) = writer(place.path());
         writer.write_metrics(0, "validation", Metrics::new());
@@ -260,11 +260,11 @@ mod tests {
         writer.write(move |_| failed("gone"));
         let after = writer.save(1);
         assert!(before().is_ok(), "the record after it is not part of a snapshot");
-        let said = "cannot write run/rollouts: full";
-        assert_eq!(after().expect_err("a record is missing").to_string(), said);
+        let expected = "cannot write run/rollouts: full";
+        assert_eq!(after().expect_err("a record is missing").to_string(), expected);
         assert!(stop.is_requested());
         let error = writer.finish("over").expect_err("a record is missing");
-        assert_eq!(error.to_string(), said);
+        assert_eq!(error.to_string(), expected);
         assert!(!place.path().join("run/summary.json").exists());
     }
 }

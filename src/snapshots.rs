@@ -212,12 +212,12 @@ fn find(
         ResumeFrom::Latest => store.latest()?,
         ResumeFrom::Steps(steps) => store.at(Step(steps - 1))?,
     };
-    let told = damage.iter().map(|damage| format!("a snapshot cannot be used: {damage}"));
+    let lines = damage.iter().map(|damage| format!("a snapshot cannot be used: {damage}"));
     if restored.is_none() && !known.is_empty() {
-        let (folder, damage) = (folder.to_owned(), told.collect());
+        let (folder, damage) = (folder.to_owned(), lines.collect());
         return Err(RunSnapshotsError::NoneValid { folder, damage });
     }
-    notes.extend(told.map(|line| format!("warning: {line}")));
+    notes.extend(lines.map(|line| format!("warning: {line}")));
     if restored.is_none() {
         let path = folder.display();
         notes
@@ -254,18 +254,22 @@ fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshot
     };
     let (ours, theirs) = (of(ours), of(theirs));
     let defaults = Recipe::default_settings();
-    let said = |keys: &serde_json::Map<String, Value>, key: &str| {
-        let said = keys.get(key).and_then(Value::as_str).map(str::to_owned);
-        said.or_else(|| defaults.get(key).cloned()).unwrap_or_else(|| "nothing".to_owned())
+    let value_of = |keys: &serde_json::Map<String, Value>, key: &str| {
+        let value_of = keys.get(key).and_then(Value::as_str).map(str::to_owned);
+        value_of.or_else(|| defaults.get(key).cloned()).unwrap_or_else(|| "nothing".to_owned())
     };
     let mut all: Vec<&String> = ours.keys().chain(theirs.keys()).collect();
     all.sort();
     all.dedup();
     let differing: Vec<String> = all
         .into_iter()
-        .filter(|key| said(&ours, key) != said(&theirs, key))
+        .filter(|key| value_of(&ours, key) != value_of(&theirs, key))
         .map(|key| {
-            format!("key `{key}`: expected {}, found {}", said(&theirs, key), said(&ours, key))
+            format!(
+                "key `{key}`: expected {}, found {}",
+                value_of(&theirs, key),
+                value_of(&ours, key)
+            )
         })
         .collect();
     if !differing.is_empty() {

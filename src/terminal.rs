@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_is_no_error() {
+    fn a_closed_pipe_is_not_an_error() {
         assert!(unless_closed(Err(ErrorKind::BrokenPipe.into())).is_ok());
         assert!(unless_closed(Err(ErrorKind::StorageFull.into())).is_err());
     }

@@ -181,7 +181,7 @@ struct Height {
 }
 
 #[test]
-fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
+fn custom_algorithms_work_by_value_and_by_name_on_whole_steps_in_order() {
     let place = Workplace::warm(RECIPE, 16, 2);
     let session = Session::open(place.recipe(&[])).expect("it opens");
     let session =
@@ -205,11 +205,11 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
     let opened = session.opened();
     let (by_name, _) = place.train_session("name", session, &named);
     let folder = place.path("workers");
-    let on_workers = Cluster::with_threads(2).run(&RunFacts::default(), "", move |seat| {
+    let on_workers = Cluster::with_threads(2).run(&RunFacts::default(), "", move |handle| {
         let steps = Steps::default();
-        let session = opened.session(&seat).expect("it opens").with_reward("*", Spread);
+        let session = opened.session(&handle).expect("it opens").with_reward("*", Spread);
         session
-            .train_worker(Some(seat), &Stop::default(), &folder, steps.clone(), |_| {})
+            .train_worker(Some(handle), &Stop::default(), &folder, steps.clone(), |_| {})
             .map_err(|error| Fault::new("test", Origin::Program, format!("{error:#}")))?;
         Ok(steps.0.take())
     });
@@ -244,7 +244,7 @@ fn a_step_of_several_updates_leaves_its_first_policy() {
 }
 
 #[test]
-fn a_critic_learns_and_goes_on_from_its_folder() {
+fn a_critic_learns_and_continues_from_its_folder() {
     let place = Workplace::warm(RECIPE, 16, 2);
     let gae = ["algorithm.adv_estimator=gae", "critic.lr=1e-2", "algorithm.lam=0.95"];
     let (steps, folder) = place.train("first", &owned(&gae));
@@ -262,7 +262,7 @@ fn a_critic_learns_and_goes_on_from_its_folder() {
 }
 
 #[test]
-fn rewards_are_lessened_by_the_divergence_and_the_factor_adapts() {
+fn rewards_are_reduced_by_the_divergence_and_the_factor_adapts() {
     let place = Workplace::warm(RECIPE, 16, 2);
     let overrides = owned(&[
         "algorithm.use_kl_in_reward=true",
@@ -379,7 +379,7 @@ fn a_step_that_rejects_every_token_trains_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_its_key() {
+fn incompatible_settings_are_refused_by_key() {
     let place = Workplace::warm(RECIPE, 16, 2);
     let cases: [(&[&str], &str); 8] = [
         (

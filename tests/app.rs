@@ -36,7 +36,7 @@ fn refused(place: &Workplace, args: &[&str]) -> String {
 }
 
 #[test]
-fn an_own_reward_scores_a_file() {
+fn a_custom_reward_scores_a_file() {
     let place = Workplace::new(RECIPE);
     place.write(
         "rows.jsonl",
@@ -53,7 +53,7 @@ fn an_own_reward_scores_a_file() {
 }
 
 #[test]
-fn an_own_schedule_is_simulated() {
+fn a_custom_schedule_is_simulated() {
     let place = Workplace::new(RECIPE);
     let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sim/7b.toml");
     let simulate = |settings: &[&'static str]| {
@@ -76,7 +76,7 @@ fn an_own_schedule_is_simulated() {
 }
 
 #[test]
-fn an_own_schedule_and_an_own_reward_train_and_resume() {
+fn a_custom_schedule_and_a_custom_reward_train_and_resume() {
     let place = Workplace::new(RECIPE);
     let train = [
         "train",
@@ -128,7 +128,7 @@ fn first_step(place: &Workplace, run: &str) -> [f64; 2] {
 }
 
 #[test]
-fn an_own_engine_trains_validates_and_resumes() {
+fn a_custom_engine_trains_validates_and_resumes() {
     let place = Workplace::new(RECIPE);
     let described = uniform(&place, &["--dry-run"]);
     assert_eq!(described.code, Some(0), "{described:?}");
@@ -155,7 +155,7 @@ fn an_own_engine_trains_validates_and_resumes() {
 }
 
 #[test]
-fn settings_that_an_own_engine_cannot_honor_are_refused_by_name() {
+fn settings_that_a_custom_engine_cannot_honor_are_refused_by_name() {
     let place = Workplace::new(RECIPE);
     for (settings, expected) in [
         (
@@ -235,7 +235,7 @@ fn gradient_norms(place: &Workplace, run: &str) -> Vec<f64> {
 }
 
 #[test]
-fn an_own_trainer_trains_the_torch_engine_and_resumes_exactly() {
+fn a_custom_trainer_trains_the_torch_engine_and_resumes_exactly() {
     let place = Workplace::new(RECIPE);
     let described = sgd(&place, &["--dry-run"]);
     assert_eq!(described.code, Some(0), "{described:?}");
@@ -266,7 +266,7 @@ fn an_own_trainer_trains_the_torch_engine_and_resumes_exactly() {
 }
 
 #[test]
-fn settings_of_an_own_trainer_are_refused_by_name() {
+fn settings_of_a_custom_trainer_are_refused_by_name() {
     let place = Workplace::new(RECIPE);
     for (code, settings, expected) in [
         (
@@ -334,7 +334,7 @@ fn early(place: &Workplace, more: &[&str]) -> ProcessEnd {
 }
 
 #[test]
-fn an_own_placement_lends_instances_and_resumes() {
+fn a_custom_placement_lends_instances_and_resumes() {
     let place = Workplace::new(RECIPE);
     let described = early(&place, &["--dry-run"]);
     assert_eq!(described.code, Some(0), "{described:?}");
@@ -368,7 +368,7 @@ fn an_own_placement_lends_instances_and_resumes() {
 }
 
 #[test]
-fn settings_of_an_own_placement_are_refused_by_name() {
+fn settings_of_a_custom_placement_are_refused_by_name() {
     let place = Workplace::new(RECIPE);
     for (settings, expected) in [
         (

@@ -164,17 +164,17 @@ fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
     assert!(alone.metric("rollout/aborted_responses").iter().any(|count| *count > 0.0));
 
     let load = Load::of(3);
-    let beside = place.train("beside", &["rollout.instances=2", "rollout.max_num_seqs=5"]);
+    let under_load = place.train("beside", &["rollout.instances=2", "rollout.max_num_seqs=5"]);
     drop(load);
-    beside.is(&alone);
+    under_load.is(&alone);
 }
 
 #[test]
-fn responses_that_go_on_later_and_stale_policies_are_the_same_as_well() {
+fn resumed_responses_and_stale_policies_are_deterministic() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let keys = ["schedule.keep_partial=true", "algorithm.staleness=1"];
     let alone = place.train("alone", &[&keys[..], &["rollout.instances=2"]].concat());
     assert!(alone.metric("rollout/paused_responses").iter().any(|count| *count > 0.0));
-    let beside = place.train("beside", &[&keys[..], &["rollout.instances=3"]].concat());
-    beside.is(&alone);
+    let under_load = place.train("beside", &[&keys[..], &["rollout.instances=3"]].concat());
+    under_load.is(&alone);
 }

@@ -41,14 +41,14 @@ fn rewards_score_by_data_source() {
 
 #[cfg(feature = "torch")]
 #[test]
-fn a_recipe_with_an_own_reward_trains_two_steps() {
+fn a_recipe_with_a_custom_reward_trains_two_steps() {
     let lines = run("2_recipe", &[]);
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().all(|line| line.contains("characters")), "{lines:#?}");
 }
 
 #[test]
-fn an_own_advantage_raises_the_mean_digit() {
+fn a_custom_advantage_raises_the_mean_digit() {
     let lines = run("3_advantage", &[]);
     assert_eq!(lines.len(), 25);
     let digit = |line: &String| number(line, line.split_whitespace().count() - 1);
@@ -65,7 +65,7 @@ fn a_round_policy_is_simulated() {
 }
 
 #[test]
-fn an_own_schedule_learns_to_say_seven_and_defers_prompts() {
+fn a_custom_schedule_learns_to_say_seven_and_defers_prompts() {
     let lines = run("5_schedule", &[]);
     assert_learns_to_say_seven(&lines);
     let deferred = |line: &String| number(line, 4);
@@ -80,7 +80,7 @@ fn an_assembled_graph_learns_to_say_seven() {
 
 #[cfg(all(feature = "cli", feature = "torch"))]
 #[test]
-fn an_own_command_line_lists_its_parts() {
+fn a_custom_command_line_lists_its_parts() {
     let lines = run("7_command_line", &["help", "train"]).join("\n");
     for name in ["terse", "surplus", "early", "uniform", "sgd"] {
         assert!(lines.contains(name), "{name}: {lines}");

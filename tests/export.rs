@@ -70,7 +70,7 @@ fn an_event_file_has_each_value_with_its_step_and_time() {
 }
 
 #[test]
-fn lines_without_times_are_as_far_apart_as_the_steps_took() {
+fn steps_without_times_are_spaced_by_their_durations() {
     let place = tempfile::tempdir().expect("a folder");
     let line = |step: u64| json!({"step": step, "data": {"perf/time_per_step": 2.5}}).to_string();
     fs::create_dir(place.path().join("run")).expect("created");
@@ -83,14 +83,14 @@ fn lines_without_times_are_as_far_apart_as_the_steps_took() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_refused() {
+fn invalid_exports_are_refused() {
     let place = tempfile::tempdir().expect("a folder");
     write_metrics(place.path());
     let refused = |args: &[&str], part: &str| {
         let end = run(place.path(), args);
-        let told = String::from_utf8_lossy(&end.stderr).into_owned();
-        assert_eq!(end.status.code(), Some(2), "{args:?}: {told}");
-        assert!(told.contains(part), "{args:?}: {told}");
+        let stderr = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert_eq!(end.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(part), "{args:?}: {stderr}");
     };
     refused(&["export", "run"], "--tensorboard");
     refused(&["export", "absent", "--tensorboard", "logs"], "it is no folder");
@@ -166,8 +166,8 @@ fn a_trace_has_the_responses_of_all_processes_of_a_run_on_one_time_axis() {
     for (steps, part) in [("5", "which has 2, found 5"), ("0", "expected a step from 1")] {
         let args = ["export", "run", "--perfetto", "one.json", "--steps", steps];
         let end = run(place.path(), &args);
-        let told = String::from_utf8_lossy(&end.stderr).into_owned();
-        assert!(end.status.code() == Some(2) && told.contains(part), "{told}");
+        let stderr = String::from_utf8_lossy(&end.stderr).into_owned();
+        assert!(end.status.code() == Some(2) && stderr.contains(part), "{stderr}");
     }
 }
 

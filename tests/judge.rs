@@ -75,9 +75,9 @@ fn speaker(folder: &Path, text: &str) {
     fs::write(folder.join("config.json"), config.to_string()).expect("written");
     let config = ModelConfig::from_folder(folder).expect("a configuration");
     let decoder = Decoder::init(config, 0, Device::Cpu).expect("room");
-    let said = tokenizer.encode(&format!(">{text}<|eos|>")).expect("of the alphabet");
+    let token_ids = tokenizer.encode(&format!(">{text}<|eos|>")).expect("of the alphabet");
     let steps: Vec<(i64, i64)> =
-        said.windows(2).map(|pair| (pair[1].into(), pair[0].into())).collect();
+        token_ids.windows(2).map(|pair| (pair[1].into(), pair[0].into())).collect();
     let own: Vec<(i64, i64)> = (0..vocab).map(|token| (token, token)).collect();
     for (name, parameter) in decoder.parameters() {
         let ones = match name.as_str() {

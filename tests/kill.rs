@@ -65,7 +65,7 @@ impl Instant {
 }
 
 #[test]
-fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
+fn a_killed_and_resumed_run_ends_like_an_uninterrupted_one() {
     let place = Workplace::new(RECIPE);
     place.trained(&run("whole", &[]));
     let whole = Outcome::read(&place.path("whole"));
@@ -150,7 +150,7 @@ fn steps(out: ChildStdout) -> Receiver<u64> {
 }
 
 fn wait_for(steps: &Receiver<u64>, step: u64) {
-    while step > 0 && steps.recv().is_ok_and(|told| told < step) {}
+    while step > 0 && steps.recv().is_ok_and(|reported| reported < step) {}
 }
 
 /// Waits for a duration, or until the process ends.

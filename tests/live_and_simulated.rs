@@ -177,7 +177,7 @@ fn check_that_lengths_decide(live: &[Decided]) {
 }
 
 #[test]
-fn a_simulation_with_the_lengths_of_a_live_run_admits_and_defers_what_it_did() {
+fn a_simulation_with_live_lengths_admits_and_defers_like_the_live_run() {
     let place = Workplace::warm(RECIPE, ROWS, 1);
     place.write("job.toml", JOB);
     for (eta_prompts, eta_responses) in [(1.5, 1.5), (1.25, 1.25)] {

@@ -61,7 +61,7 @@ fn assert_untouched(place: &Workplace, before: &[(&str, Vec<u8>)]) {
 }
 
 #[test]
-fn every_command_refuses_its_inputs_and_what_is_no_regular_file() {
+fn every_command_refuses_its_inputs_and_special_files_as_outputs() {
     let place = place_with_traps();
     let inputs = ["rows.jsonl", "job.toml", "lengths.csv", "data/train.parquet", "recipe.toml"];
     let before = inputs.map(|name| (name, fs::read(place.path(name)).expect("read")));
@@ -141,7 +141,7 @@ fn piped_rows_are_all_scored() {
 }
 
 #[test]
-fn a_pipe_is_refused_where_it_would_be_read_twice() {
+fn a_pipe_that_would_be_read_twice_is_refused() {
     let place = place_with_traps();
     for args in [["data", "validate", "pipe"], ["data", "inspect", "pipe"]] {
         let end = place.run(&args);
@@ -183,15 +183,18 @@ fn a_warm_start_on_bad_data_is_bad_input() {
 }
 
 #[test]
-fn a_batch_larger_than_the_data_is_told() {
+fn a_batch_larger_than_the_data_is_reported() {
     let place = place_with_traps();
-    let told = "expected at most the 96 rows of the dataset, found 500";
+    let expected = "expected at most the 96 rows of the dataset, found 500";
     let printed =
         place.ok(&["sft", "--config", "recipe.toml", "--out", "out", "sft.batch_size=500"]);
-    assert!(printed.contains("key `sft.batch_size`") && printed.contains(told), "{printed}");
+    assert!(printed.contains("key `sft.batch_size`") && printed.contains(expected), "{printed}");
     let train = ["train", "--config", "recipe.toml", "--dry-run", "data.train_batch_size=500"];
     let printed = place.ok(&train);
-    assert!(printed.contains("key `data.train_batch_size`") && printed.contains(told), "{printed}");
+    assert!(
+        printed.contains("key `data.train_batch_size`") && printed.contains(expected),
+        "{printed}"
+    );
     assert!(!place.ok(&train[..4]).contains("expected at most"));
 }
 

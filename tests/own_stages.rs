@@ -57,7 +57,7 @@ fn start(context: rollpacker::engines::EngineContext) -> Result<Uniform, Catalog
 }
 
 #[test]
-fn an_own_engine_generates_all_responses() {
+fn a_custom_engine_generates_all_responses() {
     let place = Workplace::new(RECIPE);
     let steps = train(&place, session(&place, &[]).with_engine(start)).expect("it trains");
     assert_eq!(steps.len(), 2);
@@ -70,7 +70,7 @@ fn an_own_engine_generates_all_responses() {
 }
 
 #[test]
-fn an_own_schedule_decides() {
+fn a_custom_schedule_decides() {
     let place = Workplace::new(RECIPE);
     let rounds = sync::Config { prompts: 2, responses: 3, total_steps: Some(2) };
     let schedule = Synchronous::new(rounds).expect("a schedule");
@@ -136,7 +136,7 @@ impl Trainer for Counting {
 }
 
 #[test]
-fn an_own_trainer_is_given_the_groups_and_writes_the_model() {
+fn a_custom_trainer_is_given_the_groups_and_writes_the_model() {
     let place = Workplace::new(RECIPE);
     let counted = Arc::new(AtomicU64::new(0));
     let count = counted.clone();
@@ -173,7 +173,7 @@ fn a_trainer_without_a_state_is_refused_when_snapshots_are_taken() {
 }
 
 #[test]
-fn an_own_placement_lends_all_instances_after_the_rollout() {
+fn a_custom_placement_lends_all_instances_after_the_rollout() {
     use rollpacker::stages::rollout::Placement;
     let place = Workplace::new(RECIPE);
     let of = |instances| Placement { instances, tensor_parallel: 1 };

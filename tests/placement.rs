@@ -230,7 +230,7 @@ fn every_worker_follows_the_placement() {
 }
 
 #[test]
-fn a_resumed_run_places_as_if_it_had_not_ended() {
+fn a_resumed_run_is_placed_like_an_uninterrupted_one() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let whole = place.train("whole", &STREAM);
     let keys = [&STREAM[..], &["trainer.save_freq=1", "trainer.max_ckpt_to_keep=10"]].concat();

@@ -203,7 +203,7 @@ fn a_server_of_this_program_passes_and_keeps_its_weights() {
 }
 
 #[test]
-fn a_server_that_keeps_its_old_weights_is_found() {
+fn a_server_that_keeps_its_old_weights_is_detected() {
     let place = Workplace::new(RECIPE);
     let server = Server::start(&place);
     let url = proxy(server.address, |path, body| match path {
@@ -224,7 +224,7 @@ fn a_server_that_keeps_its_old_weights_is_found() {
 
 /// vLLM on CPU keeps the old head of a model with tied embeddings.
 #[test]
-fn a_server_that_loads_only_some_tensors_is_found() {
+fn a_server_that_loads_only_some_tensors_is_detected() {
     let place = Workplace::new(RECIPE);
     let server = Server::start(&place);
     let before = server.traces();
@@ -255,7 +255,7 @@ fn a_server_that_loads_only_some_tensors_is_found() {
 }
 
 #[test]
-fn a_server_that_samples_otherwise_is_found() {
+fn a_server_that_samples_differently_is_detected() {
     let place = Workplace::new(RECIPE);
     let server = Server::start(&place);
     let url =
@@ -266,7 +266,7 @@ fn a_server_that_samples_otherwise_is_found() {
 }
 
 #[test]
-fn what_a_server_does_not_have_is_missing() {
+fn missing_properties_of_a_server_are_reported() {
     let place = Workplace::new(RECIPE);
     let server = Server::start(&place);
     let before = server.traces();
@@ -303,10 +303,10 @@ fn first_weights_are_loaded_again_after_an_error_and_after_a_signal() {
     assert_eq!(server.traces(), before);
 
     let process = Arc::new(OnceLock::new());
-    let asked = Arc::clone(&process);
+    let process_handle = Arc::clone(&process);
     let url = proxy(server.address, move |_, body| {
         if body.contains(PERTURBED) {
-            Action::Interrupt(body, *asked.wait())
+            Action::Interrupt(body, *process_handle.wait())
         } else {
             Action::Pass(body)
         }
@@ -324,7 +324,7 @@ fn first_weights_are_loaded_again_after_an_error_and_after_a_signal() {
 }
 
 #[test]
-fn a_server_that_is_not_there_can_be_probed_later() {
+fn an_unreachable_server_can_be_probed_later() {
     let place = Workplace::new(RECIPE);
     let (end, _) = probe(&place, "http://127.0.0.1:9");
     assert_eq!(end.code, Some(75), "{end:?}");

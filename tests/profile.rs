@@ -69,9 +69,9 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
 
     let refused = |args: &[&str], expected: &str| {
         let output = rollpacker(folder, &[&["profile", "--config", "recipe.toml"], args].concat());
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(expected), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     };
     refused(&["--budget", "0"], "option `--budget`: expected seconds above 0, found 0");
     refused(&["model.path=nowhere"], "nowhere");
@@ -138,7 +138,7 @@ fn a_run_renews_a_profile_that_drifted() {
     );
 
     let refused = rollpacker(folder, &[&train[..], &["rollout.profile=none.parquet"]].concat());
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(2), "{told}");
-    assert!(told.contains("key `rollout.profile`: cannot read none.parquet"), "{told}");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("key `rollout.profile`: cannot read none.parquet"), "{stderr}");
 }

@@ -83,10 +83,10 @@ fn copy(from: &Path, to: &Path) {
 /// Returns the lines of the metrics, without metrics that measure time or count the data moved in the graph.
 fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the file is there");
-    text.lines().map(|line| told(&serde_json::from_str(line).expect("JSON"))).collect()
+    text.lines().map(|line| step_metrics(&serde_json::from_str(line).expect("JSON"))).collect()
 }
 
-fn told(line: &Value) -> (u64, BTreeMap<String, f64>) {
+fn step_metrics(line: &Value) -> (u64, BTreeMap<String, f64>) {
     let numbers = line["data"].as_object().expect("an object").iter();
     let numbers = numbers.filter(|(name, _)| !depends_on_time(name));
     let numbers = numbers.map(|(name, value)| (name.clone(), value.as_f64().unwrap_or(0.5)));
@@ -175,7 +175,7 @@ fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl
 /// Without races the runs differ only in the order in which gradients are added: one instance, and one call of the trainer per step.
 /// Samples must be identical, and numbers equal up to rounding.
 #[test]
-fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
+fn a_run_resumed_from_any_step_ends_like_the_uninterrupted_one() {
     let place = Workplace::warm(RECIPE, 64, 4);
     let sync = ["schedule.name=sync", "rollout.instances=1"];
     place.train("straight", &sync);
@@ -220,7 +220,7 @@ fn near(one: &[u8], other: &[u8]) -> bool {
 
 /// If races are decided by tokens and sums are exact, everything must be identical.
 #[test]
-fn in_deterministic_mode_it_ends_with_the_same_bits() {
+fn in_deterministic_mode_a_resumed_run_ends_with_the_same_bits() {
     let place = Workplace::warm(RECIPE, 64, 4);
     let deterministic = ["trainer.deterministic=true"];
     place.train("straight", &deterministic);
@@ -255,7 +255,7 @@ fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
 }
 
 #[test]
-fn what_cannot_be_resumed_is_refused_by_name() {
+fn an_invalid_resume_is_refused_by_name() {
     let place = Workplace::warm(RECIPE, 64, 4);
     let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
     let first = place.train("run", &[&["--resume"][..], &short].concat());
@@ -296,6 +296,9 @@ fn what_cannot_be_resumed_is_refused_by_name() {
         &["--resume", "latest", "trainer.total_training_steps=3", "data.val_files=[]"],
     );
     assert!(longer.contains("\"steps\": 3"), "{longer}");
-    let anew = place.train("run", &[&["--overwrite"][..], &short].concat());
-    assert!(anew.contains("\"steps\": 2") && !anew.contains("resumed"), "{anew}");
+    let overwritten = place.train("run", &[&["--overwrite"][..], &short].concat());
+    assert!(
+        overwritten.contains("\"steps\": 2") && !overwritten.contains("resumed"),
+        "{overwritten}"
+    );
 }

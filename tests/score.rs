@@ -93,7 +93,7 @@ fn lines_are_in_the_order_of_the_rows_with_their_outcomes_and_errors() {
 }
 
 #[test]
-fn lines_go_to_standard_output_if_asked_and_the_summary_is_text_unless_asked() {
+fn lines_go_to_standard_output_on_request_and_the_summary_is_text_by_default() {
     let place = Place::new();
     place.write("rows.jsonl", &[json!({"said": {"text": "7"}, "truth": 7, "source": "s"})]);
     let columns = ["--response-key", "said.text", "--ground-truth-key", "truth"];
@@ -111,7 +111,7 @@ fn lines_go_to_standard_output_if_asked_and_the_summary_is_text_unless_asked() {
 }
 
 #[test]
-fn a_recipe_brings_its_routes_options_and_columns() {
+fn a_recipe_provides_routes_options_and_columns() {
     let place = Place::new();
     let recipe = r#"
         [data]
@@ -159,7 +159,7 @@ fn of_group(uid: u64, right: bool, tokens: u64) -> Value {
 }
 
 #[test]
-fn rows_of_one_prompt_are_scored_together_wherever_they_stand() {
+fn rows_of_one_prompt_are_scored_together_at_any_position() {
     let place = Place::new();
     fs::write(place.path().join("recipe.toml"), GROUPED).expect("written");
     let alone = json!({"data_source": "s", "response": "yes", "ground_truth": "yes"});
@@ -216,7 +216,7 @@ fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_by_name_with_exit_status_2() {
+fn unusable_inputs_are_refused_by_name_with_exit_status_2() {
     let place = Place::new();
     place.write("rows.jsonl", &[json!({"text": "x"})]);
     fs::write(place.path().join("recipe.toml"), "[reward]\non_eror = \"zero\"").expect("written");
@@ -330,7 +330,7 @@ fn a_reward_file_of_verl_scores_unchanged() {
 
 /// Scores knights-and-knaves puzzles of an external dataset: the solution is right, and wrong with the role of any one person changed.
 #[test]
-fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {
+fn knights_and_knaves_in_the_data_of_logic_rl_are_scored() {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {
         eprintln!("skipped: ROLLPACKER_SHARED is not set to the folder with the puzzles");
         return;
@@ -349,9 +349,9 @@ fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {
             .enumerate()
             .map(|(at, row)| {
                 let solution = row["solution_text_format"].as_str().expect("a solution");
-                let said =
+                let response =
                     format!("<think>so</think><answer>{}</answer>", flipped(solution, at % people));
-                json!({"response": said, "ground_truth": row["reward_model"]["ground_truth"]})
+                json!({"response": response, "ground_truth": row["reward_model"]["ground_truth"]})
             })
             .collect();
         place.write("flipped.jsonl", &rows);

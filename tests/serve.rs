@@ -267,7 +267,7 @@ fn a_signal_ends_the_server_after_its_calls() {
 }
 
 #[test]
-fn what_cannot_be_served_is_bad_input() {
+fn a_model_that_cannot_be_served_is_bad_input() {
     let place = Workplace::new(RECIPE);
     let refused = |args: &[&str]| place.refused(&[&["serve", "--port", "0"], args].concat());
     assert!(refused(&["--model", "nowhere"]).contains("nowhere"));

@@ -87,7 +87,7 @@ fn assert_canary_passed(steps: &[Value]) {
 }
 
 #[test]
-fn a_run_starts_its_servers_and_leaves_none() {
+fn a_run_starts_and_stops_its_servers() {
     let place = Workplace::new(RECIPE);
     let end = train(&place, &[&serve(2, ""), "trainer.total_training_steps=3"]);
     assert_eq!(end.code, Some(0), "{end:?}");
@@ -153,7 +153,7 @@ fn a_killed_server_is_started_again_and_gets_the_weights() {
 }
 
 #[test]
-fn servers_end_with_a_run_that_is_killed_or_asked_to_end() {
+fn servers_end_with_a_killed_or_signalled_run() {
     let place = Workplace::new(RECIPE);
     for (signal, code) in [("-KILL", None), ("-TERM", Some(75))] {
         let settings = [&serve(2, ""), "trainer.total_training_steps=1000", "--overwrite"];

@@ -66,7 +66,7 @@ fn a_group_is_shown_side_by_side() {
 }
 
 #[test]
-fn what_is_no_run_is_refused() {
+fn a_folder_that_is_not_a_run_is_refused() {
     let place = Workplace::new(RECIPE);
     assert!(place.refused(&["show", "data"]).contains("metrics.jsonl"));
     assert!(place.refused(&["show", "absent"]).contains("it is no folder"));

@@ -55,7 +55,7 @@ fn a_model_that_does_not_fit_is_refused_before_the_run() {
 }
 
 #[test]
-fn what_is_cut_of_a_trace_is_told() {
+fn truncated_responses_of_a_trace_are_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let lengths = "tokens\n100\n300\n8192\n9000\n20000\n";
     std::fs::write(folder.path().join("t.csv"), lengths).expect("written");
@@ -93,7 +93,7 @@ fn simulated(folder: &Path, args: &[&str]) -> (Value, String) {
 
 // Regression test: the simulator assumed equal lengths for all responses to a prompt, and recommended tail batching as unbiased.
 #[test]
-fn a_trace_of_one_response_a_prompt_warns_and_shows_both_ends() {
+fn a_trace_with_one_response_per_prompt_warns_and_shows_both_ends() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     trace(folder, 400, 1);
@@ -123,7 +123,7 @@ fn a_trace_of_one_response_a_prompt_warns_and_shows_both_ends() {
 }
 
 #[test]
-fn more_responses_a_prompt_leave_less_open_and_enough_of_them_nothing() {
+fn more_responses_per_prompt_narrow_the_correlation_interval() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     let assumed = |responses| {
@@ -182,7 +182,7 @@ fn advice_is_within_a_job() {
 }
 
 #[test]
-fn how_each_configuration_runs_is_told_everywhere() {
+fn the_setup_of_each_configuration_is_in_every_report() {
     let folder = tempfile::tempdir().expect("a folder");
     let args = ["--sweep", "schedule.name=sync", "--report", "r.html"];
     let (json, _) = simulated(folder.path(), &args);

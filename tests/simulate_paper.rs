@@ -74,7 +74,7 @@ fn small_effects_have_the_signs_of_the_paper() {
 }
 
 #[test]
-fn runs_that_no_constant_was_fitted_to_are_near_as_well() {
+fn held_out_runs_are_near_as_well() {
     let cells = cells(&["Fig. 15", "repository run"]);
     assert_eq!(cells.len(), 7);
     assert!(cells.iter().all(|cell| !cell.fitted));
@@ -82,7 +82,7 @@ fn runs_that_no_constant_was_fitted_to_are_near_as_well() {
 }
 
 #[test]
-fn bars_of_the_repositorys_script_are_near_without_a_fit() {
+fn bars_of_the_repository_script_are_near_without_a_fit() {
     let cells = cells(&["Fig. 12"]);
     let script: Vec<_> =
         cells.iter().filter(|cell| cell.cell.starts_with("8k, repository")).collect();
@@ -107,14 +107,14 @@ fn code_rewards_of_the_repository_take_the_time_of_their_limit() {
 }
 
 #[test]
-fn the_throughput_that_set_a_constant_is_called_fitted() {
+fn the_throughput_that_set_a_constant_is_marked_as_fitted() {
     let fitted = cells(&["SortedRL"]).into_iter().filter(|cell| cell.fitted);
     let fitted: Vec<_> = fitted.map(|cell| cell.cell).collect();
     assert_eq!(fitted, ["partial: throughput over baseline"]);
 }
 
 #[test]
-fn the_table_counts_its_cells_and_the_commands_are_told() {
+fn the_table_counts_its_cells_and_the_commands_are_listed() {
     let output = paper(&["--only", "Fig. 14c", "--seeds", "1"]);
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.contains("RollPacker (NSDI '26), Fig. 14c\n  adaptive, short, s"), "{text}");
@@ -127,7 +127,7 @@ fn the_table_counts_its_cells_and_the_commands_are_told() {
 }
 
 #[test]
-fn an_unknown_figure_is_refused_with_those_that_there_are() {
+fn an_unknown_figure_is_refused_with_the_known_ones() {
     let output = paper(&["--only", "Table 9"]);
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).expect("text");

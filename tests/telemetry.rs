@@ -501,7 +501,7 @@ fn a_fault_loses_no_span() {
 }
 
 #[test]
-fn what_is_dropped_is_flushed() {
+fn dropping_the_telemetry_flushes_it() {
     assert_eq!(traces(&Collector::of_child("drop", &[])).len() as u64, STEPS + 1);
 }
 
@@ -588,7 +588,7 @@ fn selected_log_messages_are_records_without_secrets() {
 }
 
 #[test]
-fn without_variables_there_is_nothing() {
+fn without_variables_nothing_is_exported() {
     spawn("none", &[]);
     spawn("none", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]);
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
@@ -617,7 +617,7 @@ fn over_tls(mode: &str, authority: &str) -> Vec<Post> {
 }
 
 #[test]
-fn a_collector_over_tls_is_told_if_the_system_knows_its_authority() {
+fn a_collector_over_tls_is_used_if_the_system_trusts_its_authority() {
     let posts = over_tls("run", "authority.pem");
     assert_eq!(traces(&posts).len() as u64, STEPS + 1);
     assert_eq!(metrics_requests(&posts).len() as u64, STEPS);
@@ -634,19 +634,19 @@ fn a_machine_without_certificates_exports_without_tls_only() {
 }
 
 #[test]
-fn a_collector_that_is_gone_costs_what_it_did_not_receive() {
+fn a_lost_collector_loses_only_unsent_data() {
     let (listener, address) = listen();
     drop(listener);
     spawn("lose", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))]);
 }
 
 #[test]
-fn a_collector_that_does_not_answer_costs_no_more() {
+fn an_unresponsive_collector_loses_only_unsent_data() {
     let (_listener, address) = listen();
     spawn("lose", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))]);
 }
 
 #[test]
-fn a_subscriber_that_is_there_is_an_error() {
+fn an_existing_subscriber_is_an_error() {
     spawn("subscribed", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")]);
 }

@@ -89,7 +89,7 @@ fn first_line(place: &Workplace, args: &[&str]) -> (String, ProcessEnd) {
 }
 
 #[test]
-fn a_reader_that_has_had_enough_ends_no_training() {
+fn a_closed_pipe_does_not_end_training() {
     let place = Workplace::new(RECIPE);
     let (line, end) = first_line(&place, &["train", "--config", "recipe.toml"]);
     assert_eq!(end.code, Some(0), "{line}: {end:?}");
@@ -109,7 +109,7 @@ fn a_reader_that_has_had_enough_ends_no_training() {
 }
 
 #[test]
-fn a_run_begins_and_ends_with_what_it_is() {
+fn a_run_prints_a_banner_and_a_summary() {
     let place = Workplace::new(RECIPE);
     let end = place.trained(&["data.val_files=data/validation.parquet"]);
     let lines: Vec<&str> = end.out.lines().collect();
@@ -133,7 +133,7 @@ fn a_run_begins_and_ends_with_what_it_is() {
 }
 
 #[test]
-fn the_log_is_json_if_it_is_asked_for() {
+fn the_log_is_json_on_request() {
     let place = Workplace::new(RECIPE);
     let end = place.trained(&["--log-format", "json"]);
     let lines = end.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
@@ -185,7 +185,7 @@ fn rust_log_selects_the_messages() {
 }
 
 #[test]
-fn a_reader_that_has_had_enough_of_scores_is_no_error() {
+fn a_closed_pipe_of_scores_is_not_an_error() {
     let place = Workplace::new(RECIPE);
     place.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(20_000));
     let score = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
@@ -267,8 +267,8 @@ fn no_secret_is_printed_or_written() {
         let options = options.iter().flat_map(|option| ["--option", option]);
         let score = ["score", "--reward", "http", "--input", "rows.jsonl", "--output", "out.jsonl"];
         let score: Vec<&str> = score.into_iter().chain(options).collect();
-        let told = checked(place.command(&[&score[..], &["--concurrency", "1"]].concat()), 1);
-        assert!(told.contains("[redacted]"), "{told}");
+        let stderr = checked(place.command(&[&score[..], &["--concurrency", "1"]].concat()), 1);
+        assert!(stderr.contains("[redacted]"), "{stderr}");
         let scores = fs::read_to_string(place.path("out.jsonl")).expect("read");
         assert!(scores.contains("\"why\":") && scores.contains("403"), "{scores}");
         assert!(scores.contains("authorization: ") && scores.contains("[redacted]"), "{scores}");

@@ -58,7 +58,7 @@ fn rollouts(path: &Path) -> Vec<RecordBatch> {
 }
 
 #[test]
-fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
+fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let printed = place.ok(&["train", "--config", "recipe.toml"]);
     assert_eq!(printed.lines().filter(|line| line.contains(" - round:")).count(), 4, "{printed}");
@@ -177,7 +177,7 @@ fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_by_name_with_exit_status_2() {
+fn invalid_recipes_are_refused_by_name_with_exit_status_2() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let train =
         |args: &[&str]| place.refused(&[&["train", "--config", "recipe.toml"], args].concat());
@@ -238,7 +238,7 @@ fn overlong_prompts_are_left_out_and_counted() {
 
 /// Trains on real prompt sets, two files in verl's schema, if they exist on this machine.
 #[test]
-fn real_prompts_train() {
+fn real_prompts_can_be_trained_on() {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {
         println!("skipped: ROLLPACKER_SHARED names no folder with data/");
         return;

@@ -62,8 +62,8 @@ impl Workplace {
     /// Starts one of several processes.
     fn start(&self, process: usize, args: &[&str]) -> Child {
         let process = process.to_string();
-        let seat = ["--hostfile", "hosts", "--process", &process];
-        self.training(&[&seat[..], args].concat()).spawn().expect("the program starts")
+        let options = ["--hostfile", "hosts", "--process", &process];
+        self.training(&[&options[..], args].concat()).spawn().expect("the program starts")
     }
 
     /// Runs the program with this many processes.
@@ -160,20 +160,20 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
     assert!(deferred.flatten().sum::<f64>() > 0.0, "something was deferred");
     for run in ["1x2", "2x1", "2x2"] {
         assert!(place.weights(run) == place.weights("1x1"), "{run}");
-        assert_told_the_same(&place.metrics(run), &one, run);
+        assert_same_metrics(&place.metrics(run), &one, run);
     }
 }
 
 /// Metrics do not depend on the worker that computes them. Times and the metrics of the reduction, which a single worker does not need, are
 /// exceptions.
-fn assert_told_the_same(several: &[Value], one: &[Value], run: &str) {
-    let told = |step: &Value| -> BTreeMap<String, Value> {
+fn assert_same_metrics(several: &[Value], one: &[Value], run: &str) {
+    let comparable = |step: &Value| -> BTreeMap<String, Value> {
         let all = step.as_object().expect("an object").clone().into_iter();
         all.filter(|(name, _)| !depends_on_time(name) && !name.starts_with("reduce/")).collect()
     };
     assert_eq!(several.len(), one.len(), "{run}");
     for (step, (several, one)) in several.iter().zip(one).enumerate() {
-        let (several, one) = (told(several), told(one));
+        let (several, one) = (comparable(several), comparable(one));
         for name in several.keys().chain(one.keys()) {
             assert_eq!(several.get(name), one.get(name), "{run}, step {step}: {name}");
         }
@@ -196,13 +196,13 @@ fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
         };
         on(before, &["trainer.total_training_steps=2"]);
         on(after, &["--resume"]);
-        assert_told_the_same(&place.metrics(&run), &place.metrics("whole"), &run);
+        assert_same_metrics(&place.metrics(&run), &place.metrics("whole"), &run);
         assert!(place.weights(&run) == place.weights("whole"), "{run}");
     }
 }
 
 #[test]
-fn a_process_that_is_killed_ends_the_other_with_a_message() {
+fn a_killed_process_ends_the_other_with_a_message() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let hosts = place.hosts(2);
     let args =
@@ -215,16 +215,19 @@ fn a_process_that_is_killed_ends_the_other_with_a_message() {
     second.kill().expect("killed");
     second.wait().expect("gone");
     let read = std::thread::spawn(move || lines.for_each(drop));
-    let ProcessEnd { code, err: said, .. } = ProcessEnd::of(first);
+    let ProcessEnd { code, err: stderr, .. } = ProcessEnd::of(first);
     read.join().expect("read");
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains(&format!("error: process 1 ({}) was lost at step ", hosts[1])), "{said}");
-    assert!(said.contains("resume with --resume"), "{said}");
-    assert_eq!(said.lines().count(), 1, "one message: {said}");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(
+        stderr.contains(&format!("error: process 1 ({}) was lost at step ", hosts[1])),
+        "{stderr}"
+    );
+    assert!(stderr.contains("resume with --resume"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "one message: {stderr}");
 }
 
 #[test]
-fn what_cannot_run_together_is_refused() {
+fn processes_that_cannot_run_together_are_refused() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let hosts = place.hosts(2);
     let second = place.start(1, &["actor.lr=1e-4"]);

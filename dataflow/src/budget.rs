@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_no_more_than_is_free() {
+    fn takes_at_most_the_free_budget() {
         let budget = Budget::new(5);
         assert_eq!(budget.acquire(3), Some(3));
         assert_eq!(budget.acquire(3), Some(2));

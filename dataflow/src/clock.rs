@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn alarms_ring_in_the_order_of_their_times_and_once() {
+    fn alarms_fire_once_in_the_order_of_their_times() {
         let clock = VirtualClock::default();
         let rung = Arc::new(Mutex::new(Vec::new()));
         let alarm = |name: &'static str| {

@@ -360,7 +360,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn lists_and_texts_are_read_as_they_were_written(
+        fn lists_and_texts_round_trip(
             one in entries(),
             other in entries(),
             skipped in 0_usize..3,

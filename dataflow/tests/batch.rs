@@ -114,7 +114,7 @@ fn receive(bytes: Vec<u8>) -> Batch {
 
 proptest! {
     #[test]
-    fn every_stream_schema_survives_the_wire(
+    fn every_stream_schema_round_trips(
         batches in schema::all().map(|(_, schema)| batch(schema)).into_iter().collect::<Vec<_>>()
     ) {
         for sent in batches {
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn a_slice_is_sent_as_what_it_shows(sent in batch(schema::RESPONSES.clone())) {
+    fn a_slice_round_trips(sent in batch(schema::RESPONSES.clone())) {
         let rows = sent.rows().expect("has rows");
         let slice = Batch::new(rows.slice(rows.num_rows() / 2, rows.num_rows() - rows.num_rows() / 2));
         prop_assert_eq!(receive(encode(&slice)), slice);
@@ -131,12 +131,12 @@ proptest! {
 }
 
 #[test]
-fn the_default_survives_the_wire() {
+fn the_default_batch_round_trips() {
     assert_eq!(receive(encode(&Batch::default())), Batch::default());
 }
 
 #[test]
-fn received_columns_lie_in_the_slab() {
+fn received_columns_reference_the_slab() {
     let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(0..1000));
     let text: ArrayRef =
         Arc::new(StringArray::from_iter_values((0..1000).map(|i| format!("location {i}"))));

@@ -44,7 +44,7 @@ fn an_owner_thread_answers_in_order_and_ends() {
 }
 
 #[test]
-fn an_owner_that_cannot_be_made_says_why() {
+fn a_failed_construction_of_an_owner_returns_its_error() {
     let made = OwnerThread::<u64>::spawn("owner", || Err("no device"));
     assert_eq!(made.err(), Some("no device"));
 }
@@ -65,7 +65,7 @@ fn a_request_keeps_the_type_of_its_error() {
 }
 
 #[test]
-fn an_owner_thread_that_panics_is_lost_and_wakes() {
+fn a_panicked_owner_thread_is_reported_and_wakes_the_caller() {
     let owner = OwnerThread::spawn("owner", || Ok::<_, ()>(())).expect("made");
     let (woken, wakes) = channel();
     let later = woken.clone();
@@ -78,7 +78,7 @@ fn an_owner_thread_that_panics_is_lost_and_wakes() {
 }
 
 #[test]
-fn tasks_answer_also_when_they_panic() {
+fn a_task_that_panics_returns_an_answer() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
     let answers = Rc::new(RefCell::new(Vec::new()));
@@ -117,7 +117,7 @@ impl Drop for Gone {
 }
 
 #[test]
-fn what_is_cancelled_is_gone_and_does_not_answer() {
+fn a_cancelled_task_is_dropped_without_an_answer() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
     for executor in [Executor::Tokio(runtime.handle().clone()), Executor::Inline] {
@@ -161,7 +161,7 @@ fn what_is_cancelled_is_gone_and_does_not_answer() {
 }
 
 #[test]
-fn what_waits_is_gone_with_its_operator() {
+fn pending_tasks_are_dropped_with_their_operator() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
     for executor in [Executor::Tokio(runtime.handle().clone()), Executor::Inline] {
@@ -175,8 +175,8 @@ fn what_waits_is_gone_with_its_operator() {
                 std::future::pending::<()>().await;
             });
             // A thread that is polling the task at this moment drops it shortly afterwards.
-            let (asked, answered) = channel();
-            tasks.spawn("asked", async move { asked.send(()).expect("is read") });
+            let (begun, answered) = channel();
+            tasks.spawn("asked", async move { begun.send(()).expect("is read") });
             while answered.try_recv().is_err() {
                 tasks.try_next();
             }
@@ -189,7 +189,7 @@ fn what_waits_is_gone_with_its_operator() {
 }
 
 #[test]
-fn a_producer_runs_ahead_by_its_budget_only() {
+fn a_producer_runs_ahead_within_its_budget() {
     let budget = Budget::new(10);
     let (most, total) = (Arc::new(AtomicUsize::new(0)), Rc::new(RefCell::new(0)));
     let (under_way, counted, released) = (most.clone(), total.clone(), budget.clone());

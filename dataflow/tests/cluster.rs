@@ -53,14 +53,14 @@ fn numbers(scope: Scope<'_, Step>, ends: bool) -> BatchStream<'_> {
 }
 
 /// Sums the numbers that arrive at this worker.
-fn sum(stream: BatchStream<'_>, told: std::rc::Rc<std::cell::Cell<f64>>) {
+fn sum(stream: BatchStream<'_>, total: std::rc::Rc<std::cell::Cell<f64>>) {
     let mut operator = Operator::new("sum", stream.scope());
     let mut input = operator.input(stream, Pipeline, &schema::METRICS);
     operator.build(move |_| {
         move |_| {
             input.for_each(|_, batch| {
-                told.set(
-                    told.get()
+                total.set(
+                    total.get()
                         + batch.values::<Float64Type>(column::VALUE).values().iter().sum::<f64>(),
                 );
             });
@@ -94,15 +94,15 @@ fn failing(stream: BatchStream<'_>, faults: &Faults) {
 }
 
 /// Returns the sum on each worker when all workers send to the first, and the first sends to all.
-fn told_round(handle: WorkerHandle) -> Result<f64, Fault> {
-    let told = std::rc::Rc::new(std::cell::Cell::new(0.0));
-    let hearing = told.clone();
+fn summed_at_all(handle: WorkerHandle) -> Result<f64, Fault> {
+    let total = std::rc::Rc::new(std::cell::Cell::new(0.0));
+    let sink = total.clone();
     handle.run(None, move |scope, _| {
         let numbers = numbers(scope, true);
         let at_first = gather_at_first("numbers to the first", numbers, &schema::METRICS);
-        sum(broadcast("numbers to all", at_first, &schema::METRICS), hearing);
+        sum(broadcast("numbers to all", at_first, &schema::METRICS), sink);
     })?;
-    Ok(told.get())
+    Ok(total.get())
 }
 
 fn broken(handle: WorkerHandle) -> Result<f64, Fault> {
@@ -112,8 +112,11 @@ fn broken(handle: WorkerHandle) -> Result<f64, Fault> {
 
 fn endless(handle: WorkerHandle) -> Result<f64, Fault> {
     handle.run(None, |scope, _| {
-        let told = std::rc::Rc::default();
-        sum(gather_at_first("numbers to the first", numbers(scope, false), &schema::METRICS), told);
+        let total = std::rc::Rc::default();
+        sum(
+            gather_at_first("numbers to the first", numbers(scope, false), &schema::METRICS),
+            total,
+        );
     })?;
     Ok(0.0)
 }
@@ -132,12 +135,12 @@ fn in_one_process() -> [Cluster; 4] {
 }
 
 #[test]
-fn every_worker_hears_what_all_told_the_first() {
+fn the_first_worker_broadcasts_the_data_of_all_workers() {
     for cluster in in_one_process() {
         let workers = cluster.workers();
-        let heard = cluster.run(&facts("a"), "", told_round).expect("no fault");
+        let sums = cluster.run(&facts("a"), "", summed_at_all).expect("no fault");
         let expected = STEPS as f64 * (1..=workers).sum::<usize>() as f64;
-        assert_eq!(heard, vec![expected; workers], "{cluster:?}");
+        assert_eq!(sums, vec![expected; workers], "{cluster:?}");
     }
 }
 
@@ -154,7 +157,7 @@ fn a_fault_of_one_worker_ends_all_with_its_message() {
 }
 
 #[test]
-fn a_worker_that_does_not_begin_ends_those_that_run() {
+fn a_worker_that_fails_to_start_ends_the_others() {
     let error = Cluster::with_threads(3)
         .run(&facts("a"), "", |handle| match handle.index() {
             1 => Err(Fault::new("session", Origin::User, "no such folder")),
@@ -165,24 +168,24 @@ fn a_worker_that_does_not_begin_ends_those_that_run() {
 }
 
 #[test]
-fn a_process_that_does_not_come_is_named() {
+fn a_process_that_does_not_connect_is_named() {
     let place = ProcessSetup::of(2);
     let cluster = place.cluster(0).with_connect_timeout(Duration::from_millis(50));
     let error = cluster
-        .run(&facts("a"), "", told_round)
+        .run(&facts("a"), "", summed_at_all)
         .expect_err("no other process connects")
         .to_string();
     assert!(error.starts_with(&format!("process 1 ({}", place.address(1))), "{error}");
     let cluster = place.cluster(1).with_connect_timeout(Duration::from_millis(50));
     let error = cluster
-        .run(&facts("a"), "", told_round)
+        .run(&facts("a"), "", summed_at_all)
         .expect_err("no other process connects")
         .to_string();
     assert!(error.contains(&format!("process 0 ({}", place.address(0))), "{error}");
 }
 
 #[test]
-fn a_process_is_one_of_the_hostfile() {
+fn a_process_must_be_listed_in_the_hostfile() {
     let hosts = Hosts::parse("a:1", Path::new("hosts")).expect("valid");
     let error = Cluster::with_processes(1, hosts, 1).expect_err("there is one").to_string();
     assert_eq!(error, "process 1 does not exist: the hostfile lists 1, counted from 0");
@@ -235,15 +238,15 @@ fn check(scenario: &str, expected: impl Fn(&ProcessSetup) -> [String; 2]) {
     let place = ProcessSetup::of(2);
     let children = [1, 0].map(|process| place.start(scenario, process));
     let [second, first] = children.map(ended);
-    for ((status, said), expected) in [first, second].into_iter().zip(expected(&place)) {
-        assert!(status.success(), "{said}");
-        assert!(said.contains(&format!("{expected}\n")), "expected {expected}, found {said}");
+    for ((status, output), expected) in [first, second].into_iter().zip(expected(&place)) {
+        assert!(status.success(), "{output}");
+        assert!(output.contains(&format!("{expected}\n")), "expected {expected}, found {output}");
     }
 }
 
 #[test]
 fn two_processes_run_one_graph() {
-    check("told_round", |_| ["[40.0, 40.0]", "[40.0, 40.0]"].map(str::to_owned));
+    check("summed_at_all", |_| ["[40.0, 40.0]", "[40.0, 40.0]"].map(str::to_owned));
 }
 
 #[test]
@@ -269,32 +272,32 @@ fn processes_that_run_different_recipes_refuse_each_other() {
 }
 
 #[test]
-fn a_process_that_is_killed_is_missed_by_the_other() {
+fn a_killed_process_is_reported_by_the_other() {
     let place = ProcessSetup::of(2);
     let mut second = place.start("endless", 1);
     let mut first = place.start("endless", 0);
     // The process prints a line when it runs.
     let mut running = [0; 1024];
     let stdout = second.stdout.as_mut().expect("piped");
-    let mut said = String::new();
-    while !said.contains("the step continues") {
+    let mut output = String::new();
+    while !output.contains("the step continues") {
         let read = std::io::Read::read(stdout, &mut running).expect("readable");
-        assert!(read > 0, "{said}");
-        said.push_str(&String::from_utf8_lossy(&running[..read]));
+        assert!(read > 0, "{output}");
+        output.push_str(&String::from_utf8_lossy(&running[..read]));
     }
     second.kill().expect("killed");
     second.wait().expect("gone");
-    let said = {
+    let output = {
         let mut stdout = first.stdout.take().expect("piped");
-        let mut said = String::new();
-        std::io::Read::read_to_string(&mut stdout, &mut said).expect("readable");
-        said
+        let mut output = String::new();
+        std::io::Read::read_to_string(&mut stdout, &mut output).expect("readable");
+        output
     };
-    assert!(first.wait().expect("it ends").success(), "{said}");
+    assert!(first.wait().expect("it ends").success(), "{output}");
     let lost = format!("cluster: process 1 ({}) was lost at step ", place.address(1));
     assert!(
-        said.contains(&lost) && said.contains(": it exited without reporting an error\n"),
-        "{said}"
+        output.contains(&lost) && output.contains(": it exited without reporting an error\n"),
+        "{output}"
     );
 }
 
@@ -308,24 +311,24 @@ fn part() {
     let hosts = Hosts::read(Path::new(hosts.expect("a hostfile"))).expect("valid");
     let cluster = Cluster::with_processes(2, hosts, process).expect("in it");
     let result = match scenario {
-        Some("told_round") => cluster.run(&facts("a"), "", told_round),
+        Some("summed_at_all") => cluster.run(&facts("a"), "", summed_at_all),
         Some("broken") => cluster.run(&facts("a"), "", broken),
-        Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", told_round),
+        Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", summed_at_all),
         _ => cluster.run(&facts("a"), "", |handle| {
             if handle.index() == 3 {
-                say("the step continues");
+                print_line("the step continues");
             }
             endless(handle)
         }),
     };
-    say(&end(result));
+    print_line(&end(result));
 }
 
 fn end(result: Result<Vec<f64>, ClusterError>) -> String {
-    result.map_or_else(|error| error.to_string(), |heard| format!("{heard:?}"))
+    result.map_or_else(|error| error.to_string(), |sums| format!("{sums:?}"))
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "\n{line}").and_then(|()| stdout.flush()).expect("read");
 }

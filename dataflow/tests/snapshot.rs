@@ -46,16 +46,16 @@ fn start(folder: &Path) -> (Child, BufReader<ChildStdout>) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the process starts");
-    let told = BufReader::new(child.stdout.take().expect("piped"));
-    (child, told)
+    let output = BufReader::new(child.stdout.take().expect("piped"));
+    (child, output)
 }
 
 /// Returns the next step that a process reports as committed.
-fn committed(told: &mut BufReader<ChildStdout>) -> Step {
+fn committed(output: &mut BufReader<ChildStdout>) -> Step {
     let mut line = String::new();
     loop {
         line.clear();
-        assert!(told.read_line(&mut line).expect("readable") > 0, "the process was not killed");
+        assert!(output.read_line(&mut line).expect("readable") > 0, "the process was not killed");
         // The test harness may print on the same line first.
         let step = line.trim().rsplit_once("committed ").map(|(_, step)| step.parse());
         if let Some(step) = step {
@@ -78,13 +78,13 @@ fn another_process() {
 }
 
 #[test]
-fn a_killed_process_leaves_what_it_has_committed() {
+fn a_killed_process_keeps_its_committed_snapshots() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut last = None;
     for snapshots in [1, 3, 2, 5, 1, 4] {
-        let (mut process, mut told) = start(folder.path());
+        let (mut process, mut output) = start(folder.path());
         for _ in 0..snapshots {
-            let step = committed(&mut told);
+            let step = committed(&mut output);
             assert_eq!(last.map_or(Step(0), Step::next), step, "it continued after the last");
             last = Some(step);
         }
@@ -98,20 +98,20 @@ fn a_killed_process_leaves_what_it_has_committed() {
 }
 
 #[test]
-fn of_two_processes_that_resume_one_run_the_newer_one_goes_on() {
+fn the_newer_of_two_processes_that_resume_a_run_continues() {
     let folder = tempfile::tempdir().expect("a folder");
     let ours = open(folder.path());
     take(&ours, Step(0)).expect("no newer generation");
-    let (mut process, mut told) = start(folder.path());
-    committed(&mut told);
+    let (mut process, mut output) = start(folder.path());
+    committed(&mut output);
     let refused = take(&ours, Step(9)).expect_err("a newer one was opened");
     assert!(matches!(refused, SnapshotError::Fenced { .. }), "{refused}");
     // The other process is fenced by the next one, too.
-    let heir = open(folder.path());
-    while told.read_line(&mut String::new()).expect("readable") > 0 {}
+    let newer = open(folder.path());
+    while output.read_line(&mut String::new()).expect("readable") > 0 {}
     assert!(process.wait().expect("it ends").success());
-    let last = restored(&heir).expect("it has committed");
-    take(&heir, last.next()).expect("the newest");
+    let last = restored(&newer).expect("it has committed");
+    take(&newer, last.next()).expect("the newest");
 }
 
 /// A file system of the given size in kilobytes in a folder; `None` if this process may not mount one.
@@ -138,7 +138,7 @@ fn mount(options: &[&str], folder: &Path) -> bool {
 }
 
 #[test]
-fn a_folder_that_is_cleared_has_no_snapshot_and_still_says_who_opened_it() {
+fn a_cleared_folder_keeps_its_generation_claims() {
     let folder = tempfile::tempdir().expect("a folder");
     let ours = open(folder.path());
     take(&ours, Step(0)).expect("written");

@@ -16,7 +16,7 @@ use timely::dataflow::channels::pact::Pipeline;
 const AFTER: Nanos = Nanos(20_000_000);
 
 /// Builds an operator that holds a step open forever, and one that waits for it.
-fn build(scope: Scope<'_, Step>, says: bool) {
+fn build(scope: Scope<'_, Step>, reports_wait: bool) {
     let mut operator = Operator::new("reward", scope);
     let (_, stream) = operator.output(&schema::METRICS, &[]);
     let waiting = operator.wait_handle();
@@ -24,7 +24,7 @@ fn build(scope: Scope<'_, Step>, says: bool) {
         move |_| {
             let [open] = &capabilities[..] else { return };
             let id = SampleId { step: *open.time(), prompt: PromptId(3), sample: 1 };
-            if says {
+            if reports_wait {
                 waiting.begin(id, "a verdict");
             }
         }
@@ -35,31 +35,31 @@ fn build(scope: Scope<'_, Step>, says: bool) {
     operator.build(move |_| move |_| input.for_each(|_, _| {}));
 }
 
-fn fault(says: bool) -> (String, Vec<Stall>) {
-    let told = Rc::<RefCell<Vec<Stall>>>::default();
-    let telling = told.clone();
+fn fault(reports_wait: bool) -> (String, Vec<Stall>) {
+    let stalls = Rc::<RefCell<Vec<Stall>>>::default();
+    let sink = stalls.clone();
     let watchdog = Watchdog::new(Arc::new(WallClock::start()), AFTER, move |stall| {
-        telling.borrow_mut().push(stall.clone());
+        sink.borrow_mut().push(stall.clone());
     });
-    let fault = run_watched(Some(watchdog.fail_on_stall()), |scope, _| build(scope, says));
-    (fault.expect_err("it is stuck").to_string(), told.take())
+    let fault = run_watched(Some(watchdog.fail_on_stall()), |scope, _| build(scope, reports_wait));
+    (fault.expect_err("it is stuck").to_string(), stalls.take())
 }
 
 #[test]
-fn what_an_operator_waits_for_is_in_the_fault() {
-    let (fault, told) = fault(true);
+fn the_fault_names_what_an_operator_awaits() {
+    let (fault, stalls) = fault(true);
     assert!(fault.starts_with("watchdog, step 1: no progress for 0.0"), "{fault}");
     assert!(
         fault.contains("reward, step 1, has waited 0.0")
             && fault.ends_with(" s for a verdict: p3.1"),
         "{fault}"
     );
-    assert_eq!(told.len(), 1);
-    assert!(told[0].idle_time >= AFTER);
+    assert_eq!(stalls.len(), 1);
+    assert!(stalls[0].idle_time >= AFTER);
 }
 
 #[test]
-fn where_no_operator_says_so_the_frontiers_are() {
+fn the_fault_lists_the_frontiers_if_no_operator_reports_a_wait() {
     let (fault, _) = fault(false);
     assert!(fault.ends_with("the input frontiers are reward [] update [0]"), "{fault}");
 }

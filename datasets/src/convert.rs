@@ -106,7 +106,7 @@ fn roll(mut row: PromptRow) -> Value {
     let mut take = |name: &str, default: Value| {
         extra.shift_remove(name).filter(|value| !value.is_null()).unwrap_or(default)
     };
-    let asked = row
+    let question = row
         .messages
         .iter()
         .rev()
@@ -123,7 +123,7 @@ fn roll(mut row: PromptRow) -> Value {
     put("domain", json!(row.domain));
     put("source", json!(row.data_source));
     put("difficulty", take("difficulty", json!("")));
-    put("prompt", take("prompt", json!(asked)));
+    put("prompt", take("prompt", json!(question)));
     put("messages", json!(text));
     put("ground_truth", json!(row.ground_truth.unwrap_or_default()));
     for name in ["case_type", "test_case_function", "test_cases"] {

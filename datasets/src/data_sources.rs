@@ -93,7 +93,7 @@ nonsense
     }
 
     #[test]
-    fn each_source_is_met_once_at_its_first_row_in_use() {
+    fn each_data_source_is_listed_with_its_first_used_row() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rows.jsonl");
         fs::write(&path, LINES).expect("written");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_kinds() {
+    fn answers_are_classified() {
         let kinds = [None, Some("72"), Some("{\"a\":1}"), Some("[1]"), Some("x = 1"), Some("")]
             .map(answer_kind);
         assert_eq!(kinds, ["none", "number", "json object", "json array", "text", "text"]);

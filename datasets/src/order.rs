@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_found_where_it_comes() {
+    fn place_is_the_inverse_of_the_order() {
         let order = order(&[500, 37, 500], 200, 3);
         for epoch in 0..2 {
             let rows = rows(&order, epoch);
@@ -310,7 +310,7 @@ mod tests {
     /// The position of a row in the order must not depend on its position in the file: over many seeds, the mean position of each row is
     /// the middle.
     #[test]
-    fn places_are_uniform() {
+    fn positions_are_uniform() {
         let (n, seeds) = (400_u64, 400_u64);
         let mut sums = vec![0_u64; 400];
         for seed in 0..seeds {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_outlives_upgrades() {
+    fn the_order_is_stable_across_releases() {
         assert_eq!(permutation(7, 3, 10), [4, 5, 8, 3, 9, 6, 2, 7, 0, 1]);
         assert_eq!(choice(7, 20, 5), [3, 8, 13, 15, 17]);
     }

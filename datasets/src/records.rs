@@ -75,7 +75,7 @@ mod tests {
     use crate::{Compression, DatasetConfig, WriteOptions, convert};
 
     #[test]
-    fn both_formats_give_their_columns_and_bad_lines_stand_alone() {
+    fn both_formats_return_their_columns_and_bad_lines_separately() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("rows.jsonl");
         fs::write(

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_one_type_come_back() {
+    fn values_of_one_type_round_trip() {
         let values =
             [json!({"a": [1, 2], "b": {"c": "x"}}), json!({"a": [], "b": null}), json!(null)];
         assert_eq!(round_trip(&values)[0], values[0]);
@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back(values in prop::collection::vec(flat(), 1..20)) {
+        fn records_round_trip(values in prop::collection::vec(flat(), 1..20)) {
             prop_assert_eq!(round_trip(&values), values);
         }
     }

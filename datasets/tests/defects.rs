@@ -61,7 +61,7 @@ fn check(folder: &Folder, file: String, expect: Expect) {
 }
 
 #[test]
-fn files_that_are_none() {
+fn files_that_are_not_datasets() {
     let folder = Folder::new();
     let good = folder.prompts("good.parquet", (0..3).map(numbered));
     let bytes = std::fs::read(good).unwrap();
@@ -397,7 +397,7 @@ fn duplicates_are_warned_of_with_the_earlier_row() {
 
 /// Every prompt file in a folder of real ones can be read. Set `ROLLPACKER_SHARED` to the folder that contains `data`.
 #[test]
-fn real_files_read() {
+fn real_files_can_be_read() {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
         println!("skipped: ROLLPACKER_SHARED is not set");
         return;

@@ -76,7 +76,7 @@ fn rows_survive_every_format_and_back() {
 }
 
 #[test]
-fn a_bad_row_leaves_no_half_a_file() {
+fn a_bad_row_leaves_no_partial_file() {
     let folder = Folder::new();
     let file = folder.lines("a.jsonl", &[json!({"prompt": "a"}), json!({"prompt": ""})]);
     let output = folder.path("b.jsonl");
@@ -95,7 +95,7 @@ fn demonstration(row: &PromptRow) -> &str {
 }
 
 #[test]
-fn the_built_in_task_is_sound() {
+fn the_built_in_task_is_valid() {
     let folder = Folder::new();
     let config =
         ChainConfig { rows: 4000, validation_rows: 500, seed: 5, ..ChainConfig::default() };
@@ -122,7 +122,7 @@ fn the_built_in_task_is_sound() {
 /// Short prompts run out, so later draws are longer. The held-out prompts must represent all draws, and any part of their file must
 /// represent the whole.
 #[test]
-fn validation_is_of_the_distribution_of_training() {
+fn validation_has_the_distribution_of_training() {
     let folder = Folder::new();
     let config = ChainConfig { rows: 12_000, validation_rows: 4_000, ..ChainConfig::default() };
     let made = generate(&config, &folder.path("task"), WriteOptions::default()).unwrap();
@@ -151,7 +151,7 @@ fn the_same_seed_makes_the_same_files() {
 }
 
 #[test]
-fn what_cannot_be_generated_is_refused() {
+fn invalid_generator_settings_are_refused() {
     let folder = Folder::new();
     let error = |config| {
         generate(&config, &folder.path("no"), WriteOptions::default()).unwrap_err().to_string()

@@ -101,7 +101,7 @@ fn a_pipe_of_lines_is_read_from_its_first_byte() {
 }
 
 #[test]
-fn a_pipe_is_refused_where_rows_are_read_again() {
+fn a_pipe_is_refused_if_rows_are_read_again() {
     let folder = Folder::new();
     for name in ["pipe", "pipe.jsonl", "pipe.parquet"] {
         let path = pipe(&folder, name);

@@ -49,8 +49,8 @@ proptest! {
         let resumed = rows(dataset.prompts(cursor).unwrap().until_epoch(3));
         prop_assert_eq!(&resumed, &rest);
         if let Some((epoch, row, _)) = head.last() {
-            let behind = dataset.cursor_after(*epoch, *row).unwrap();
-            prop_assert_eq!(rows(dataset.prompts(behind).unwrap().until_epoch(3)), rest.clone());
+            let cursor = dataset.cursor_after(*epoch, *row).unwrap();
+            prop_assert_eq!(rows(dataset.prompts(cursor).unwrap().until_epoch(3)), rest.clone());
         }
         prop_assert!(dataset.cursor_after(0, 450).is_none());
         prop_assert_eq!(head.len() + rest.len(), 3 * dataset.len() as usize);
@@ -109,7 +109,7 @@ fn a_choice_of_rows_stays_the_same_over_epochs() {
 }
 
 #[test]
-fn epochs_go_on_without_end_and_a_foreign_cursor_is_refused() {
+fn epochs_are_unbounded_and_a_foreign_cursor_is_refused() {
     let folder = Folder::new();
     let files = folder.numbered(&[10], false);
     let dataset = Dataset::open(config(files.clone(), true)).unwrap();
@@ -120,15 +120,15 @@ fn epochs_go_on_without_end_and_a_foreign_cursor_is_refused() {
     let cursor = dataset.prompts(Cursor::default()).unwrap().cursor();
     let other = Dataset::open(DatasetConfig { seed: 4, ..config(files, true) }).unwrap();
     assert!(matches!(other.prompts(cursor), Err(DatasetError::ForeignCursor { .. })));
-    let behind = Cursor { offset: 11, ..Cursor::default() };
+    let cursor = Cursor { offset: 11, ..Cursor::default() };
     assert!(matches!(
-        dataset.prompts(behind),
+        dataset.prompts(cursor),
         Err(DatasetError::CursorRange { rows: 10, offset: 11 })
     ));
 }
 
 #[test]
-fn a_bad_row_is_an_error_behind_which_reading_goes_on() {
+fn reading_continues_after_a_bad_row() {
     let folder = Folder::new();
     let file = folder.lines(
         "a.jsonl",
@@ -165,7 +165,7 @@ fn columns_can_be_renamed_and_added() {
 }
 
 #[test]
-fn what_is_missing_has_a_default() {
+fn missing_columns_have_defaults() {
     let folder = Folder::new();
     let file = folder.lines("a.jsonl", &[json!({"messages": [{"role": "user", "content": "x"}]})]);
     let row = Dataset::open(DatasetConfig::of([file]))

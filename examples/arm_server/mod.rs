@@ -33,8 +33,8 @@ impl Drawn {
     }
 }
 
-async fn draw(State(logits): State<Logits>, Json(asked): Json<Draw>) -> Json<Drawn> {
-    let Draw { step, prompt, sample } = asked;
+async fn draw(State(logits): State<Logits>, Json(request_body): Json<Draw>) -> Json<Drawn> {
+    let Draw { step, prompt, sample } = request_body;
     let id = SampleId { step: Step(step), prompt: PromptId(prompt), sample };
     let (token, logprob) = logits.draw(id);
     Json(Drawn { token, logprob })
@@ -55,8 +55,9 @@ pub(crate) async fn request(
     url: String,
     id: SampleId,
 ) -> anyhow::Result<Drawn> {
-    let asked = Draw { step: id.step.0, prompt: id.prompt.0, sample: id.sample };
+    let request_body = Draw { step: id.step.0, prompt: id.prompt.0, sample: id.sample };
     let request = client.post(url).header("content-type", "application/json");
-    let answer = request.body(serde_json::to_vec(&asked)?).send().await?.error_for_status()?;
+    let answer =
+        request.body(serde_json::to_vec(&request_body)?).send().await?.error_for_status()?;
     Ok(serde_json::from_slice(&answer.bytes().await?)?)
 }

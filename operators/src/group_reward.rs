@@ -92,14 +92,14 @@ pub(crate) fn score_groups<'scope>(
         }
     });
     let errors = match (scoring.wants_scores, scoring.has_curriculum) {
-        (true, _) => errors.concat(fault_stream(scope, unheard())),
+        (true, _) => errors.concat(fault_stream(scope, group_rewards_unsupported())),
         (_, true) => errors.concat(fault_stream(scope, unjudged())),
         _ => errors,
     };
     GroupRewardOutputs { groups: scored_groups, errors, warnings }
 }
 
-fn unheard() -> Fault {
+fn group_rewards_unsupported() -> Fault {
     Fault::new(
         NAME,
         Origin::User,
@@ -237,7 +237,7 @@ impl GroupScorer {
             Ok(outcome) => outcome,
             Err(lost) => return ScoredGroup::Failed(about(Fault::of(NAME, &lost))),
         };
-        self.tallies.with(step, |tally| tally.tell(pending.context.take_metrics()));
+        self.tallies.with(step, |tally| tally.add_metrics(pending.context.take_metrics()));
         let rows = pending.rows.iter().map(ScoreRow::read);
         match result {
             None => scored(&pending.rows, &rows.collect::<Vec<_>>(), None),

@@ -103,8 +103,8 @@ impl InferenceExt for Groups<'_> {
                 unplaced.update(&waiting);
                 if let Some((held, outcome)) = take_reply(&mut running) {
                     match outcome {
-                        Ok(said) => {
-                            inferred.give(&held.output, with_inferred(&held.batch, said));
+                        Ok(results) => {
+                            inferred.give(&held.output, with_inferred(&held.batch, results));
                         }
                         Err(error) => {
                             let fault = Fault::of(NAME, &error);
@@ -137,9 +137,9 @@ fn take_reply(
     Some((running.take()?.held, outcome))
 }
 
-fn with_inferred(batch: &Batch, mut said: Vec<Inferred>) -> Batch {
+fn with_inferred(batch: &Batch, mut results: Vec<Inferred>) -> Batch {
     let mut column = |list: fn(&mut Inferred) -> &mut Vec<f32>| {
-        taken_lists::<Float32Type>(said.iter_mut().map(|one| std::mem::take(list(one))))
+        taken_lists::<Float32Type>(results.iter_mut().map(|one| std::mem::take(list(one))))
     };
     let columns: [ArrayRef; 3] = [
         column(|one| &mut one.reward_kl),

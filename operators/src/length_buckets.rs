@@ -17,7 +17,7 @@ mod tests {
     use super::{bucket, start};
 
     #[test]
-    fn a_bucket_starts_where_it_says() {
+    fn start_is_the_lower_bound_of_a_bucket() {
         assert_eq!(
             (bucket(1), bucket(512), bucket(724), bucket(725), bucket(1024)),
             (0, 18, 18, 19, 20)

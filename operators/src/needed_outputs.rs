@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_that_advantages_depend_on_must_be_there() {
+    fn missing_inference_outputs_are_rejected() {
         let nothing = NeededOutputs::default();
         let kl = NeededOutputs { reward_kl: true, ..nothing };
         let values = NeededOutputs { values: true, ..nothing };

@@ -260,7 +260,7 @@ mod tests {
     /// Freireich's 6-MP arm, the standard textbook table: S(6) = .857, S(10) = .753, S(13) = .690, S(16) = .627, S(22) = .538, S(23) =
     /// .448.
     #[test]
-    fn the_textbook_table_comes_out() {
+    fn survival_matches_the_textbook_table() {
         let whole = [6, 6, 6, 7, 10, 13, 16, 22, 23].map(|t| (t, true));
         let cut = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35].map(|t| (t, false));
         let survival = observed(&[&whole[..], &cut[..]].concat());
@@ -289,7 +289,7 @@ mod tests {
 
     /// At 2, one of four ends; at 3, one is aborted; at 5, one of two ends; at 9, the last: S = 3/4, 3/8, 0.
     #[test]
-    fn the_means_come_out_by_hand() {
+    fn means_match_a_manual_computation() {
         let survival = observed(&[(2, true), (3, false), (5, true), (9, true)]);
         near(survival.mean().unwrap(), 2.0 + 3.0 * 0.75 + 4.0 * 0.375);
         near(survival.mean_residual(0).unwrap(), 5.75);
@@ -310,7 +310,7 @@ mod tests {
     /// One of two responses ends at 2, the other is cut at 4 and drawn again: 8, at risk only beyond 4. A new draw of 3 carries no
     /// information.
     #[test]
-    fn a_new_draw_stands_for_the_one_that_was_cut() {
+    fn a_new_draw_counts_only_beyond_the_cut_of_the_first() {
         let mut survival = observed(&[(2, true), (4, false)]);
         survival.observe_from(4, 8, true);
         survival.observe_from(4, 3, true);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_observed_answers_nothing() {
+    fn statistics_are_none_without_observations() {
         let survival = Survival::default();
         near(survival.survival(100), 1.0);
         assert_eq!(
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_responses_alone_give_the_sample_itself() {
+    fn without_censoring_statistics_are_those_of_the_sample() {
         let survival = observed(&(1..=10).map(|t| (t, true)).collect::<Vec<_>>());
         near(survival.mean().unwrap(), 5.5);
         assert_eq!(
@@ -355,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_curve_is_the_naive_one(observations in prop::collection::vec((0u32..40, any::<bool>()), 1..60), at in 0u32..45, split in 0usize..60) {
+        fn the_curve_matches_a_naive_implementation(observations in prop::collection::vec((0u32..40, any::<bool>()), 1..60), at in 0u32..45, split in 0usize..60) {
             let split = split.min(observations.len());
             let mut survival = observed(&observations[..split]);
             survival.merge(&observed(&observations[split..]));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_reads_back() {
+    fn a_snapshot_round_trips() {
         let survival = observed(&[(2, true), (3, false), (5, true)]);
         let text = serde_json::to_string(&survival).unwrap();
         assert_eq!(serde_json::from_str::<Survival>(&text).unwrap(), survival);

@@ -178,8 +178,8 @@ fn first_open(
     open: &BTreeMap<Step, Capabilities>,
     frontiers: &[MutableAntichain<Step>],
 ) -> Option<Step> {
-    let heard = frontiers.iter().filter_map(|input| input.frontier().first().copied());
-    heard.chain(open.keys().next().copied()).min()
+    let frontier = frontiers.iter().filter_map(|input| input.frontier().first().copied());
+    frontier.chain(open.keys().next().copied()).min()
 }
 
 /// Returns the trainer's state after the updates that were requested so far.

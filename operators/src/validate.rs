@@ -315,8 +315,8 @@ struct PendingPolicy {
 impl PendingPolicy {
     /// Returns the result of the validation once it is available. A policy without validation has empty metrics at once.
     fn outcome(&self) -> Option<Result<Metrics, CallError<ValidationError>>> {
-        let said = self.validation.as_ref().map(|(reply, _)| reply.poll_outcome());
-        said.unwrap_or_else(|| Some(Ok(Metrics::new())))
+        let outcome = self.validation.as_ref().map(|(reply, _)| reply.poll_outcome());
+        outcome.unwrap_or_else(|| Some(Ok(Metrics::new())))
     }
 }
 
@@ -358,8 +358,8 @@ fn gate<'scope>(
                 let policy = policy_of(&batch, 0);
                 let is_tried = every > 0 && policy.version.0.is_multiple_of(every);
                 let validation = is_tried.then(|| {
-                    let (asked, step) = (policy.clone(), *capability.time());
-                    let reply = validator.call(wake.clone(), move |validate| validate(&asked));
+                    let (candidate, step) = (policy.clone(), *capability.time());
+                    let reply = validator.call(wake.clone(), move |validate| validate(&candidate));
                     (reply, awaits.hold(step, || "the validation of its policy"))
                 });
                 passing.push_back(PendingPolicy { capabilities, policy, validation });

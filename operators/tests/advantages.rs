@@ -87,7 +87,7 @@ fn close(what: &str, ours: &[Vec<f64>], theirs: &[Vec<f64>]) {
 }
 
 #[test]
-fn every_estimator_matches_its_peer() {
+fn every_estimator_matches_its_reference() {
     let all = fixture();
     let entries = all["advantages"].as_array().unwrap();
     assert_eq!(entries.len(), 25);

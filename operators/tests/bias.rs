@@ -137,7 +137,7 @@ fn within(name: &str, metrics: &Metrics, range: std::ops::RangeInclusive<f64>) {
 }
 
 #[test]
-fn the_bias_of_the_fastest_is_detected() {
+fn the_bias_of_selecting_the_fastest_is_detected() {
     let metrics = measured(tail_batching(1.25, Selection::Fastest));
     let mean = true_mean();
     within("bias/mean_ratio", &metrics, 0.4..=0.75);

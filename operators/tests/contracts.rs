@@ -48,7 +48,7 @@ fn with_schedule(change: impl FnMut(Decision) -> Vec<Decision> + 'static) -> Str
 }
 
 #[test]
-fn a_prompt_that_is_admitted_twice() {
+fn a_prompt_admitted_twice_is_a_fault() {
     let error = with_schedule(|decision| match decision {
         Decision::Admit { .. } => vec![decision.clone(), decision],
         other => vec![other],
@@ -58,7 +58,7 @@ fn a_prompt_that_is_admitted_twice() {
 }
 
 #[test]
-fn a_prompt_that_is_not_decided() {
+fn an_undecided_prompt_is_a_fault() {
     let mut admitted = 0;
     let error = with_schedule(move |decision| {
         admitted += u32::from(matches!(decision, Decision::Admit { .. }));
@@ -69,7 +69,7 @@ fn a_prompt_that_is_not_decided() {
 }
 
 #[test]
-fn a_round_that_is_never_closed() {
+fn a_round_that_is_never_closed_is_a_fault() {
     let error = with_schedule(|decision| match decision {
         Decision::Close { .. } => Vec::new(),
         other => vec![other],
@@ -79,7 +79,7 @@ fn a_round_that_is_never_closed() {
 }
 
 #[test]
-fn a_prompt_that_is_lost() {
+fn a_lost_prompt_is_a_fault() {
     let error = with_schedule(|decision| match decision {
         Decision::Admit { prompt, reason, .. } => vec![Decision::Defer { prompt, reason }],
         other => vec![other],
@@ -127,7 +127,7 @@ fn with_engine(change: fn(Completion) -> Vec<Completion>) -> String {
 }
 
 #[test]
-fn a_response_that_is_reported_twice() {
+fn a_response_reported_twice_is_a_fault() {
     let error = with_engine(|completion| vec![completion.clone(), completion]);
     let expected = "rollout, step 1: the rollout engine violates its contract: it reports ";
     assert!(error.starts_with(expected), "{error}");
@@ -135,13 +135,13 @@ fn a_response_that_is_reported_twice() {
 }
 
 #[test]
-fn a_response_without_log_probabilities() {
+fn a_response_without_log_probabilities_is_a_fault() {
     let error = with_engine(|completion| vec![Completion { logprobs: Vec::new(), ..completion }]);
     assert!(error.contains("`logprobs` of "), "{error}");
 }
 
 #[test]
-fn a_response_that_nobody_requested() {
+fn an_unrequested_response_is_a_fault() {
     let error = with_engine(|completion| {
         let id = SampleId { sample: 99, ..completion.id };
         vec![Completion { id, ..completion }]
@@ -150,7 +150,7 @@ fn a_response_that_nobody_requested() {
 }
 
 #[test]
-fn a_placement_with_more_devices_than_the_job_has() {
+fn a_placement_with_more_devices_than_the_job_has_is_a_fault() {
     let rollout = Placement { instances: 3, tensor_parallel: 1 };
     let with = |devices| {
         let policy: Box<dyn PlacementPolicy> = Box::new(Separate::new(rollout, 2));

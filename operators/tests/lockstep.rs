@@ -183,14 +183,14 @@ fn a_curriculum_draws_the_same_prompts_however_late_instances_and_scores_are() {
 }
 
 #[test]
-fn without_lockstep_it_hangs_on_who_is_fast() {
+fn without_lockstep_decisions_depend_on_timing() {
     let schedule = tail_batching(json!({ "eta_prompts": 1.5, "eta_responses": 1.5 }));
     let first = run(&schedule, false, 0, 0);
     assert!((1..6).any(|dice| run(&schedule, false, 0, dice) != first));
 }
 
 #[test]
-fn what_ends_first_by_tokens_is_admitted() {
+fn responses_that_end_first_by_tokens_are_admitted() {
     let schedule = tail_batching(json!({ "eta_prompts": 1.5, "eta_responses": 1.5 }));
     let outcomes = run(&schedule, true, 0, 4);
     let dropped = |one: &&Response| one.1 == "abort";
@@ -204,7 +204,7 @@ fn what_ends_first_by_tokens_is_admitted() {
 }
 
 #[test]
-fn an_engine_that_cannot_is_refused() {
+fn an_engine_without_lockstep_is_refused() {
     let run = Run { in_lockstep: true, ..Run::of(schedules().swap_remove(0)) };
     let fault = run.run().expect_err("it has no lockstep");
     assert_eq!(fault.operator, "rollout");

@@ -285,7 +285,7 @@ fn placing() -> Box<dyn PlacementPolicy> {
 
 /// The results of a step, in an order that is independent of time.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct StepResult {
     step: Step,
     decisions: Vec<String>,
     placements: Vec<String>,
@@ -294,7 +294,7 @@ struct Told {
     metrics: BTreeMap<String, u64>,
 }
 
-impl Told {
+impl StepResult {
     fn of(report: &StepReport, staleness: u64) -> Self {
         let is_of_time = |name: &str| {
             let parts = ["operator/", "timing_s/", "perf/", "rollout/load_s"];
@@ -381,14 +381,14 @@ fn groups(batch: &Batch, report: &StepReport) -> Vec<String> {
 
 /// An observer that records the results of steps, over all parts of a run.
 #[derive(Clone, Default)]
-struct Watching {
-    told: Rc<RefCell<Vec<Told>>>,
+struct ResultObserver {
+    results: Rc<RefCell<Vec<StepResult>>>,
     steps: Rc<RefCell<u64>>,
     placements: Rc<RefCell<BTreeMap<Step, Vec<String>>>>,
     staleness: u64,
 }
 
-impl Watching {
+impl ResultObserver {
     /// Records the placements of each step.
     fn place(&self, placements: BatchStream<'_>) {
         let mut operator = Operator::new("placed", placements.scope());
@@ -405,13 +405,13 @@ impl Watching {
     }
 
     /// Returns the results of steps with their placements.
-    fn take(&self) -> Vec<Told> {
+    fn take(&self) -> Vec<StepResult> {
         let mut placements = self.placements.take();
-        let mut told = self.told.take();
-        for told in &mut told {
-            told.placements = placements.remove(&told.step).unwrap_or_default();
+        let mut results = self.results.take();
+        for result in &mut results {
+            result.placements = placements.remove(&result.step).unwrap_or_default();
         }
-        told
+        results
     }
 }
 
@@ -429,11 +429,11 @@ fn placements_of(batch: &Batch) -> Vec<String> {
         .collect()
 }
 
-impl Observer for Watching {
+impl Observer for ResultObserver {
     fn step(&mut self, report: StepReport) {
         *self.steps.borrow_mut() += 1;
         assert_eq!(report.step.next().0, *self.steps.borrow(), "steps are reported in order");
-        self.told.borrow_mut().push(Told::of(&report, self.staleness));
+        self.results.borrow_mut().push(StepResult::of(&report, self.staleness));
     }
 
     fn save(&self, saved: &mut ObserverState) {
@@ -475,7 +475,7 @@ impl Run {
     }
 
     /// Continues the run from the snapshot `from` (a step, or the newest) and writes snapshots to `folder`.
-    fn go(&self, folder: &Path, from: Option<Step>) -> Result<Vec<Told>, Fault> {
+    fn go(&self, folder: &Path, from: Option<Step>) -> Result<Vec<StepResult>, Fault> {
         let store = open(folder);
         let found = from.map_or_else(|| store.latest(), |step| store.at(step)).expect("readable");
         assert!(found.damage.is_empty(), "{:?}", found.damage);
@@ -486,7 +486,7 @@ impl Run {
         &self,
         store: SnapshotStore,
         from: Option<&RestoredSnapshot>,
-    ) -> Result<Vec<Told>, Fault> {
+    ) -> Result<Vec<StepResult>, Fault> {
         let clock = VirtualClock::default();
         let plan = SnapshotPlan {
             store: Arc::new(store),
@@ -496,7 +496,8 @@ impl Run {
         };
         let steps = from.map(|from| ObserverState::read(from, "steps").expect("kept"));
         let steps = Rc::new(RefCell::new(steps.flatten().unwrap_or(0)));
-        let watching = Watching { steps, staleness: self.staleness, ..Watching::default() };
+        let watching =
+            ResultObserver { steps, staleness: self.staleness, ..ResultObserver::default() };
         run_virtual(&clock, |scope, faults| {
             let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
             let resumable = Resumable::new(Some(snapshots), from.cloned());
@@ -515,7 +516,7 @@ impl Run {
         resumable: Resumable<'scope>,
         from: Option<&RestoredSnapshot>,
         faults: &rollpacker_dataflow::fault::Faults,
-        observer: Watching,
+        observer: ResultObserver,
     ) {
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
         let trainer = Box::new(Folding::new(self.staleness, clock));
@@ -618,23 +619,23 @@ fn check(name: &str, run: &Run) {
     let expected = straight.go(all.path(), None).expect("no fault");
     let skipped = run.skipped();
     conserved(name, &expected, skipped);
-    let steps: Vec<Step> = expected.iter().rev().map(|told| told.step).collect();
+    let steps: Vec<Step> = expected.iter().rev().map(|result| result.step).collect();
     assert_eq!(SnapshotStore::steps_in(all.path()).expect("readable"), steps, "{name}");
     let folders = std::fs::read_dir(all.path()).expect("readable");
     let folders = folders.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir()));
     assert_eq!(folders.count(), steps.len(), "{name}: of no other step, nor of the end");
-    for (done, told) in expected.iter().enumerate() {
+    for (done, result) in expected.iter().enumerate() {
         let again = copied(all.path());
-        let found = run.go(again.path(), Some(told.step));
-        let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", told.step));
+        let found = run.go(again.path(), Some(result.step));
+        let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", result.step));
         let staleness = run.staleness;
-        let what = format!("{name}, staleness {staleness}, resumed after step {}", told.step);
+        let what = format!("{name}, staleness {staleness}, resumed after step {}", result.step);
         same(&what, &found, &expected[done + 1..]);
         assert_eq!(run.skipped(), skipped, "{what}");
     }
 }
 
-fn same(what: &str, found: &[Told], expected: &[Told]) {
+fn same(what: &str, found: &[StepResult], expected: &[StepResult]) {
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found, expected, "{what}");
     }
@@ -642,13 +643,13 @@ fn same(what: &str, found: &[Told], expected: &[Told]) {
 }
 
 /// Checks that every prompt is trained on, rejected or skipped exactly once.
-fn conserved(name: &str, all: &[Told], skipped: usize) {
+fn conserved(name: &str, all: &[StepResult], skipped: usize) {
     let mut seen = BTreeMap::<&str, u64>::new();
-    for told in all {
-        let trained: BTreeSet<&str> = told.trained().collect();
+    for result in all {
+        let trained: BTreeSet<&str> = result.trained().collect();
         trained.into_iter().for_each(|prompt| *seen.entry(prompt).or_default() += 1);
     }
-    let rejected = all.iter().flat_map(|told| &told.decisions);
+    let rejected = all.iter().flat_map(|result| &result.decisions);
     let rejected = rejected.filter(|decision| decision.contains(" reject ")).count();
     assert!(seen.values().all(|count| *count == 1), "{name}: {seen:?}");
     assert_eq!(seen.len() + rejected + skipped, PROMPTS as usize, "{name}");
@@ -657,14 +658,14 @@ fn conserved(name: &str, all: &[Told], skipped: usize) {
 }
 
 #[test]
-fn from_every_step_of_every_schedule_on_policy() {
+fn every_schedule_resumes_from_every_step_on_policy() {
     for (name, schedule) in schedules() {
         check(name, &Run::of(&schedule, 0));
     }
 }
 
 #[test]
-fn from_every_step_of_every_schedule_with_a_staleness() {
+fn every_schedule_resumes_from_every_step_with_a_staleness() {
     for (name, schedule) in schedules() {
         check(name, &Run::of(&schedule, 1));
     }
@@ -675,7 +676,7 @@ fn from_every_step_of_every_schedule_with_a_staleness() {
 
 /// The prompts of the second epoch depend on the pass rates of the first.
 #[test]
-fn from_every_step_with_a_curriculum() {
+fn a_curriculum_resumes_from_every_step() {
     for (name, schedule) in schedules() {
         for staleness in 0..2 {
             let run = Run::of(&schedule, staleness).with_curriculum();
@@ -686,7 +687,7 @@ fn from_every_step_with_a_curriculum() {
 }
 
 #[test]
-fn a_snapshot_of_a_curriculum_needs_one_and_others_do_not() {
+fn only_a_snapshot_of_a_curriculum_requires_a_curriculum() {
     let (with, without) = (folder(), folder());
     let plain = Run { every: 1, ..Run::of(&schedules().remove(0).1, 0) };
     let judged = plain.clone().with_curriculum();
@@ -705,7 +706,7 @@ fn a_snapshot_of_a_curriculum_needs_one_and_others_do_not() {
 
 /// The placements of later rounds depend on the state of the planner after earlier ones.
 #[test]
-fn from_every_step_with_a_planner() {
+fn a_planner_resumes_from_every_step() {
     for (name, schedule) in schedules() {
         check(name, &Run { placement: Some(placing), ..Run::of(&schedule, 0) });
     }
@@ -713,7 +714,7 @@ fn from_every_step_with_a_planner() {
 
 /// The run is stopped after each step with a snapshot, and the next part resumes from there.
 #[test]
-fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
+fn a_run_resumed_after_every_step_equals_an_uninterrupted_run() {
     for (name, schedule) in schedules() {
         for staleness in [0, 2] {
             let expected = Run::of(&schedule, staleness).go(folder().path(), None);
@@ -736,7 +737,7 @@ fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
 
 /// A run whose prompts have ended continues when it is given more.
 #[test]
-fn a_run_that_is_over_is_prolonged() {
+fn a_completed_run_is_extended() {
     let schedule = schedules().remove(0).1;
     for (staleness, every) in [(0, 0), (0, 1), (1, 1), (2, 1), (2, 3), (2, 4)] {
         let (whole, pieces) = (folder(), folder());
@@ -809,7 +810,7 @@ fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'sco
 }
 
 #[test]
-fn what_cannot_say_its_state_is_refused() {
+fn stages_without_a_saved_state_are_refused() {
     let fault = refused(|prompts| prompts.schedule(Unsaved::default()));
     assert!(fault.contains("implement `save` and `restore` for it"), "{fault}");
     let schedule = schedules().remove(0).1;

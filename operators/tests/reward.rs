@@ -29,8 +29,8 @@ use support::{Reports, Run};
 
 /// A reward that takes 5 seconds per response; the score is the sample's number.
 fn five_seconds(log: &Log) -> Watched {
-    let says = |id: SampleId| Ok(f64::from(id.sample).into());
-    Watched { log: log.clone(), seconds: Arc::new(|_| 5), says }
+    let score = |id: SampleId| Ok(f64::from(id.sample).into());
+    Watched { log: log.clone(), seconds: Arc::new(|_| 5), score }
 }
 
 fn synchronous(prompts: usize, responses: u32) -> Synchronous {
@@ -65,7 +65,7 @@ fn check(log: &Log, expected: Expect) {
 
 // All rewards except those of prompt 0 would take 100 seconds.
 #[test]
-fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
+fn scoring_of_deferred_rejected_or_surplus_responses_is_cancelled() {
     let log = Log::new();
     let script = Script::new(
         &[(0, 3), (1, 2), (2, 2), (3, 1)],
@@ -119,7 +119,7 @@ fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
 
 // Prompt 1 has ended and waits for the rollout to end when it is rejected.
 #[test]
-fn after_the_rollout_only_what_is_admitted_is_scored() {
+fn after_the_rollout_only_admitted_responses_are_scored() {
     let log = Log::new();
     let then = [((0, 1), vec![admit(0, &[0]), reject(1), close()])];
     let router = Router::default().route("*", five_seconds(&log));
@@ -145,13 +145,13 @@ fn after_the_rollout_only_what_is_admitted_is_scored() {
 }
 
 fn failing(log: &Log, on_error: OnError) -> Router {
-    let says = |id: SampleId| match (id.prompt.0, id.sample) {
+    let score = |id: SampleId| match (id.prompt.0, id.sample) {
         (0, 1) => Err(RewardError::timeout("no answer in 5 s")),
         (2, 0) => Err(RewardError::timeout("no answer in 6 s")),
         (_, sample) => Ok(f64::from(sample + 1).into()),
     };
     Router::default()
-        .route_named("*", "judge", Watched { says, ..five_seconds(log) })
+        .route_named("*", "judge", Watched { score, ..five_seconds(log) })
         .on_error("*", on_error)
 }
 
@@ -165,7 +165,7 @@ fn an_error_that_fails_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn errors_are_tolerated_beside_scores() {
+fn errors_are_tolerated_among_scores() {
     let log = Log::new();
     let run = Rewarded {
         prompts: 4,
@@ -181,10 +181,10 @@ fn errors_are_tolerated_beside_scores() {
 
 #[test]
 fn a_reward_that_never_scores_ends_the_run() {
-    let run = |says: fn(SampleId) -> Result<Score, RewardError>| {
+    let run = |score: fn(SampleId) -> Result<Score, RewardError>| {
         let log = Log::new();
         let router =
-            Router::default().route_named("*", "judge", Watched { says, ..five_seconds(&log) });
+            Router::default().route_named("*", "judge", Watched { score, ..five_seconds(&log) });
         let run = Rewarded { prompts: 20, ..Rewarded::of(&log, synchronous(20, 2), router) };
         run.run().map(|reports| trained(&reports).len()).map_err(|fault| fault.to_string())
     };
@@ -198,7 +198,7 @@ fn a_reward_that_never_scores_ends_the_run() {
 }
 
 #[test]
-fn an_error_that_counts_as_zero_says_so() {
+fn an_error_that_counts_as_zero_is_reported() {
     let log = Log::new();
     let run = Rewarded {
         prompts: 4,
@@ -275,11 +275,11 @@ fn a_schedule_that_decides_by_rewards_replaces_a_group_with_an_error() {
 
 /// A reward of ten for the first response of a group.
 fn ten_for_the_first(log: &Log) -> Watched {
-    let says = |id: SampleId| {
+    let score = |id: SampleId| {
         let value = f64::from(u32::from(id.sample == 0) * 10);
         Ok(Score::from(value).component("first", value).label("outcome", "compared"))
     };
-    Watched { says, ..five_seconds(log) }
+    Watched { score, ..five_seconds(log) }
 }
 
 #[test]
@@ -293,9 +293,9 @@ fn group_rewards_are_added_to_those_of_the_samples() {
     let reports = Rewarded::of(&log, synchronous(2, 2), router).run().expect("no fault");
     let scores: Vec<f64> = trained(&reports).into_iter().map(|(.., score, _)| score).collect();
     assert_eq!(scores, [10.0, 1.0, 10.0, 1.0]);
-    let told =
+    let names =
         ["reward/first", "reward/outcome/compared", "reward/tail_time_s", "reward/mean_time_s"];
-    assert_eq!(metrics(&reports[0], told), [5.0, 4.0, 10.0, 10.0]);
+    assert_eq!(metrics(&reports[0], names), [5.0, 4.0, 10.0, 10.0]);
     check(
         &log,
         expect![[r#"
@@ -321,7 +321,7 @@ impl GroupReward for TenTimesItsOwn {
 }
 
 #[test]
-fn group_rewards_know_what_the_samples_own_said() {
+fn group_rewards_receive_the_scores_of_the_samples() {
     let scores = |own: bool| {
         let log = Log::new();
         let router = Router::default().route_groups("*", "ten_times", TenTimesItsOwn);
@@ -334,8 +334,8 @@ fn group_rewards_know_what_the_samples_own_said() {
 }
 
 #[test]
-fn errors_of_group_rewards_do_what_their_route_says() {
-    let says = |id: SampleId| match id.prompt.0 {
+fn errors_of_group_rewards_follow_their_route() {
+    let score = |id: SampleId| match id.prompt.0 {
         0 => Err(RewardError::retryable("busy")),
         _ => Ok(Score::from(1.0)),
     };
@@ -343,7 +343,7 @@ fn errors_of_group_rewards_do_what_their_route_says() {
         let log = Log::new();
         let router = Router::default()
             .route("*", five_seconds(&log))
-            .route_groups("*", "judge", Watched { says, ..five_seconds(&log) })
+            .route_groups("*", "judge", Watched { score, ..five_seconds(&log) })
             .on_error("*", on_error);
         let reports = Rewarded::of(&log, synchronous(2, 2), router).run();
         (reports, log)
@@ -424,9 +424,9 @@ fn schedule(which: u8) -> Box<dyn Schedule> {
 /// Returns all decisions and trained responses, the durations, and the amount of cancelled work.
 fn lawful(which: u8, seed: u64, staleness: u64, cancels: bool) -> (String, String, f64) {
     let log = Log::new();
-    let says = |id: SampleId| Ok(((hash(3, id, 4) % 2) as f64).into());
+    let score = |id: SampleId| Ok(((hash(3, id, 4) % 2) as f64).into());
     let seconds = Arc::new(move |id| hash(seed ^ 1, id, 40));
-    let router = Router::default().route("*", Watched { log: log.clone(), seconds, says });
+    let router = Router::default().route("*", Watched { log: log.clone(), seconds, score });
     let run = Rewarded {
         prompts: 15,
         seconds: Box::new(move |id| hash(seed, id, 30)),
@@ -447,7 +447,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn cancellation_changes_nothing_but_the_time(
+    fn cancellation_changes_only_the_time(
         which in 0_u8..6, seed in any::<u64>(), staleness in 0_u64..3,
     ) {
         let (with, times, _) = lawful(which, seed, staleness, true);
@@ -460,7 +460,7 @@ proptest! {
 }
 
 #[test]
-fn speculation_cancels() {
+fn speculation_cancels_scoring() {
     for which in [1, 2, 3, 5] {
         assert!(lawful(which, 7, 0, true).2 > 0.0, "schedule {which}");
     }
@@ -525,7 +525,7 @@ impl Observer for AtTheEnd {
 }
 
 #[test]
-fn a_live_reward_that_is_cancelled_is_gone_before_its_step_is_over() {
+fn a_cancelled_live_reward_is_dropped_before_its_step_ends() {
     let gone = Arc::new(AtomicBool::new(false));
     let (begun, waits) = channel();
     let reward = Stuck { begun, gone: gone.clone() };

@@ -84,7 +84,7 @@ fn with_staleness_0_every_trained_token_is_on_policy() {
 }
 
 #[test]
-fn with_staleness_k_the_lag_is_k_and_no_more() {
+fn with_staleness_k_the_lag_is_k() {
     (1..4).for_each(check_lag);
 }
 
@@ -114,14 +114,14 @@ fn check_lag(staleness: u64) {
         }
         let lag = report.step.0.min(staleness) as f64;
         let metrics = measure(report);
-        let told = ["mean", "max", "min"]
+        let reported = ["mean", "max", "min"]
             .map(|part| metrics[&format!("training/off_policy/token_staleness/{part}")]);
-        assert_eq!(told, [lag; 3], "step {}", report.step);
+        assert_eq!(reported, [lag; 3], "step {}", report.step);
     }
 }
 
 #[test]
-fn the_trainer_gets_what_was_admitted_and_updates_once_a_step() {
+fn the_trainer_gets_admitted_groups_and_updates_once_per_step() {
     let trainer = Remembering::default();
     let run = Run { trainer: trainer.clone(), ..Run::of(tail_batching()) };
     let reports = run.run().expect("no fault");
@@ -163,7 +163,7 @@ fn responses_are_reported_exactly_once() {
 }
 
 #[test]
-fn a_budget_smaller_than_a_round_does_not_starve_it() {
+fn a_budget_smaller_than_a_round_does_not_block_it() {
     let reports = Run { budget: 1, ..Run::of(tail_batching()) }.run().expect("no fault");
     assert_eq!(trained(&reports), each_once(40));
 }
@@ -177,7 +177,7 @@ fn a_requested_stop_ends_the_run_after_the_open_round() {
 }
 
 #[test]
-fn a_stop_in_the_middle_of_a_round_lets_what_is_open_or_due_end() {
+fn a_stop_within_a_round_completes_open_and_due_rounds() {
     for staleness in 0..3 {
         let stop = Stop::default();
         let mut run = Run { staleness, prompts: 80, stop: stop.clone(), ..Run::of(synchronous()) };
@@ -272,7 +272,7 @@ fn partial_rollouts() -> Partial {
 }
 
 #[test]
-fn what_a_partial_rollout_pauses_goes_on_in_a_later_step() {
+fn a_partial_rollout_resumes_paused_responses_in_a_later_step() {
     let reports = kept_and_resumed(partial_rollouts());
     let paused: usize =
         reports.iter().map(|report| Lengths::of(&report.responses).paused.len()).sum();
@@ -356,7 +356,7 @@ fn a_data_source_without_a_reward_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn the_ledger_sees_what_speculation_leaves_out() {
+fn the_ledger_measures_the_bias_of_speculation() {
     let reports = Run::of(tail_batching()).run().expect("no fault");
     let last = &reports.last().expect("steps").metrics;
     let seen = |name: &str| *last.get(name).unwrap_or_else(|| panic!("no {name} in {last:?}"));

@@ -32,12 +32,12 @@ impl Reward for Sandbox {
         let ended = ended.filter(|took| *took < allowed);
         self.log.clock.sleep(ended.unwrap_or(allowed)).await;
         let execution = limits.execution(0, None, ended.unwrap_or(allowed), ended.is_some());
-        let said = match (execution.is_right(), execution.is_wrongly_killed()) {
+        let outcome = match (execution.is_right(), execution.is_wrongly_killed()) {
             (true, _) => "right",
             (_, true) => "right too late",
             _ => "killed",
         };
-        self.log.say(format_args!("{} {said}, limit {}", sample.id, execution.limit));
+        self.log.line(format_args!("{} {outcome}, limit {}", sample.id, execution.limit));
         Ok(Score { executions: vec![execution], ..Score::from(execution.is_right()) })
     }
 }
@@ -46,13 +46,13 @@ impl Reward for Sandbox {
 type Known = Rc<RefCell<BTreeMap<(u64, u32), Nanos>>>;
 
 /// Passes executions to the policy as they happen, or leaves learning to the ledger alone; records the times of the ledger either way.
-struct Listening {
+struct ObservedLimit {
     policy: Rc<RefCell<AdaptiveLimits>>,
     known: Known,
     learns_online: bool,
 }
 
-impl TimeLimit for Listening {
+impl TimeLimit for ObservedLimit {
     fn limits(&mut self, id: SampleId, row: u64) -> Limits {
         self.policy.borrow_mut().limits(id, row)
     }
@@ -110,7 +110,11 @@ fn run(prompts: u64, learns_online: bool) -> Ran {
     let policy = Rc::new(RefCell::new(policy(2, 3)));
     let run = Rewarded {
         prompts,
-        limit: Box::new(Listening { policy: policy.clone(), known: known.clone(), learns_online }),
+        limit: Box::new(ObservedLimit {
+            policy: policy.clone(),
+            known: known.clone(),
+            learns_online,
+        }),
         seconds: Box::new(|id| match (id.prompt.0 % 2, id.sample) {
             (_, 0) => 1,
             (0, 2) => 2,
@@ -153,7 +157,7 @@ fn a_straggler_is_killed_at_1_5_times_the_anchor_and_an_audit_finds_a_wrong_kill
 }
 
 #[test]
-fn what_the_policy_learns_online_is_what_the_ledger_says_after_each_step() {
+fn limits_learned_online_match_the_ledger_after_each_step() {
     let online = run(6, true);
     let anchors: BTreeMap<(u64, u32), Nanos> = (0..6)
         .flat_map(|row| online.policy.anchors_of(row).iter().map(move |anchor| (row, *anchor)))
@@ -162,10 +166,10 @@ fn what_the_policy_learns_online_is_what_the_ledger_says_after_each_step() {
     assert_eq!(anchors.len(), 6);
     assert_eq!(online.known, anchors);
     // Without a second epoch its limits are T_max throughout, and the ledger computes the same limits from the executions of that epoch.
-    let told = run(6, false);
-    let taught: Vec<_> = (0..6).map(|row| told.policy.anchors_of(row).to_vec()).collect();
-    let known: Vec<_> = (0..6).map(|row| vec![told.known.get(&(row, 0)).copied()]).collect();
-    assert_eq!(taught, known);
+    let offline = run(6, false);
+    let learned: Vec<_> = (0..6).map(|row| offline.policy.anchors_of(row).to_vec()).collect();
+    let known: Vec<_> = (0..6).map(|row| vec![offline.known.get(&(row, 0)).copied()]).collect();
+    assert_eq!(learned, known);
 }
 
 #[test]

@@ -70,14 +70,14 @@ fn nothing_overlaps_in_a_synchronous_step() {
 
 // Three prompts are scored when the rollout ends. They are trained on for 12 s while the last is scored; it then takes 4 s.
 #[test]
-fn rewards_beside_the_rollout_leave_the_last_one_to_wait_for() {
+fn streamed_rewards_expose_only_the_last_score() {
     let reports = run(Colocated::new(ALL), Scoring::Streamed, STREAMED, 0);
     assert_eq!(seconds(&reports), [32.0 + 12.0 + 4.0 + 3.0; 2]);
 }
 
 // Groups of two sequences are complete at 2, 12, 22 and 32 s, and scored 5 s later; each is trained on for 4 s.
 #[test]
-fn a_trainer_with_devices_of_its_own_hides_all_but_the_last_group() {
+fn a_trainer_with_its_own_devices_exposes_only_the_last_group() {
     let reports = run(Separate::new(ALL, 4), Scoring::Streamed, STREAMED, 0);
     assert_eq!(seconds(&reports), [37.0 + 4.0 + 3.0; 2]);
 }
@@ -99,7 +99,7 @@ fn a_stale_step_overlaps_with_the_training_of_the_one_before() {
 
 // The engine takes requests up at once.
 #[test]
-fn the_stages_of_a_step_are_its_time() {
+fn the_stages_of_a_step_add_up_to_its_time() {
     let mut report =
         run(Colocated::new(ALL), Scoring::AfterRollout, GroupDelivery::WholeStep, 0).remove(1);
     let metrics = measure(&report);
@@ -111,7 +111,7 @@ fn the_stages_of_a_step_are_its_time() {
 
 // The report is changed as if the round had opened 7 s earlier: 2 s for the weights and 5 s for handing out requests.
 #[test]
-fn handing_requests_out_is_no_part_of_the_weights_where_the_engine_says_when_it_has_them() {
+fn weight_loading_excludes_dispatch_if_the_engine_reports_it() {
     let run = two_steps(Colocated::new(ALL), Scoring::AfterRollout, GroupDelivery::WholeStep, 0);
     let mut reports = VirtualRun { load: Some(Nanos(2_000_000_000)), ..run }.run();
     assert!(reports.iter().all(|report| report.metrics["rollout/load_s"] == 2.0));

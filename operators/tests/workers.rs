@@ -155,25 +155,26 @@ impl Run {
 
     fn on(&self, cluster: &Cluster) -> Result<Ran, ClusterError> {
         let run = self.clone();
-        let workers = cluster.run(&RunFacts::new(), "", move |seat| run.worker(seat))?;
+        let workers =
+            cluster.run(&RunFacts::new(), "", move |worker_handle| run.worker(worker_handle))?;
         let (mut reports, updated): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         let others: usize = reports.iter().skip(1).map(Vec::len).sum();
         assert_eq!(others, 0, "the first worker receives all events");
         Ok(Ran { reports: reports.swap_remove(0), updated })
     }
 
-    fn worker(&self, seat: WorkerHandle) -> Result<(Vec<StepReport>, Updated), Fault> {
+    fn worker(&self, worker_handle: WorkerHandle) -> Result<(Vec<StepReport>, Updated), Fault> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .build()
             .expect("a runtime");
         let handle = runtime.handle().clone();
-        let clock: Arc<dyn Clock> = Arc::new(seat.clock());
+        let clock: Arc<dyn Clock> = Arc::new(worker_handle.clock());
         let (log, reports) = (Arc::<Mutex<Updated>>::default(), Reports::default());
-        let (observer, logged, worker) = (reports.clone(), log.clone(), seat.index());
+        let (observer, logged, worker) = (reports.clone(), log.clone(), worker_handle.index());
         let fails_at = self.fails_at.filter(|(of, _)| *of == worker).map(|(_, step)| step);
         let error = i64::from(self.errs == Some(worker));
-        seat.run(None, |scope, faults| {
+        worker_handle.run(None, |scope, faults| {
             let trainer = TrainerThread::spawn(clock.clone(), move || {
                 let replica = Replica { fails_at, error, ..Replica::new(&logged) };
                 Ok::<_, Infallible>(Box::new(replica) as Box<dyn Trainer>)
@@ -324,17 +325,17 @@ fn check_same_as_one(run: &Run) {
 }
 
 #[test]
-fn several_workers_train_as_one_does() {
+fn several_workers_match_one_worker() {
     check_same_as_one(&Run::of(synchronous));
 }
 
 #[test]
-fn so_they_do_with_staleness() {
+fn several_workers_match_one_worker_with_staleness() {
     check_same_as_one(&Run { staleness: 2, ..Run::of(synchronous) });
 }
 
 #[test]
-fn an_estimator_of_the_whole_step_sees_the_groups_of_all_workers() {
+fn an_estimator_of_whole_steps_receives_the_groups_of_all_workers() {
     let estimator = || Estimator::of_tokens(ReinforcePlusPlusBaseline);
     check_same_as_one(&Run { estimator, ..Run::of(synchronous) });
 }
@@ -358,7 +359,7 @@ fn races_over_workers_lose_no_prompt() {
 }
 
 #[test]
-fn tokens_that_are_kept_go_on_where_they_are() {
+fn kept_tokens_are_resumed_on_their_worker() {
     let schedule: fn() -> Box<dyn Schedule> = || {
         let config = partial::Config {
             prompts: 8,
@@ -382,7 +383,7 @@ fn tokens_that_are_kept_go_on_where_they_are() {
 }
 
 #[test]
-fn a_schedule_that_decides_by_scores_hears_of_those_of_all_workers() {
+fn a_schedule_that_decides_by_scores_receives_those_of_all_workers() {
     let schedule: fn() -> Box<dyn Schedule> = || {
         let config = dynamic::Config {
             prompts: 4,

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_the_means_since_the_last() {
+    fn a_progress_line_has_the_means_since_the_previous_one() {
         let step = |step, loss, response_tokens| SftStep {
             step: Step(step),
             loss,

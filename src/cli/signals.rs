@@ -12,27 +12,27 @@ use crate::terminal;
 /// Exit status after a second signal: 128 and the number of SIGINT, as shells report it.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// Calls `stop` and prints `said` at the first signal. A second one ends the process at once, with exit status [`INTERRUPTED`].
+/// Calls `stop` and prints `notice` at the first signal. A second one ends the process at once, with exit status [`INTERRUPTED`].
 pub(crate) fn on_signal(
-    said: &'static str,
+    notice: &'static str,
     stop: impl Fn() + Send + 'static,
 ) -> anyhow::Result<()> {
-    let asked = AtomicBool::new(false);
+    let signalled_once = AtomicBool::new(false);
     let handler = move || {
-        if asked.swap(true, Ordering::Relaxed) {
+        if signalled_once.swap(true, Ordering::Relaxed) {
             exit_now(INTERRUPTED.into());
         }
         stop();
-        terminal::warn(said);
+        terminal::warn(notice);
     };
     ctrlc::set_handler(handler).context("cannot listen for signals")
 }
 
 /// Returns a value that becomes `true` at the first signal; see [`on_signal`].
 #[cfg(feature = "servers")]
-pub(crate) fn signalled(said: &'static str) -> anyhow::Result<watch::Receiver<bool>> {
+pub(crate) fn signalled(notice: &'static str) -> anyhow::Result<watch::Receiver<bool>> {
     let (stop, stopping) = watch::channel(false);
-    on_signal(said, move || {
+    on_signal(notice, move || {
         stop.send_replace(true);
     })?;
     Ok(stopping)

@@ -299,10 +299,10 @@ pub(super) fn train(
 /// With several processes, only the one that `leads` can end the run. The others print a notice.
 fn stop_on_signal(stop: &Stop, leads: bool) -> anyhow::Result<()> {
     let stop = stop.clone();
-    let said = if leads {
+    let notice = if leads {
         "the run ends after the current step, or fails if it makes no progress for trainer.stall_timeout; a second signal ends it now"
     } else {
         "the run continues: only process 0 can end it; a second signal ends this process and thereby the run"
     };
-    on_signal(said, move || stop.request())
+    on_signal(notice, move || stop.request())
 }

@@ -9,7 +9,7 @@ use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::config::Precision;
 use rollpacker_torch::model::WeightStore;
-use rollpacker_torch::rollout::guests::Guests;
+use rollpacker_torch::rollout::colocated::ColocatedModels;
 use tch::Device;
 
 /// The inputs that a run provides to an engine when it starts it. Fields may be added.
@@ -45,7 +45,7 @@ pub struct EngineContext {
     /// The lengths that the torch engine forces.
     pub(crate) replay: Option<Lengths>,
     /// The models that the torch engine hosts.
-    pub(crate) guests: Guests,
+    pub(crate) colocated: ColocatedModels,
 }
 
 impl EngineContext {

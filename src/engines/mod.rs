@@ -25,7 +25,7 @@ use std::sync::Arc;
 use rollpacker_stages::catalog::Listed;
 use rollpacker_stages::catalog::{Catalog, CatalogError, NoOptions};
 use rollpacker_stages::rollout::RolloutEngine;
-use rollpacker_torch::rollout::guests::Hosting;
+use rollpacker_torch::rollout::colocated::ColocatedUseMeter;
 use rollpacker_torch::rollout::live::Live;
 use serde::de::DeserializeOwned;
 
@@ -91,8 +91,8 @@ pub type MetricSource = Box<dyn FnMut() -> Vec<(String, f64)>>;
 pub(crate) struct Measurements {
     /// The decode iterations, for comparison with a profile.
     pub(crate) live: Live,
-    /// The work of the guests; `None` if the engine hosts none.
-    pub(crate) guests: Option<Hosting>,
+    /// The work of the colocated models; `None` if the engine hosts none.
+    pub(crate) colocated: Option<ColocatedUseMeter>,
 }
 
 type Start = Arc<dyn Fn(EngineContext) -> anyhow::Result<StartedEngine> + Send + Sync>;

@@ -15,9 +15,9 @@ pub(super) const ABOUT: About = About::new(
     "this project",
 );
 
-/// Starts the engine and lets it host the guests of the context.
+/// Starts the engine and lets it host the colocated models of the context.
 pub(super) fn start(context: EngineContext) -> anyhow::Result<StartedEngine> {
-    let EngineContext { model, device, tokenizer, guests, .. } = context;
+    let EngineContext { model, device, tokenizer, colocated, .. } = context;
     // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
     let detokenize = Arc::new(move |ids: &[i32]| tokenizer.decode(ids, true).unwrap_or_default());
     let mut engine = TorchEngine::start(
@@ -27,12 +27,12 @@ pub(super) fn start(context: EngineContext) -> anyhow::Result<StartedEngine> {
         detokenize,
         context.clock,
     )?;
-    engine.host(&guests);
+    engine.colocate(&colocated);
     let live = engine.live();
-    let guests = (!guests.is_empty()).then(|| engine.hosting());
+    let colocated = (!colocated.is_empty()).then(|| engine.colocated_use());
     Ok(StartedEngine {
         engine: Box::new(engine),
-        measurements: Some(Measurements { live, guests }),
+        measurements: Some(Measurements { live, colocated }),
         servers: None,
     })
 }

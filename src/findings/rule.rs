@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_scores_are_judged_by_their_height() {
+    fn equal_scores_are_severe_only_at_zero() {
         for (score, severity) in
             [(0.0, Severity::Severe), (0.5, Severity::Warning), (1.0, Severity::Warning)]
         {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_is_found_alone() {
+    fn each_problem_is_found_separately() {
         for (data, metric) in [
             (
                 json!({"reward/errors/timeout": 2.0, "rollout/launched_responses": 64.0}),

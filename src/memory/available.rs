@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_its_limit_less_what_it_cannot_give_back() {
+    fn a_group_has_its_limit_minus_unreclaimable_memory() {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |name: &str, text: &str| {
             std::fs::write(folder.path().join(name), text).expect("written");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_what_it_has() {
+    fn the_memory_of_this_machine_is_detected() {
         let found = available().expect("a machine that reports its memory");
         assert!(found.bytes > 0, "{found:?}");
     }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused_by_its_largest_parts() {
+    fn an_estimate_that_does_not_fit_names_its_largest_parts() {
         let estimate = Estimate::default()
             .with(MemoryPart::new("prompts", [setting("data.train_batch_size", 16)], [16, 300]))
             .with(MemoryPart::new(
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_number_holds_is_the_largest_number() {
+    fn sums_saturate_at_the_maximum() {
         let part = MemoryPart::new("weights", [], [u64::MAX, 4]);
         let estimate = Estimate::default().with(part.clone()).with(part);
         assert_eq!(estimate.bytes(), u64::MAX);

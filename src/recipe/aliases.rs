@@ -10,20 +10,20 @@ pub struct Alias {
     /// The section, which is the same for both keys.
     pub section: &'static str,
     /// The key of the other framework.
-    pub theirs: &'static str,
+    pub alias: &'static str,
     /// The key of this project. It is verl's key where verl has one.
-    pub ours: &'static str,
+    pub key: &'static str,
     /// The frameworks that use the other key.
     pub peers: &'static str,
 }
 
 const fn alias(
     section: &'static str,
-    theirs: &'static str,
-    ours: &'static str,
+    alias: &'static str,
+    key: &'static str,
     peers: &'static str,
 ) -> Alias {
-    Alias { section, theirs, ours, peers }
+    Alias { section, alias, key, peers }
 }
 
 /// All aliases that recipes accept.
@@ -72,12 +72,12 @@ pub static ALIASES: &[Alias] = &[
 
 /// Replaces each alias in `table` by the key that it stands for. Setting both is an error.
 pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Result<(), RecipeError> {
-    for Alias { section, theirs, ours, .. } in aliases {
+    for Alias { section, alias, key, .. } in aliases {
         let Some(found) = section_of(table, section) else { continue };
-        let Some(value) = found.remove(*theirs) else { continue };
-        if found.insert((*ours).to_owned(), value).is_some() {
-            let reason = format!("written twice, also as `{section}.{theirs}`");
-            return Err(RecipeError::Type { key: format!("{section}.{ours}"), reason });
+        let Some(value) = found.remove(*alias) else { continue };
+        if found.insert((*key).to_owned(), value).is_some() {
+            let reason = format!("written twice, also as `{section}.{alias}`");
+            return Err(RecipeError::Type { key: format!("{section}.{key}"), reason });
         }
     }
     Ok(())

@@ -146,8 +146,8 @@ fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
         ("slack", limits.slack, usual.slack),
         ("audit_share", limits.audit_share, usual.audit_share),
     ];
-    let said = adapting.into_iter().find(|(_, found, usual)| found != usual);
-    match said.filter(|_| limits.mode == LimitMode::Fixed) {
+    let found_setting = adapting.into_iter().find(|(_, found, usual)| found != usual);
+    match found_setting.filter(|_| limits.mode == LimitMode::Fixed) {
         Some((name, found, _)) => Err(out_of_bounds(
             key(name),
             "`reward.timeout.mode = \"adaptive\"` when it is set",

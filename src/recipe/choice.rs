@@ -62,19 +62,19 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
         one_of(*key, &choice.name, &names)?;
         unreachable!("invariant: a name without an entry is rejected above");
     };
-    if let Some(stray) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
+    if let Some(unknown) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
         let has =
-            |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
+            |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&unknown.option));
         let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
-        let expected = format!("one of {having} when `{}` is set", stray.key);
+        let expected = format!("one of {having} when `{}` is set", unknown.key);
         return Err(out_of_bounds(*key, expected, format!("`{}`", choice.name)));
     }
     // For an entry whose options are not listed, the constructor reports unknown options.
-    let stray = choice.options.keys().find(|option| !known.contains(&option.as_str()));
-    if let Some(stray) = stray.filter(|_| !known.is_empty()) {
-        let nearest = nearest(stray, known.iter().copied());
+    let unknown = choice.options.keys().find(|option| !known.contains(&option.as_str()));
+    if let Some(unknown) = unknown.filter(|_| !known.is_empty()) {
+        let nearest = nearest(unknown, known.iter().copied());
         return Err(RecipeError::UnknownKey {
-            key: format!("{section}.{stray}"),
+            key: format!("{section}.{unknown}"),
             nearest: nearest.map(|near| format!("{section}.{near}")),
         });
     }

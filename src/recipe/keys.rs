@@ -85,7 +85,7 @@ pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
     let mut section = String::new();
     for part in key.split('.') {
         let Some(keys) = T::keys(&section) else { return true };
-        let is_alias = |alias: &Alias| alias.section == section && alias.theirs == part;
+        let is_alias = |alias: &Alias| alias.section == section && alias.alias == part;
         if !keys.contains(&part) && !T::aliases().iter().any(is_alias) {
             return false;
         }
@@ -144,19 +144,21 @@ fn add_unknown<T: Sections>(
                 add_unknown::<T>(&written, key, value, into);
             }
         }
-        (near, _) => into.push((written.clone(), near.or_else(|| near_elsewhere::<T>(&written)))),
+        (near, _) => {
+            into.push((written.clone(), near.or_else(|| nearest_in_other_sections::<T>(&written))))
+        }
     }
 }
 
 fn near_in_section<T: Sections>(section: &str, key: &str) -> Option<String> {
     let keys = T::keys(section)?.iter().copied();
     let aliases = T::aliases().iter().filter(|alias| alias.section == section);
-    let candidates = keys.chain(aliases.map(|alias| alias.theirs));
+    let candidates = keys.chain(aliases.map(|alias| alias.alias));
     nearest(key, candidates).map(|near| path(section, near))
 }
 
 /// Returns the foreign key that is most similar, or the key of another section with the same last part.
-fn near_elsewhere<T: Sections>(written: &str) -> Option<String> {
+fn nearest_in_other_sections<T: Sections>(written: &str) -> Option<String> {
     let (_, last) = written.rsplit_once('.')?;
     let all = all::<T>();
     let same = all.iter().find(|key| key.rsplit('.').next() == Some(last)).cloned();

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_by_its_key() {
+    fn an_invalid_duration_is_refused_by_its_key() {
         for period in [
             Period::Seconds(-1.0),
             Period::Seconds(f64::NAN),

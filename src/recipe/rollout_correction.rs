@@ -89,14 +89,14 @@ impl RawRecipe {
     fn check_without_weights(&self, key: &str) -> Result<(), RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let unset = RolloutCorrection::default();
-        let stray = if correction.rollout_is_threshold != unset.rollout_is_threshold {
+        let setting = if correction.rollout_is_threshold != unset.rollout_is_threshold {
             "rollout_is_threshold"
         } else if correction.rollout_is_batch_normalize {
             "rollout_is_batch_normalize"
         } else {
             return Ok(());
         };
-        let expected = format!("`token` or `sequence` when {stray} is set");
+        let expected = format!("`token` or `sequence` when {setting} is set");
         Err(out_of_bounds(key, expected, "nothing"))
     }
 

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_those_that_are_read() {
+    fn documented_types_are_those_that_are_parsed() {
         assert_eq!(shape::<Actor>("lr"), Shape::Named("number"));
         assert_eq!(shape::<Actor>("betas"), Shape::Named("list"));
         assert_eq!(shape::<Actor>("strategy_options"), Shape::Named("table"));

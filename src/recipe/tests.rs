@@ -39,7 +39,7 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
-fn the_threads_of_the_trainer_are_those_that_nothing_else_gives_it() {
+fn trainer_threads_have_a_default_per_placement() {
     let threads = |keys: &[&str]| read("", keys).expect("valid").trainer.threads;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     assert_eq!(threads(&[]), cores);
@@ -252,7 +252,7 @@ fn limits_of_test_cases_are_checked_by_their_keys() {
 }
 
 #[test]
-fn what_a_schedule_refuses_names_the_key_that_was_written() {
+fn an_error_of_a_schedule_names_the_written_key() {
     let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
     check(
         &["schedule.eta_prompts=0.5"],
@@ -313,7 +313,7 @@ fn what_a_schedule_refuses_names_the_key_that_was_written() {
 }
 
 #[test]
-fn another_schedule_leaves_the_keys_of_the_one_before_behind() {
+fn overriding_the_schedule_drops_the_keys_of_the_previous_one() {
     let file = "[schedule]\nname = \"tail_batching\"\neta_prompts = 1.5";
     let recipe = read(file, &["schedule.name=sync"]).expect("valid");
     assert!(recipe.raw.schedule.options.is_empty());
@@ -322,7 +322,7 @@ fn another_schedule_leaves_the_keys_of_the_one_before_behind() {
 }
 
 #[test]
-fn a_resolved_recipe_reads_back_as_itself() {
+fn a_resolved_recipe_round_trips() {
     let recipe = read("[schedule]\nname = \"sync\"", &["trainer.seed=7"]).expect("valid");
     assert_eq!(read(&recipe.to_toml(), &[]).expect("valid").raw, recipe.raw);
 }

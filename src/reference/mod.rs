@@ -143,8 +143,8 @@ fn described(
     let (meaning, range) = prose.meaning_with(range);
     let aliases: Vec<_> = ALIASES
         .iter()
-        .filter(|alias| joined(alias.section, alias.ours) == name)
-        .map(|alias| (joined(alias.section, alias.theirs), alias.peers))
+        .filter(|alias| joined(alias.section, alias.key) == name)
+        .map(|alias| (joined(alias.section, alias.alias), alias.peers))
         .collect();
     let trl = aliases.iter().filter(|(_, peers)| peers.contains("TRL"));
     let mut trl: Vec<String> =

@@ -48,7 +48,7 @@ fn every_key_is_listed_with_type_and_meaning() {
 
 /// The documentation of a key and the table of verl's keys agree.
 #[test]
-fn keys_of_verl_mean_what_their_table_says() {
+fn the_table_of_verl_keys_matches_their_meaning() {
     use crate::recipe::verl::entries::{Use, find};
     for key in keys().iter().filter(|key| key.of.is_none()) {
         for verl in &key.verl {
@@ -170,8 +170,8 @@ fn the_page_of_trl_names_keys_that_exist() {
 fn the_page_of_trl_has_all_settings_that_mean_the_same() {
     for key in keys().iter().filter(|key| key.of.is_none()) {
         for trl in &key.trl {
-            let is_row = |(theirs, here): (&str, &str)| {
-                codes(theirs).any(|code| code == trl)
+            let is_row = |(trl_column, here): (&str, &str)| {
+                codes(trl_column).any(|code| code == trl)
                     && codes(here).any(|code| code.split('=').next() == Some(key.name.as_str()))
             };
             assert!(rows_of_trl().any(is_row), "docs/trl.md has no `{trl}` for `{}`", key.name);

@@ -35,15 +35,15 @@ pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeEr
         };
         let names = routed.names();
         check_group_only_route(pattern, &names, &named)?;
-        let told = names.iter().filter_map(|name| named[*name].on_error);
-        let told: BTreeSet<OnError> = told.collect();
-        if told.len() > 1 {
+        let settings = names.iter().filter_map(|name| named[*name].on_error);
+        let settings: BTreeSet<OnError> = settings.collect();
+        if settings.len() > 1 {
             return Err(wrong(
                 route_key(pattern),
                 "its rewards set different values of `on_error`",
             ));
         }
-        let on_error = told.first().copied().unwrap_or(section.on_error);
+        let on_error = settings.first().copied().unwrap_or(section.on_error);
         router = router.on_error(pattern, on_error);
     }
     Ok(router)

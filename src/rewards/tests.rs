@@ -57,7 +57,7 @@ fn routes_lead_to_rewards_and_weighted_sums_with_their_options() {
 }
 
 #[test]
-fn a_reward_of_an_own_name_is_routed_as_the_built_in_ones() {
+fn a_custom_reward_is_routed_like_a_built_in_one() {
     let registry = Registry::builtin()
         .with("yes", |_: Options| Ok(Format { think_in_prompt: true, ..Default::default() }));
     let section =
@@ -67,7 +67,7 @@ fn a_reward_of_an_own_name_is_routed_as_the_built_in_ones() {
 }
 
 #[test]
-fn what_cannot_be_made_is_named_by_its_key() {
+fn a_reward_that_cannot_be_created_is_named_by_its_key() {
     check_error(
         "routes = { \"*\" = \"exakt\" }",
         expect![

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_is_read_anew() {
+    fn a_replaced_file_is_read_from_the_start() {
         let place = tempfile::tempdir().expect("a folder");
         append(place.path(), "{\"step\":1,\"data\":{}}\n");
         let (mut file, mut steps) = (MetricsFile::of(place.path()), Steps::default());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_metrics_is_no_run() {
+    fn a_folder_without_metrics_is_not_a_run() {
         let place = tempfile::tempdir().expect("a folder");
         let error = MetricsFile::of(place.path()).read_new(&mut Steps::default());
         assert!(error.expect_err("no run").to_string().contains("it has none"));

@@ -21,27 +21,27 @@ pub(super) struct GroupRow {
 #[derive(Default)]
 pub(super) struct PendingGroups {
     /// The number of rows that are still missing, by group.
-    owed: BTreeMap<GroupKey, usize>,
+    missing: BTreeMap<GroupKey, usize>,
     open: BTreeMap<GroupKey, Vec<GroupRow>>,
 }
 
 impl PendingGroups {
     /// Counts a row of a group, before the rows are scored.
     pub(super) fn expect(&mut self, key: GroupKey) {
-        *self.owed.entry(key).or_default() += 1;
+        *self.missing.entry(key).or_default() += 1;
     }
 
     /// Adds a scored row. Returns the rows of the group, ordered by row number, if this was the last missing one.
     pub(super) fn take(&mut self, key: GroupKey, member: GroupRow) -> Option<Vec<GroupRow>> {
-        let owed = self.owed.get_mut(&key)?;
-        *owed -= 1;
-        let is_whole = *owed == 0;
+        let missing = self.missing.get_mut(&key)?;
+        *missing -= 1;
+        let is_whole = *missing == 0;
         let members = self.open.entry(key.clone()).or_default();
         members.push(member);
         if !is_whole {
             return None;
         }
-        self.owed.remove(&key);
+        self.missing.remove(&key);
         let mut members = self.open.remove(&key)?;
         members.sort_unstable_by_key(|member| member.row);
         Some(members)
@@ -71,8 +71,8 @@ pub(super) async fn score(
     let rows: Vec<u64> = members.iter().map(|member| member.row).collect();
     let (samples, own): (Vec<Sample>, Vec<Score>) =
         members.into_iter().filter_map(|member| member.own.ok()).unzip();
-    let said = router.score_group(&samples, &context).await;
-    let scores: Vec<Result<Score, RowError>> = match said {
+    let result = router.score_group(&samples, &context).await;
+    let scores: Vec<Result<Score, RowError>> = match result {
         None => own.into_iter().map(Ok).collect(),
         Some(Ok(scores)) => own.into_iter().zip(scores).map(|(own, of)| Ok(own.plus(of))).collect(),
         Some(Err(error)) => own.iter().map(|_| Err(RowError::from(error.clone()))).collect(),

@@ -307,15 +307,15 @@ mod tests {
 
     #[test]
     fn a_response_may_be_messages() {
-        let said = json!([{"role": "assistant", "content": "x"}]);
+        let messages = json!([{"role": "assistant", "content": "x"}]);
         assert_eq!(
-            read(ScoreColumns::default(), json!({"completion": said})).expect("read").response,
+            read(ScoreColumns::default(), json!({"completion": messages})).expect("read").response,
             "x"
         );
     }
 
     #[test]
-    fn what_cannot_be_read_names_its_column() {
+    fn an_unreadable_value_names_its_column() {
         let error = |row| read(ScoreColumns::default(), row).expect_err("unreadable");
         assert!(
             error(json!({"text": 1}))

@@ -41,7 +41,7 @@ async fn run(concurrency: usize, text: &str) -> (Vec<Value>, ScoreSummary) {
 }
 
 #[tokio::test]
-async fn lines_are_in_the_order_of_the_rows_however_they_end() {
+async fn lines_keep_the_order_of_the_rows() {
     let text: String = (0..200).map(|row| format!("{{\"response\": \"{row}\"}}\n")).collect();
     for concurrency in [1, 3, 500] {
         let (lines, summary) = run(concurrency, &text).await;
@@ -55,7 +55,7 @@ async fn lines_are_in_the_order_of_the_rows_however_they_end() {
 }
 
 #[tokio::test]
-async fn a_row_with_an_error_stands_alone() {
+async fn a_row_with_an_error_does_not_affect_other_rows() {
     let (lines, summary) =
         run(2, "{\"response\": \"5\"}\n{nonsense\n{\"response\": \"x\"}\n{\"x\": 1}\n").await;
     assert_eq!(lines[0]["outcome"], "scored");

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use rollpacker_model::ModelConfig;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
-use rollpacker_torch::rollout::guests::Guests;
+use rollpacker_torch::rollout::colocated::ColocatedModels;
 
 use super::shared_inputs::SharedInputs;
 use crate::engines::{EngineContext, EnginePurpose, EngineSettings};
@@ -23,7 +23,7 @@ impl SharedInputs {
             let reader = self.reader(self.train_data.clone(), OverlongPrompts::default());
             reader.first_tokens(EngineContext::EXAMPLE_TOKENS)?
         };
-        Ok(EngineContext { replay, example, guests: self.guests.clone(), ..context })
+        Ok(EngineContext { replay, example, colocated: self.colocated.clone(), ..context })
     }
 
     /// Returns the inputs of an engine for validation that samples by `sampling`.
@@ -45,7 +45,7 @@ impl SharedInputs {
             clock: self.stages.clock.clone(),
             example: Vec::new(),
             replay: None,
-            guests: Guests::default(),
+            colocated: ColocatedModels::default(),
         }
     }
 }

@@ -37,7 +37,7 @@ use rollpacker_stages::reward::Reward;
 use rollpacker_stages::rollout::RolloutEngine;
 use rollpacker_stages::train::Trainer;
 use rollpacker_torch::model::WeightStore;
-use rollpacker_torch::rollout::guests::Guests;
+use rollpacker_torch::rollout::colocated::ColocatedModels;
 use rollpacker_torch::train::loss::{KlEstimator, PolicyLoss};
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -89,16 +89,17 @@ impl SharedInputs {
     /// # Errors
     /// If the recipe's profile cannot be read.
     pub fn session(&self, handle: &WorkerHandle) -> anyhow::Result<Session> {
-        let is_host = handle.local_index() == 0;
+        let runs_judges = handle.local_index() == 0;
         let stages = WorkerResources {
             clock: Arc::new(handle.clock()),
             store: WeightStore::new(versions(&self.recipe)),
             ..self.stages.clone()
         };
         let device = device_of(self.recipe.device, self.device, handle.local_index());
-        let guests = if is_host { self.guests.clone() } else { Guests::default() };
+        let colocated =
+            if runs_judges { self.colocated.clone() } else { ColocatedModels::default() };
         let worker = handle.index();
-        Session::of(Self { stages, device, guests, worker, ..self.clone() }, worker == 0)
+        Session::of(Self { stages, device, colocated, worker, ..self.clone() }, worker == 0)
     }
 }
 

@@ -130,7 +130,7 @@ impl Session {
         let StartedEngine { engine, measurements, servers } =
             self.opened.engine.start(self.opened.training_engine()?)?;
         let placement = placement::policy(&self.opened.recipe, workers, self.monitor.clone())?;
-        let (live, guest_usage) = measurements.map(|all| (all.live, all.guests)).unzip();
+        let (live, colocated_use) = measurements.map(|all| (all.live, all.colocated)).unzip();
         let (server_metrics, is_unavailable) =
             servers.map(|servers| (servers.metrics, servers.is_unavailable)).unzip();
         let observer = EngineObserver {
@@ -138,7 +138,7 @@ impl Session {
             server_metrics,
             monitor: self.monitor.clone(),
             live: move || live.as_ref().map(Live::take).unwrap_or_default(),
-            guest_usage: guest_usage.flatten(),
+            colocated_use: colocated_use.flatten(),
             placement: placement.as_ref().map(LivePlacement::log),
         };
         let every = if leads { self.opened.recipe.test_freq } else { 0 };

@@ -15,7 +15,7 @@ use rollpacker_stages::reward::Router;
 use rollpacker_stages::train::config::TrainerConfig;
 use rollpacker_torch::judge::Models;
 use rollpacker_torch::model::{Decoder, DeviceChoice, WeightStore};
-use rollpacker_torch::rollout::guests::Guests;
+use rollpacker_torch::rollout::colocated::ColocatedModels;
 use rollpacker_torch::train::Objective;
 use tch::Device;
 
@@ -50,7 +50,7 @@ pub struct SharedInputs {
     /// `true` once every data source is known to have a reward.
     pub(super) rewards_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
-    pub(super) guests: Guests,
+    pub(super) colocated: ColocatedModels,
     /// The vocabulary size of the model.
     pub(super) vocab_size: i64,
     pub(super) watch: Option<WatchdogSettings>,
@@ -142,7 +142,7 @@ impl SharedInputs {
             rewards: Arc::new(rewards),
             rewards_checked: Arc::default(),
             vocab_size: model.vocab_size,
-            guests: judges.guests(),
+            colocated: judges.colocated(),
         };
         opened.check_engine()?;
         Ok(opened)
@@ -155,7 +155,7 @@ impl SharedInputs {
             (rollout.replay_lengths.is_some(), "`rollout.replay_lengths` is set"),
             (rollout.profile.is_some(), "`rollout.profile` is set"),
             (self.recipe.placement != PlacementKind::Fixed, "`placement.kind` is not `fixed`"),
-            (!self.guests.is_empty(), "a judge is `colocated` with it"),
+            (!self.colocated.is_empty(), "a judge is `colocated` with it"),
         ] {
             self.engine.require_torch_if(is_set, when)?;
         }

@@ -74,8 +74,8 @@ const COLUMNS: [&str; 13] = [
 /// Returns the step whose responses are shown; `None` if the run wrote no rollouts and none are requested.
 pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>, ReadError> {
     let steps = rollout_steps(folder);
-    let asked = pick.step.or_else(|| steps.last().copied());
-    match asked {
+    let requested = pick.step.or_else(|| steps.last().copied());
+    match requested {
         Some(step) if steps.binary_search(&step).is_ok() => Ok(Some(step)),
         None if pick.prompt.is_none() => Ok(None),
         _ => Err(ReadError::NoResponses(none_of(folder, pick.step, &steps))),
@@ -84,13 +84,13 @@ pub(super) fn step_of(folder: &Path, pick: &ResponsePick) -> Result<Option<u64>,
 
 fn none_of(folder: &Path, step: Option<u64>, steps: &[u64]) -> String {
     let option = if step.is_some() { "--step" } else { "--prompt" };
-    let asked = step.map_or_else(String::new, |step| format!(" of step {step}"));
+    let requested = step.map_or_else(String::new, |step| format!(" of step {step}"));
     let found = match (steps.first(), steps.last()) {
         (Some(first), Some(last)) => format!("found steps from {first} to {last}"),
         _ => "found none; `trainer.write_rollouts` writes them".to_owned(),
     };
     let folder = folder.join(ROLLOUTS_FOLDER);
-    format!("option `{option}`: expected rollouts{asked} in {}, {found}", folder.display())
+    format!("option `{option}`: expected rollouts{requested} in {}, {found}", folder.display())
 }
 
 /// Reads the selected responses of a step.

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_told_by_the_keys_that_are_not_the_schedules() {
+    fn a_job_is_identified_by_keys_other_than_those_of_the_schedule() {
         let axis = |text: &str| Axis::parse(text).expect("an axis");
         for of_schedule in [
             "schedule.name=all",

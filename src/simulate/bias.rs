@@ -139,7 +139,8 @@ fn quantile_ratio(run: &RunOutcome, baseline: &RunOutcome, q: f64) -> Option<f64
 /// Returns the inclusion by bucket, ascending: the bucket's share of the trained lengths over its share in the baseline. Buckets that the
 /// baseline does not have are left out.
 fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Vec<(String, f64)> {
-    let (Some(total), Some(beside)) = (weight(&run.trained), weight(&baseline.trained)) else {
+    let (Some(total), Some(baseline_weight)) = (weight(&run.trained), weight(&baseline.trained))
+    else {
         return Vec::new();
     };
     let longest = baseline.trained.last_key_value().map_or(0, |(length, _)| *length);
@@ -152,7 +153,7 @@ fn inclusion(run: &RunOutcome, baseline: &RunOutcome) -> Vec<(String, f64)> {
             let share = |trained: &TrainedLengths, total: f64| {
                 trained.range(start..end).map(|(_, weight)| weight).sum::<f64>() / total
             };
-            let policy = share(&baseline.trained, beside);
+            let policy = share(&baseline.trained, baseline_weight);
             (policy > 0.0).then(|| (format!("{start}_{end}"), share(&run.trained, total) / policy))
         })
         .collect()

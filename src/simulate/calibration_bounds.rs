@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_that_is_no_number_is_refused_by_its_key() {
+    fn a_constant_that_is_not_a_number_is_refused_by_its_key() {
         let check = |calibration: Calibration, key: &str, found: &str| {
             let error = check_calibration(&calibration).expect_err("refused").to_string();
             let named = format!("key `calibration.{key}`: expected from");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_constant_has_bounds_that_exclude_what_is_no_amount() {
+    fn the_bounds_of_every_constant_exclude_invalid_amounts() {
         let names: Vec<String> =
             constants(&Calibration::default()).into_iter().map(|(name, _)| name).collect();
         let kinds = SHARES.iter().chain(&POSITIVE).chain(&CORRELATIONS);

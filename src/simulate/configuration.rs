@@ -24,7 +24,7 @@ pub struct ConfigurationRuns {
     /// The index of the baseline among the configurations.
     pub baseline: usize,
     /// `true` if the configuration was requested; `false` if it was added only as a baseline.
-    pub asked: bool,
+    pub requested: bool,
     /// `true` if every trained token is sampled by the weights that are updated.
     pub on_policy: bool,
 }
@@ -46,7 +46,7 @@ pub fn summaries(runs: &[ConfigurationRuns]) -> anyhow::Result<Vec<Summary>> {
 #[must_use]
 pub fn jobs(runs: &[ConfigurationRuns]) -> Vec<(&str, Vec<usize>)> {
     let mut names: Vec<&str> = Vec::new();
-    for run in runs.iter().filter(|run| run.asked) {
+    for run in runs.iter().filter(|run| run.requested) {
         if !names.contains(&run.job.as_str()) {
             names.push(&run.job);
         }
@@ -55,9 +55,9 @@ pub fn jobs(runs: &[ConfigurationRuns]) -> Vec<(&str, Vec<usize>)> {
 }
 
 fn members(runs: &[ConfigurationRuns], job: &str) -> Vec<usize> {
-    let asked = |run: &ConfigurationRuns| run.asked && run.job == job;
-    let stands_by = |index: usize| runs.iter().any(|run| asked(run) && run.baseline == index);
-    (0..runs.len()).filter(|&index| asked(&runs[index]) || stands_by(index)).collect()
+    let requested = |run: &ConfigurationRuns| run.requested && run.job == job;
+    let is_baseline = |index: usize| runs.iter().any(|run| requested(run) && run.baseline == index);
+    (0..runs.len()).filter(|&index| requested(&runs[index]) || is_baseline(index)).collect()
 }
 
 /// Returns, for each configuration, the baseline with the fewest settings in its job. A baseline that several jobs share gets that of the
@@ -90,7 +90,7 @@ pub(crate) mod tests {
             seeds: (1..=outcomes.len() as u64).collect(),
             outcomes: outcomes.to_vec(),
             baseline: 0,
-            asked: true,
+            requested: true,
             on_policy: true,
         }
     }
@@ -105,8 +105,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_job_is_what_was_asked_for_and_its_baselines() {
-        let alone = |run: ConfigurationRuns| ConfigurationRuns { asked: false, ..run };
+    fn a_job_has_the_requested_configurations_and_their_baselines() {
+        let alone = |run: ConfigurationRuns| ConfigurationRuns { requested: false, ..run };
         let runs = [
             alone(of_job("n=4 planned sync", "n=4", &["n=4", "layout=planned"], 0)),
             of_job("n=4 sync", "n=4", &["n=4"], 1),

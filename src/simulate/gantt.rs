@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_that_touch_are_one_and_are_taken_once() {
+    fn touching_intervals_are_merged() {
         let log = TrainingLog::default();
         log.add(Nanos(1), Nanos(3));
         log.add(Nanos(3), Nanos(4));

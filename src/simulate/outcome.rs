@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_and_stages_split_a_step_alike() {
+    fn metrics_and_stages_agree_on_the_parts_of_a_step() {
         for staleness in ["pipeline.staleness=0", "pipeline.staleness=1"] {
             let outcome =
                 outcome(&["schedule.name=sync", "pipeline.placement=separate", staleness]);

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_that_fits_is_measured_at_what_the_cost_model_says() {
+    fn every_size_that_fits_has_the_time_of_the_cost_model() {
         let job = job(&[
             "model.name=Qwen2.5-32B",
             "rollout.tensor_parallel=2",
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_the_cluster_leaves_out_the_dear() {
+    fn a_time_budget_leaves_out_expensive_measurements() {
         let whole = measure(&job(&[]), None).expect("it fits");
         let part = measure(&job(&[]), Some(whole.seconds / 20.0)).expect("it fits");
         assert!(part.rows.len() < whole.rows.len());

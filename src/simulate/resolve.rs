@@ -59,7 +59,7 @@ impl Job {
             _ => None,
         };
         if let (Some(recording), Some(correlation)) = (&trace, raw.lengths.correlation)
-            && recording.likeness.is_none()
+            && recording.correlation_estimate.is_none()
         {
             let expected =
                 format!("no value: the trace has at least {ENOUGH} responses to each prompt");

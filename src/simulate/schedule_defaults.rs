@@ -36,7 +36,7 @@ impl ScheduleDefaults {
 }
 
 impl RawJob {
-    fn habits(&self) -> ScheduleDefaults {
+    fn defaults(&self) -> ScheduleDefaults {
         ScheduleDefaults::of(&self.schedule.name)
     }
 
@@ -45,18 +45,18 @@ impl RawJob {
     /// # Errors
     /// If there is no placement of that name, or it rejects an option.
     pub(super) fn placement(&self) -> Result<Placement, RecipeError> {
-        let habit = || self.habits().placement;
-        self.named_placement(self.pipeline.placement.as_deref().unwrap_or_else(habit))
+        let default = || self.defaults().placement;
+        self.named_placement(self.pipeline.placement.as_deref().unwrap_or_else(default))
     }
 
     /// Returns the dispatch: which instance receives a response.
     pub(super) fn dispatch(&self) -> Dispatch {
-        self.rollout.dispatch.unwrap_or(self.habits().dispatch)
+        self.rollout.dispatch.unwrap_or(self.defaults().dispatch)
     }
 
     /// Returns the placement of the judge.
     pub(super) fn judge(&self) -> Judge {
-        self.tasks.judge_placement.unwrap_or(self.habits().judge)
+        self.tasks.judge_placement.unwrap_or(self.defaults().judge)
     }
 
     /// Returns `true` if a judge takes its share of the GPUs of the rollout while responses are generated.
@@ -68,11 +68,11 @@ impl RawJob {
     /// Returns the mode of the sandbox's time limits. Rewards after the rollout use fixed limits by default, since no execution times of
     /// the task are known before.
     pub(super) fn timeout(&self) -> Result<LimitMode, RecipeError> {
-        let habit = match self.scoring()? {
+        let default = match self.scoring()? {
             Scoring::AfterRollout => LimitMode::Fixed,
-            Scoring::Streamed => self.habits().timeout,
+            Scoring::Streamed => self.defaults().timeout,
         };
-        Ok(self.tasks.timeout.unwrap_or(habit))
+        Ok(self.tasks.timeout.unwrap_or(default))
     }
 
     /// Returns the time at which responses are scored.

@@ -259,7 +259,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn instances_that_differ_are_told_by_kind_of_round() {
+    fn instances_that_differ_are_listed_by_kind_of_round() {
         let one = |round: &str, instances, tensor_parallel, share| RolloutSetup {
             round: round.to_owned(),
             instances,

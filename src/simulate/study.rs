@@ -116,7 +116,7 @@ fn chosen(runs: &[ConfigurationRuns], tolerance: f64) -> anyhow::Result<Option<S
 fn restrict_to(runs: &[ConfigurationRuns], places: &[usize]) -> Vec<ConfigurationRuns> {
     let narrow = |(place, run): (usize, &ConfigurationRuns)| ConfigurationRuns {
         job: String::new(),
-        asked: places.contains(&place),
+        requested: places.contains(&place),
         seeds: run.seeds.iter().take(1).copied().collect(),
         outcomes: run.outcomes.iter().take(1).cloned().collect(),
         ..run.clone()

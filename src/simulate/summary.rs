@@ -244,7 +244,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rounds_are_told_apart() {
+    fn kinds_of_rounds_are_summarized_separately() {
         let steps = [("short", 10.0), ("short", 12.0), ("long", 40.0), ("short", 14.0)];
         let runs = configured("", &[run(&steps, &[])]);
         let summary = Summary::of(&runs, &runs, &runs).expect("steps");

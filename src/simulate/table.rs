@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speed_and_bias_stand_side_by_side() {
+    fn the_table_has_speed_and_bias() {
         let full = [("full", 200.0); 4];
         let sync = run(&full, &[("rollout/bubble_ratio", 0.74), ("trainer/waiting_ratio", 0.8)]);
         let metrics = [

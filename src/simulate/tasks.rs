@@ -58,10 +58,10 @@ pub(super) fn limit(job: &Job, seed: u64) -> anyhow::Result<AdaptiveLimits> {
 #[must_use]
 pub(super) fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
     let tasks = &job.raw.tasks;
-    let beside =
+    let is_colocated =
         tasks.judge > 0.0 && job.judge == Judge::Colocated && job.scoring == Scoring::Streamed;
     match tasks.judge_sharing {
-        _ if !beside => 1.0,
+        _ if !is_colocated => 1.0,
         JudgeSharing::Mps => calibration.judge_slowdown,
         JudgeSharing::TimeSlicing => calibration.judge_time_slicing,
     }

@@ -2,7 +2,7 @@
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_datasets::{Trace, TraceOptions};
-use rollpacker_simulated::rollout::lengths::{ENOUGH, Likeness};
+use rollpacker_simulated::rollout::lengths::{CorrelationEstimate, ENOUGH};
 use serde::Serialize;
 
 use super::job::Job;
@@ -23,14 +23,14 @@ pub struct TraceSummary {
     /// The column of prompt lengths; `None` if they are drawn from `lengths.population`.
     pub prompt_length_column: Option<String>,
     /// The assumption about responses to the same prompt; `None` if the trace has enough of them.
-    pub assumed: Option<Likeness>,
+    pub assumed: Option<CorrelationEstimate>,
 }
 
 impl TraceSummary {
     /// Summarizes the trace of a job; `None` if its lengths are not recorded.
     #[must_use]
     pub fn of(job: &Job) -> Option<Self> {
-        let SharedTrace { trace, likeness } = &**job.trace.as_ref()?;
+        let SharedTrace { trace, correlation_estimate } = &**job.trace.as_ref()?;
         let max_response_length = job.raw.data.max_response_length;
         let longer = trace.rows.iter().filter(|row| row.tokens > max_response_length);
         Some(Self {
@@ -39,8 +39,9 @@ impl TraceSummary {
             max_response_length,
             cut: longer.count(),
             prompt_length_column: trace.source.prompt_length_column.clone(),
-            assumed: likeness
-                .map(|likeness| with_correlation(likeness, job.raw.lengths.correlation)),
+            assumed: correlation_estimate.map(|correlation_estimate| {
+                with_correlation(correlation_estimate, job.raw.lengths.correlation)
+            }),
         })
     }
 
@@ -61,9 +62,9 @@ impl TraceSummary {
     /// Returns a warning about what the trace does not determine and what is assumed instead; `None` if nothing is assumed.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let likeness = self.assumed?;
-        let Likeness { estimate, low, high, .. } = likeness;
-        let told = match estimate {
+        let correlation_estimate = self.assumed?;
+        let CorrelationEstimate { estimate, low, high, .. } = correlation_estimate;
+        let estimated = match estimate {
             Some(estimate) => format!("the trace gives a correlation of {estimate:.2}"),
             None => {
                 "the trace does not determine how much the lengths of responses to one prompt differ"
@@ -79,20 +80,29 @@ impl TraceSummary {
             )
         };
         Some(format!(
-            "{}: {}, and {told}. Ranks of lengths follow a Gaussian copula within a prompt: {assumed}.",
+            "{}: {}, and {estimated}. Ranks of lengths follow a Gaussian copula within a prompt: {assumed}.",
             self.trace,
-            recorded(likeness),
+            recorded(correlation_estimate),
         ))
     }
 }
 
 /// Returns the assumption, narrowed to the correlation that the job sets.
-fn with_correlation(likeness: Likeness, correlation: Option<f64>) -> Likeness {
-    correlation.map_or(likeness, |set| Likeness { low: set, high: set, ..likeness })
+fn with_correlation(
+    correlation_estimate: CorrelationEstimate,
+    correlation: Option<f64>,
+) -> CorrelationEstimate {
+    correlation.map_or(correlation_estimate, |set| CorrelationEstimate {
+        low: set,
+        high: set,
+        ..correlation_estimate
+    })
 }
 
 /// Describes the number of responses to each prompt in the trace.
-fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String {
+fn recorded(
+    CorrelationEstimate { prompts, responses_per_prompt, .. }: CorrelationEstimate,
+) -> String {
     match prompts {
         0 => "no prompt is recorded".to_owned(),
         _ => format!(
@@ -107,7 +117,7 @@ pub struct SharedTrace {
     /// The recorded responses.
     pub trace: Trace,
     /// The interval of the within-prompt correlation; `None` if the trace has enough responses to each prompt to determine it.
-    pub likeness: Option<Likeness>,
+    pub correlation_estimate: Option<CorrelationEstimate>,
 }
 
 impl SharedTrace {
@@ -115,7 +125,7 @@ impl SharedTrace {
     #[must_use]
     pub fn of(trace: Trace) -> Self {
         let responses: Vec<_> = trace.rows.iter().map(|row| (row.prompt, row.tokens)).collect();
-        Self { likeness: Likeness::of(&responses), trace }
+        Self { correlation_estimate: CorrelationEstimate::of(&responses), trace }
     }
 }
 

@@ -62,13 +62,16 @@ impl RawJob {
     /// Returns the settings that only adaptive limits use, with their values.
     fn adapting(&self) -> impl Iterator<Item = (&'static str, String)> {
         let share = self.tasks.audit_share.map(|share| ("tasks.audit_share", share.to_string()));
-        let told = self.tasks.reference_time;
-        share.into_iter().chain(told.map(|told| ("tasks.reference_time", told.to_string())))
+        let reference_time = self.tasks.reference_time;
+        share.into_iter().chain(
+            reference_time
+                .map(|reference_time| ("tasks.reference_time", reference_time.to_string())),
+        )
     }
 
     fn reject_unused_lengths(&self) -> Result<(), RecipeError> {
         let lengths = &self.lengths;
-        let told = [
+        let unused = [
             ("lengths.file", lengths.file.is_some()),
             ("lengths.length_column", lengths.length_column.is_some()),
             ("lengths.prompt_column", lengths.prompt_column.is_some()),
@@ -76,7 +79,7 @@ impl RawJob {
             ("lengths.tokenizer", lengths.tokenizer.is_some()),
         ];
         let source = text(&lengths.source);
-        match told.into_iter().find(|(_, told)| *told) {
+        match unused.into_iter().find(|(_, unused)| *unused) {
             Some((key, _)) if lengths.source != Source::Trace => {
                 return Err(out_of_bounds("lengths.source", format!("trace with {key}"), source));
             }
@@ -105,15 +108,15 @@ impl RawJob {
     /// # Errors
     /// If `pipeline.gradient` or `pipeline.placement` is invalid.
     pub(super) fn drop_unused(&mut self, settings: &[String]) -> Result<(), RecipeError> {
-        let brings = |key: &str| {
+        let sets = |key: &str| {
             settings.iter().any(|setting| setting.split_once('=').is_some_and(|(of, _)| of == key))
         };
-        let decides = |key: &str, written: bool| brings(key) || brings("schedule.name") && !written;
+        let decides = |key: &str, written: bool| sets(key) || sets("schedule.name") && !written;
         let placement = self.placement()?;
         if decides("pipeline.placement", self.pipeline.placement.is_some()) {
             self.drop_unused_placement(&placement);
         }
-        if placement == Placement::Stream && brings("stream.trigger") {
+        if placement == Placement::Stream && sets("stream.trigger") {
             self.drop_unused_stream(&placement);
         }
         if decides("pipeline.reward", self.pipeline.reward.is_some())
@@ -121,13 +124,13 @@ impl RawJob {
         {
             self.tasks.timeout = self.tasks.timeout.filter(|timeout| *timeout == LimitMode::Fixed);
         }
-        let times_out = brings("pipeline.reward") || brings("schedule.name");
-        if (times_out || brings("tasks.timeout")) && self.timeout()? == LimitMode::Fixed {
+        let times_out = sets("pipeline.reward") || sets("schedule.name");
+        if (times_out || sets("tasks.timeout")) && self.timeout()? == LimitMode::Fixed {
             (self.tasks.audit_share, self.tasks.reference_time) = (None, None);
         }
         let moves_judge =
             ["schedule.name", "pipeline.reward", "tasks.judge", "tasks.judge_placement"];
-        if moves_judge.into_iter().any(brings) && !self.judges_beside_rollout()? {
+        if moves_judge.into_iter().any(sets) && !self.judges_beside_rollout()? {
             self.tasks.judge_sharing = JudgeSharing::Mps;
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
@@ -136,12 +139,12 @@ impl RawJob {
                 self.pipeline.max_groups = max_groups;
             }
         }
-        match (brings("data.prompts"), brings("data.epoch_rounds")) {
+        match (sets("data.prompts"), sets("data.epoch_rounds")) {
             (true, false) => self.data.epoch_rounds = None,
             (false, true) => self.data.prompts = None,
             _ => {}
         }
-        if brings("lengths.source") {
+        if sets("lengths.source") {
             self.drop_unused_lengths();
         }
         Ok(())
@@ -270,15 +273,16 @@ mod tests {
     }
 
     /// Returns the job `written` with the settings of a sweep laid over it.
-    fn swept(written: &[&str], brought: &[&str]) -> RawJob {
-        let mut raw = raw(&[written, brought].concat());
-        let brought: Vec<String> = brought.iter().map(|&setting| setting.to_owned()).collect();
-        raw.drop_unused(&brought).expect("valid");
+    fn swept(written: &[&str], swept_keys: &[&str]) -> RawJob {
+        let mut raw = raw(&[written, swept_keys].concat());
+        let swept_keys: Vec<String> =
+            swept_keys.iter().map(|&setting| setting.to_owned()).collect();
+        raw.drop_unused(&swept_keys).expect("valid");
         raw
     }
 
     #[test]
-    fn what_a_swept_schedule_cannot_use_is_left_out() {
+    fn settings_that_a_swept_schedule_cannot_use_are_left_out() {
         let written = [
             "stream.keep=0.25",
             "planner.rule=paper",
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_job_itself_combines_is_not_left_out() {
+    fn conflicting_settings_of_the_job_itself_are_refused() {
         let placed = ["pipeline.placement=separate", "planner.rule=paper"];
         let error = swept(&placed, &["schedule.name=sync"]).reject_unused().expect_err("refused");
         assert!(error.to_string().starts_with("key `planner.rule`"), "{error}");
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_of_gpus_with_a_judge_needs_a_judge_on_them() {
+    fn sharing_gpus_with_a_judge_requires_a_judge_on_them() {
         let sharing = "tasks.judge_sharing=time_slicing";
         raw(&["schedule.name=tail_batching", sharing]).reject_unused().expect("a colocated judge");
         for without in ["schedule.name=sync", "tasks.judge=0", "pipeline.reward=after_rollout"] {

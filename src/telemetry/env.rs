@@ -105,7 +105,7 @@ mod tests {
     const ALL: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318");
 
     #[test]
-    fn a_signal_is_exported_where_a_variable_says() {
+    fn a_signal_is_exported_to_the_endpoint_of_its_variable() {
         check(&[], "- -");
         check(&[("OTEL_TRACES_EXPORTER", "jaeger")], "- -");
         check(&[ALL], "http://all:4318 http://all:4318");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_possible_is_refused_by_name() {
+    fn unsupported_settings_are_refused_by_name() {
         check(
             &[ALL, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")],
             "OTEL_EXPORTER_OTLP_PROTOCOL: expected `http/protobuf`, found `grpc`",
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_is_given_up_when_a_variable_says() {
+    fn the_export_timeout_is_set_by_a_variable() {
         let timeout = |value: &str| {
             let value = value.to_owned();
             let variable = move |name: &str| match name {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_variable_of_a_signal_comes_first() {
+    fn the_variable_of_a_signal_takes_precedence() {
         let own = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"]
             .map(|name| (name, "http/protobuf"));
         check(

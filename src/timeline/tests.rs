@@ -117,7 +117,7 @@ fn stages_fill_the_time_before_the_validation() {
 }
 
 #[test]
-fn scoring_lies_after_the_response() {
+fn scoring_follows_the_response() {
     assert_eq!(scoring(Nanos(10), Nanos(30), Nanos(5)), (Nanos(25), Nanos(30)));
     assert_eq!(scoring(Nanos(10), Nanos(30), Nanos(25)), (Nanos(10), Nanos(30)));
     assert_eq!(scoring(Nanos(40), Nanos(30), Nanos(5)), (Nanos(30), Nanos(30)));

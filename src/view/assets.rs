@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_import_files_that_are_there() {
+    fn modules_import_existing_files() {
         for (path, kind, text) in FILES.into_iter().filter(|(path, ..)| !path.contains("vendor")) {
             let named =
                 text.lines().filter_map(|line| line.split_once("from \"./")?.1.split_once('"'));

@@ -57,8 +57,9 @@ pub(super) struct Round {
 struct RoundResponse {
     prompt: u64,
     sample: u32,
-    /// See [`Fate`].
-    fate: Fate,
+    /// See [`ResponseOutcome`].
+    #[serde(rename = "fate")]
+    outcome: ResponseOutcome,
     started: f64,
     finished: f64,
     scored: Option<f64>,
@@ -76,7 +77,7 @@ struct RoundResponse {
 /// The use of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Fate {
+enum ResponseOutcome {
     /// It is trained on.
     Trained,
     /// It was aborted, and others of its group are trained on.
@@ -99,7 +100,8 @@ struct RoundPrompt {
     data_source: Option<String>,
     tokens: u32,
     /// `trained`, `deferred`, `rejected`, or `not trained` if the records do not determine which.
-    fate: &'static str,
+    #[serde(rename = "fate")]
+    outcome: &'static str,
 }
 
 /// The metrics of a step, from the run.
@@ -164,19 +166,19 @@ impl Round {
         let rows = Rollouts::read(folder, step, &COLUMNS)?;
         let origin = origin(&rows)?;
         let mut prompts = prompts(&rows)?;
-        let untrained = prompts.values().filter(|prompt| prompt.fate != TRAINED).count();
-        let fate = record.untrained(untrained);
+        let untrained = prompts.values().filter(|prompt| prompt.outcome != TRAINED).count();
+        let outcome = record.untrained(untrained);
         prompts
             .values_mut()
-            .filter(|prompt| prompt.fate != TRAINED)
-            .for_each(|prompt| prompt.fate = fate);
+            .filter(|prompt| prompt.outcome != TRAINED)
+            .for_each(|prompt| prompt.outcome = outcome);
         let responses = (0..rows.len())
             .map(|row| response(&rows, row, origin, &prompts))
             .collect::<Result<Vec<_>, _>>()?;
         let latest = |time: fn(&RoundResponse) -> Option<f64>| {
             responses.iter().filter_map(time).reduce(f64::max)
         };
-        let ended = latest(|one| (one.fate != Fate::Kept).then_some(one.finished));
+        let ended = latest(|one| (one.outcome != ResponseOutcome::Kept).then_some(one.finished));
         let scored = latest(|one| one.scored);
         Ok(Self {
             step,
@@ -222,10 +224,10 @@ fn prompts(rows: &Rollouts) -> Result<BTreeMap<u64, RoundPrompt>, ReadError> {
             row: dataset.value(row),
             data_source: text(sources, row).map(str::to_owned),
             tokens: tokens.value(row),
-            fate: "not trained",
+            outcome: "not trained",
         });
         if admitted.value(row) {
-            prompt.fate = TRAINED;
+            prompt.outcome = TRAINED;
         }
     }
     Ok(prompts)
@@ -242,19 +244,19 @@ fn response(
     let seconds = |at: u64| (at as f64 - origin as f64) / 1e9;
     let prompt = long(column::PROMPT_ID)?.value(row);
     let finish = text(rows.texts(column::FINISH_REASON)?, row).unwrap_or_default();
-    let is_trained = prompts.get(&prompt).is_some_and(|prompt| prompt.fate == TRAINED);
-    let fate = match (rows.flags("admitted")?.value(row), finish) {
-        _ if is_kept(rows, row)? => Fate::Kept,
-        (true, _) => Fate::Trained,
-        (false, "pause") => Fate::Paused,
-        (false, _) if !is_trained => Fate::Untrained,
-        (false, "abort") => Fate::Aborted,
-        (false, _) => Fate::Surplus,
+    let is_trained = prompts.get(&prompt).is_some_and(|prompt| prompt.outcome == TRAINED);
+    let outcome = match (rows.flags("admitted")?.value(row), finish) {
+        _ if is_kept(rows, row)? => ResponseOutcome::Kept,
+        (true, _) => ResponseOutcome::Trained,
+        (false, "pause") => ResponseOutcome::Paused,
+        (false, _) if !is_trained => ResponseOutcome::Untrained,
+        (false, "abort") => ResponseOutcome::Aborted,
+        (false, _) => ResponseOutcome::Surplus,
     };
     Ok(RoundResponse {
         prompt,
         sample: short(column::SAMPLE)?,
-        fate,
+        outcome,
         started: seconds(long(column::STARTED)?.value(row)),
         finished: seconds(long(column::FINISHED)?.value(row)),
         scored: number(long(column::SCORED_AT)?, row).map(seconds),

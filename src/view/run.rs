@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighboring_steps_are_a_range() {
+    fn adjacent_steps_are_a_range() {
         assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), [[1, 3], [7, 7], [9, 10]]);
         assert!(ranges(&[]).is_empty());
     }

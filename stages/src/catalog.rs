@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_aliases_make_the_same() {
+    fn names_and_aliases_create_the_same() {
         let catalog = catalog();
         assert_eq!(catalog.make(&Choice::of("linear")), Ok(Slope { slope: 2.0 }));
         let steep = Choice::of("line").with("slope", 3.0);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_named() {
+    fn an_entry_that_cannot_be_created_is_named() {
         let error = |choice: Choice| catalog().make(&choice).expect_err("refused").to_string();
         assert_eq!(error(Choice::of("lin")), "there is no curve `lin`; there are flat, linear");
         let low = Choice::of("linear").with("slope", -1.0);

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_those_that_are_asked_for() {
+    fn fields_are_those_that_deserialize_requests() {
         assert_eq!(fields::<Point>(), ["_x", "abscissa", "_y"]);
         assert!(fields::<Vec<f64>>().is_empty());
     }

@@ -256,10 +256,10 @@ fn without_secrets_of_urls(text: &str) -> Cow<'_, str> {
     let mut rest = text;
     while let Some(begin) = rest.find(SCHEME) {
         let (before, after) = rest.split_at(begin + SCHEME.len());
-        let (url, behind) = after.split_at(after.find(is_end).unwrap_or(after.len()));
+        let (url, rest_of_line) = after.split_at(after.find(is_end).unwrap_or(after.len()));
         kept.push_str(before);
         kept.push_str(&without_user_information(url));
-        rest = behind;
+        rest = rest_of_line;
     }
     if kept.is_empty() {
         return text.into();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn short_texts_are_no_secrets() {
+    fn short_texts_are_not_secrets() {
         assert_eq!(secrets("abc").redact("abc"), "abc");
         keep("short");
         keep("long enough");
@@ -345,9 +345,9 @@ mod tests {
         let url = "http://user:p%40ssword@host/?v=2024-05-01&key=abcd&x=0123456789abcdefghij";
         let mut secrets = Secrets::default();
         secrets.add_url(&Url::parse(url).expect("a URL"));
-        let said = "user p@ssword p%40ssword 2024-05-01 abcd 0123456789abcdefghij";
+        let text = "user p@ssword p%40ssword 2024-05-01 abcd 0123456789abcdefghij";
         let expected = "user [redacted] [redacted] 2024-05-01 [redacted] [redacted]";
-        assert_eq!(secrets.redact(said), expected);
+        assert_eq!(secrets.redact(text), expected);
         let mut secrets = Secrets::default();
         secrets.add_url(&Url::parse("http://token@host").expect("a URL"));
         assert_eq!(secrets.redact("token"), REDACTED);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_secrets_are_told_from_names_of_settings() {
+    fn names_of_secrets_are_distinguished_from_names_of_settings() {
         let secrets = ["api_key", "Authorization", "my-access-token", "password"];
         assert!(secrets.into_iter().all(is_secret_name));
         let settings = ["api_key_env", "answer_key", "eos_token", "max_tokens", "notpassword"];

@@ -29,7 +29,7 @@ const JOB: &str = "[cluster]\ngpus = 8\n[model]\nname = \"Qwen2.5-7B\"\n[data]\n
 /// Returns a command line of the subcommand that ends soon, with the further flags that `flag` needs. `NUMBER` stands for the number of the
 /// run, so that each run writes its own files.
 fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
-    let (line, beside): (&[&str], &[&str]) = match (subcommand, flag) {
+    let (line, with_settings): (&[&str], &[&str]) = match (subcommand, flag) {
         ("train", "process") => (&["train", "--config", "recipe.toml"], &["--hostfile", "hosts"]),
         ("train", _) => (&["train", "--config", "recipe.toml", "--dry-run"], &[]),
         ("simulate", "gantt_step") => {
@@ -65,8 +65,8 @@ fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
         other => panic!("no command line is known for {other:?}: add one here"),
     };
     let own = format!("--{}", flag.replace('_', "-"));
-    let beside = beside.chunks(2).filter(|pair| pair[0] != own).flatten();
-    line.iter().chain(beside).copied().collect()
+    let with_settings = with_settings.chunks(2).filter(|pair| pair[0] != own).flatten();
+    line.iter().chain(with_settings).copied().collect()
 }
 
 /// Collects the numeric flags of a command and its subcommands: the subcommand, the id, and the name on the command line.
@@ -95,7 +95,7 @@ fn flags(path: &str, command: &clap::Command, into: &mut Vec<(String, String, St
 }
 
 #[test]
-fn every_numeric_flag_ends_well_or_is_named() {
+fn every_numeric_flag_is_accepted_or_named() {
     let place = Workplace::new(RECIPE);
     place.write("job.toml", JOB);
     place.write("hosts", "localhost:1\nlocalhost:2\n");

@@ -38,7 +38,7 @@ steps = 1
 "#;
 
 /// Returns the settings that a key needs to have an effect.
-fn beside(name: &str) -> &'static [&'static str] {
+fn with_settings(name: &str) -> &'static [&'static str] {
     match name {
         "pipeline.staleness" | "pipeline.training_gpus" => &["pipeline.placement=separate"],
         "tasks.audit_share" => &["tasks.timeout=adaptive"],
@@ -53,17 +53,17 @@ fn beside(name: &str) -> &'static [&'static str] {
 fn of_table(prefix: &str, table: &impl Serialize, others: &[&str]) -> Vec<Key> {
     let numbers = numbers(table);
     let written = numbers.iter().map(|(name, value)| format!("{prefix}.{name}={value}"));
-    let beside: Vec<String> = owned(others).into_iter().chain(written).collect();
+    let with_settings: Vec<String> = owned(others).into_iter().chain(written).collect();
     let key = |(name, _): &(String, Value)| Key {
         name: format!("{prefix}.{name}"),
-        beside: beside.clone(),
+        with_settings: with_settings.clone(),
     };
     numbers.iter().map(key).collect()
 }
 
 /// Returns all keys. Whether a key is numeric is found out by setting it.
 fn keys() -> Vec<Key> {
-    let plain = |name: String| Key { beside: owned(beside(&name)), name };
+    let plain = |name: String| Key { with_settings: owned(with_settings(&name)), name };
     let mut keys: Vec<Key> = RawJob::keys().into_iter().map(plain).collect();
     let hardware = Hardware::built_in("H800").expect("built in");
     let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
@@ -79,12 +79,11 @@ fn keys() -> Vec<Key> {
     let schedules = Schedules::default();
     for name in schedules.names() {
         let options = schedules.options(name).expect("it is known");
-        let beside = crate::recipes::of_schedule(name);
-        keys.extend(
-            options
-                .into_iter()
-                .map(|option| Key { name: format!("schedule.{option}"), beside: beside.clone() }),
-        );
+        let with_settings = crate::recipes::of_schedule(name);
+        keys.extend(options.into_iter().map(|option| Key {
+            name: format!("schedule.{option}"),
+            with_settings: with_settings.clone(),
+        }));
     }
     keys
 }
@@ -132,14 +131,14 @@ fn cases(place: &Workplace, command: &[&str]) -> Vec<Case> {
 }
 
 #[test]
-fn simulating_ends_well_or_names_the_key() {
+fn simulating_succeeds_or_names_the_key() {
     let place = Workplace::new("");
     let command = ["simulate", "--config", "job.toml", "--threads", "1"];
     program::check(&place, &cases(&place, &command));
 }
 
 #[test]
-fn profiling_a_cluster_ends_well_or_names_the_key() {
+fn profiling_a_cluster_succeeds_or_names_the_key() {
     let place = Workplace::new("");
     let command = ["profile", "--simulated", "--config", "job.toml", "--budget", "0.001"];
     let of_profile = |case: &Case| {
@@ -154,7 +153,7 @@ fn profiling_a_cluster_ends_well_or_names_the_key() {
 }
 
 #[test]
-fn a_swept_key_is_named_as_one_that_is_set() {
+fn an_invalid_swept_key_is_named_like_a_set_one() {
     let place = Workplace::new("");
     place.write("job.toml", JOB);
     for key in ["rollout.n", "data.train_batch_size", "sim.seeds", "tasks.sandbox_slots"] {

@@ -41,22 +41,22 @@ pub(crate) const EXTREMES: [&str; 16] = [
 /// A numeric key, and the settings that it needs to have an effect.
 pub(crate) struct Key {
     pub(crate) name: String,
-    pub(crate) beside: Vec<String>,
+    pub(crate) with_settings: Vec<String>,
 }
 
 impl Key {
     /// Returns all settings that give the key a value.
     pub(crate) fn settings(&self, value: &str) -> Vec<String> {
         let own = format!("{}={value}", self.name);
-        self.beside.iter().cloned().chain([own]).collect()
+        self.with_settings.iter().cloned().chain([own]).collect()
     }
 
     /// Returns the names that an error may contain: the key, in full or within its section, and the keys set together with it.
     pub(crate) fn named(&self) -> Vec<String> {
         let last = self.name.rsplit('.').next().unwrap_or_default();
-        let beside = self.beside.iter().filter_map(|setting| setting.split_once('='));
-        let beside = beside.map(|(key, _)| key.to_owned());
-        [self.name.clone(), format!("`{last}`")].into_iter().chain(beside).collect()
+        let with_settings = self.with_settings.iter().filter_map(|setting| setting.split_once('='));
+        let with_settings = with_settings.map(|(key, _)| key.to_owned());
+        [self.name.clone(), format!("`{last}`")].into_iter().chain(with_settings).collect()
     }
 
     /// Returns `true` if an error contains one of these names.

@@ -74,7 +74,7 @@ fn ends_of_sequence_outside_of_the_vocabulary_are_refused_by_file_and_key() {
 }
 
 #[test]
-fn numbers_of_a_tokenizer_end_well_or_name_the_tokenizer() {
+fn numbers_of_a_tokenizer_are_accepted_or_name_the_tokenizer() {
     let place = Workplace::new(RECIPE);
     let path = place.path("model/tokenizer.json");
     let original: Value =
@@ -88,8 +88,8 @@ fn numbers_of_a_tokenizer_end_well_or_name_the_tokenizer() {
             *at_path(&mut tokenizer, path) = value.clone();
             place.write("model/tokenizer.json", &tokenizer.to_string());
             let end = program::run(&place, &owned(&TRAIN));
-            let told = end.code == Some(0) || names(&end.err, &["tokenizer"]);
-            assert!(told && matches!(end.code, Some(0..=2)), "{path} = {value}: {end:?}");
+            let is_reported = end.code == Some(0) || names(&end.err, &["tokenizer"]);
+            assert!(is_reported && matches!(end.code, Some(0..=2)), "{path} = {value}: {end:?}");
             drop(fs::remove_dir_all(place.path("run")));
         }
     }

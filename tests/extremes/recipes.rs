@@ -102,12 +102,13 @@ fn is_numeric(path: &Path, name: &str) -> bool {
 
 /// Returns all numeric keys of recipes, including those of schedules, placements, losses and estimators.
 fn keys(path: &Path) -> Vec<Key> {
-    let beside = |name: &str| {
+    let with_settings = |name: &str| {
         let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
         found.flat_map(|(_, settings)| settings.iter().map(|&setting| setting.to_owned())).collect()
     };
     let plain = Recipe::keys().into_iter().filter(|name| is_numeric(path, name));
-    let mut keys: Vec<Key> = plain.map(|name| Key { beside: beside(&name), name }).collect();
+    let mut keys: Vec<Key> =
+        plain.map(|name| Key { with_settings: with_settings(&name), name }).collect();
     let typed = |key: &Key| {
         ["1", "1.5"].iter().any(|value| {
             let error =
@@ -118,15 +119,19 @@ fn keys(path: &Path) -> Vec<Key> {
     let schedules = Schedules::default();
     for name in schedules.names() {
         let options = schedules.options(name).expect("it is known");
-        let key =
-            |option: &str| Key { name: format!("schedule.{option}"), beside: of_schedule(name) };
+        let key = |option: &str| Key {
+            name: format!("schedule.{option}"),
+            with_settings: of_schedule(name),
+        };
         keys.extend(options.into_iter().map(key).filter(typed));
     }
     let placements = Placements::default();
     for kind in placements.names() {
-        let beside = vec![format!("placement.kind={kind}")];
-        let key =
-            |option: &&str| Key { name: format!("placement.{option}"), beside: beside.clone() };
+        let with_settings = vec![format!("placement.kind={kind}")];
+        let key = |option: &&str| Key {
+            name: format!("placement.{option}"),
+            with_settings: with_settings.clone(),
+        };
         let options = placements.options(kind).expect("it is known");
         keys.extend(options.iter().map(key).filter(typed));
     }
@@ -135,14 +140,14 @@ fn keys(path: &Path) -> Vec<Key> {
         let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
         keys.extend(numbers.map(|(option, _)| Key {
             name: format!("algorithm.adv_options.{option}"),
-            beside: vec![format!("algorithm.adv_estimator={}", entry.name)],
+            with_settings: vec![format!("algorithm.adv_estimator={}", entry.name)],
         }));
     }
     for entry in algorithms.policy_losses.list() {
         let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
         keys.extend(numbers.map(|(option, _)| Key {
             name: format!("actor.policy_loss.{option}"),
-            beside: vec![format!("actor.policy_loss.loss_mode={}", entry.name)],
+            with_settings: vec![format!("actor.policy_loss.loss_mode={}", entry.name)],
         }));
     }
     keys
@@ -197,14 +202,14 @@ fn cases_apart(
 }
 
 #[test]
-fn training_ends_well_or_names_the_key() {
+fn training_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let command = ["train", "--config", "recipe.toml"];
     program::check(&place, &cases_apart(&place, &command, "--out", |key| !is_of_sft(key)));
 }
 
 #[test]
-fn fine_tuning_ends_well_or_names_the_key() {
+fn fine_tuning_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let of = |key: &Key| is_of_sft(key) || key.name == "trainer.seed";
     let command = ["sft", "--config", "recipe.toml"];
@@ -212,7 +217,7 @@ fn fine_tuning_ends_well_or_names_the_key() {
 }
 
 #[test]
-fn profiling_ends_well_or_names_the_key() {
+fn profiling_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let of = |key: &Key| key.name.starts_with("rollout.") || key.name.starts_with("data.max_");
     let command = ["profile", "--config", "recipe.toml", "--budget=0.01"];
@@ -220,7 +225,7 @@ fn profiling_ends_well_or_names_the_key() {
 }
 
 #[test]
-fn scoring_by_a_recipe_ends_well_or_names_the_key() {
+fn scoring_by_a_recipe_succeeds_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let row = r#"{"data_source": "x", "response": "A:1", "ground_truth": "1"}"#;
     place.write("rows.jsonl", &format!("{row}\n"));

@@ -61,7 +61,7 @@ const TORCH: [&str; 6] = [
 ];
 
 #[test]
-fn every_numeric_option_ends_well_or_is_named() {
+fn every_numeric_option_is_accepted_or_named() {
     let place = Workplace::new("");
     let row = concat!(
         r#"{"data_source": "x", "response": "```python\ndef f(x):\n    return x\n```", "#,

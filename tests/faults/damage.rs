@@ -43,11 +43,11 @@ fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
     harm(&part(&place, 2), &manifest(&place, 2));
     let end = resume(&place);
     assert_eq!(end.code, Some(0), "{end:?}");
-    let said = format!("{}{}", end.out, end.err);
+    let output = format!("{}{}", end.out, end.err);
     for part in named {
-        assert!(said.contains(part), "`{part}` is expected in: {said}");
+        assert!(output.contains(part), "`{part}` is expected in: {output}");
     }
-    assert!(said.contains("resumed from step 2"), "{said}");
+    assert!(output.contains("resumed from step 2"), "{output}");
     assert_eq!(steps_of_metrics(&place), [1, 2, 3, 4]);
     assert_eq!(place.summary("run")["ended"], "finished");
 }
@@ -62,7 +62,7 @@ fn an_undamaged_snapshot_is_used() {
 }
 
 #[test]
-fn a_truncated_part_is_not_trusted() {
+fn a_truncated_part_is_detected() {
     let cut = |part: &Path, _: &Path| {
         let bytes = fs::read(part).expect("a part");
         fs::write(part, &bytes[..bytes.len() - 7]).expect("written");
@@ -71,7 +71,7 @@ fn a_truncated_part_is_not_trusted() {
 }
 
 #[test]
-fn a_flipped_byte_is_found() {
+fn a_flipped_byte_is_detected() {
     let flip = |part: &Path, _: &Path| {
         let mut bytes = fs::read(part).expect("a part");
         let at = bytes.len() / 2;
@@ -82,12 +82,12 @@ fn a_flipped_byte_is_found() {
 }
 
 #[test]
-fn parts_without_a_manifest_are_no_snapshot() {
+fn parts_without_a_manifest_are_not_a_snapshot() {
     check(|_, manifest| fs::remove_file(manifest).expect("removed"), &["step-00000002"]);
 }
 
 #[test]
-fn where_no_snapshot_is_good_all_are_named_and_nothing_is_trained() {
+fn without_a_good_snapshot_all_are_named_and_nothing_is_trained() {
     let place = trained();
     for step in 0..3 {
         fs::write(part(&place, step), b"no longer").expect("written");

@@ -36,7 +36,7 @@ const FILLED: &str = "
 ";
 
 #[test]
-fn a_full_disk_ends_the_run_and_the_snapshot_before_is_good() {
+fn a_full_disk_ends_the_run_and_keeps_the_previous_snapshot() {
     let place = Workplace::new(RECIPE);
     let script = format!(
         "{FILLED}
@@ -61,7 +61,7 @@ fn a_full_disk_ends_the_run_and_the_snapshot_before_is_good() {
 }
 
 #[test]
-fn a_run_that_is_only_to_warn_goes_on_without_snapshots() {
+fn a_run_that_only_warns_continues_without_snapshots() {
     let place = Workplace::new(RECIPE);
     let script = format!(
         "{FILLED}
@@ -78,7 +78,7 @@ fn a_run_that_is_only_to_warn_goes_on_without_snapshots() {
 }
 
 #[test]
-fn what_could_not_be_recorded_is_in_no_snapshot() {
+fn steps_that_could_not_be_recorded_are_in_no_snapshot() {
     let place = Workplace::new(RECIPE);
     let kept = "trainer.save_freq=1";
     let endless = ["trainer.total_training_steps=100000", "trainer.total_epochs=100000", kept];
@@ -114,7 +114,7 @@ fn what_could_not_be_recorded_is_in_no_snapshot() {
 }
 
 #[test]
-fn a_folder_that_may_only_be_read_is_named_before_anything_runs() {
+fn a_read_only_folder_is_named_before_the_run() {
     let place = Workplace::new(RECIPE);
     let script = "
         $train trainer.total_training_steps=2 > /dev/null

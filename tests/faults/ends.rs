@@ -33,7 +33,7 @@ pub(super) fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn a_run_that_is_asked_to_end_does_so_after_its_step_and_says_that_steps_are_left() {
+fn a_signalled_run_ends_after_its_step_and_reports_remaining_steps() {
     let place = Workplace::new(RECIPE);
     for name in ["TERM", "INT"] {
         let mut child = place.training(&ENDLESS).spawn().expect("the program starts");
@@ -61,16 +61,16 @@ fn a_second_signal_ends_a_run_at_once() {
     let mut err = BufReader::with_capacity(1, child.stderr.take().expect("kept"));
     wait_until("the run has a folder", || place.path("run/metrics.jsonl").exists());
     signal(&child, "TERM");
-    let mut said = String::new();
-    err.read_line(&mut said).expect("readable");
-    assert!(said.contains("a second signal ends it now"), "{said}");
+    let mut output = String::new();
+    err.read_line(&mut output).expect("readable");
+    assert!(output.contains("a second signal ends it now"), "{output}");
     signal(&child, "TERM");
-    err.read_to_string(&mut said).expect("readable");
-    assert_eq!(ProcessEnd::of(child).code, Some(130), "{said}");
+    err.read_to_string(&mut output).expect("readable");
+    assert_eq!(ProcessEnd::of(child).code, Some(130), "{output}");
 }
 
 #[test]
-fn a_run_ends_before_its_time_is_over() {
+fn a_run_ends_before_its_time_limit() {
     let place = Workplace::new(RECIPE);
     let end = place.ended(&[&ENDLESS[..], &["trainer.max_wall_time=6s"]].concat());
     assert_eq!(end.code, Some(75), "{end:?}");
@@ -81,7 +81,7 @@ fn a_run_ends_before_its_time_is_over() {
 }
 
 #[test]
-fn a_run_that_is_done_is_finished_whatever_time_is_left() {
+fn a_completed_run_is_finished_regardless_of_the_time_left() {
     let place = Workplace::new(RECIPE);
     let end = place.trained(&["trainer.total_training_steps=1", "trainer.max_wall_time=0.001"]);
     assert!(!end.out.contains("ended after"), "{end:?}");

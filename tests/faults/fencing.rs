@@ -4,7 +4,7 @@ use super::ends::{ENDLESS, read_until, signal};
 use super::workplace::{ProcessEnd, RECIPE, Workplace};
 
 #[test]
-fn of_two_processes_on_one_run_the_older_ends() {
+fn the_older_of_two_processes_on_one_run_ends() {
     let place = Workplace::new(RECIPE);
     let args = [&ENDLESS[..], &["trainer.save_freq=1"]].concat();
     let mut older = place.training(&args).spawn().expect("the program starts");

@@ -37,20 +37,20 @@ fn a_signal_ends_a_run_whose_step_is_stuck() {
 }
 
 #[test]
-fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
+fn a_stall_is_reported_and_the_run_continues_afterwards() {
     let place = Workplace::new(RECIPE);
     // This reward always returns 0, but only starts after the stall timeout.
     let script = r#"sleep 5; sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"score":0}/' "#;
     let slow =
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
     let end = place.trained(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
-    let told =
+    let warnings =
         end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 1: no progress"));
-    assert_eq!(told.count(), 1, "{end:?}");
+    assert_eq!(warnings.count(), 1, "{end:?}");
 }
 
 #[test]
-fn a_long_rollout_is_no_stall() {
+fn a_long_rollout_is_not_a_stall() {
     let place = Workplace::new(RECIPE);
     // All responses end in the same iteration. No data flows before, for longer than the stall timeout.
     let end = place.trained(&[

@@ -85,13 +85,13 @@ impl State {
 /// Returns the response, which is between two marker lines of the prompt.
 fn answer(request: &Value) -> Value {
     assert_eq!(request["model"], "judge");
-    let asked = request["messages"][0]["content"].as_str().expect("a text");
-    let said = if verdict(judged(asked)) { "Verdict: YES" } else { "Verdict: NO" };
-    json!({"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": said}}]})
+    let prompt = request["messages"][0]["content"].as_str().expect("a text");
+    let verdict_line = if verdict(judged(prompt)) { "Verdict: YES" } else { "Verdict: NO" };
+    json!({"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": verdict_line}}]})
 }
 
-fn judged(asked: &str) -> &str {
-    let inner = asked.split_once('\n').and_then(|(_, rest)| rest.rsplit_once('\n'));
+fn judged(prompt: &str) -> &str {
+    let inner = prompt.split_once('\n').and_then(|(_, rest)| rest.rsplit_once('\n'));
     inner.expect("a response between two lines").0
 }
 

@@ -248,13 +248,13 @@ fn check_errors(steps: &[Value], dropped: f64) {
 }
 
 #[test]
-fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
+fn a_dead_judge_scores_0_or_drops_its_groups_and_the_run_continues() {
     let place = workplace();
     for (on_error, dropped) in [("zero", 0.0), ("drop_group", QUOTA as f64)] {
         let server = JudgeServer::start(1);
         let end = place.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
         assert_eq!(end.code, Some(0), "{end:?}");
-        let said = &end.out;
+        let output = &end.out;
         assert_eq!(server.answered(), 1);
         let (steps, validation) = place.metrics();
         check_errors(&steps, dropped);
@@ -272,13 +272,14 @@ fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
             );
             assert!(failed.all(|row| row.score == 0.0));
             let warning = format!("warning: reward, step {step}, prompt p");
-            let warned = said.lines().filter(|line| line.starts_with(&warning)).collect::<Vec<_>>();
-            assert_eq!(warned.len(), 1, "{said}");
-            let told = format!(
+            let warned =
+                output.lines().filter(|line| line.starts_with(&warning)).collect::<Vec<_>>();
+            assert_eq!(warned.len(), 1, "{output}");
+            let expected = format!(
                 "data_source `t/judge`: reward `judge`: failed for now: {}",
                 server.base_url()
             );
-            assert!(warned[0].contains(&told), "{warned:?}");
+            assert!(warned[0].contains(&expected), "{warned:?}");
         }
         // Two prompts are validated, by sampling and by greedy decoding.
         assert_eq!(number(&validation, "val/reward_errors"), 4.0);
@@ -288,7 +289,7 @@ fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_judge_that_dies_ends_the_run_with_one_message_if_it_is_to() {
+fn a_dead_judge_ends_the_run_with_one_message_if_configured() {
     let (place, server) = (workplace(), JudgeServer::start(1));
     let end = place.train(&server, &["reward.options.judge.on_error=fail"]);
     assert_eq!(end.code, Some(1), "{end:?}");
@@ -299,9 +300,9 @@ fn a_judge_that_dies_ends_the_run_with_one_message_if_it_is_to() {
         "only a note follows it: {last:?}"
     );
     assert!(line.starts_with("error: reward, step 1, prompt p"), "{line}");
-    let told = format!(
+    let expected = format!(
         ": data_source `t/judge`: reward `judge`: failed for now: {}/chat/completions: ",
         server.base_url()
     );
-    assert!(line.contains(&told), "{line}");
+    assert!(line.contains(&expected), "{line}");
 }

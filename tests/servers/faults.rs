@@ -42,7 +42,7 @@ fn assert_two_failed(outcome: &Outcome, discarded: impl Fn(u64) -> bool) {
 }
 
 #[test]
-fn a_busy_server_is_asked_again() {
+fn a_busy_server_is_retried() {
     let (status, header) = ("429 Too Many Requests", "retry-after: 1\r\n");
     let body = r#"{"error": "too many requests"}"#;
     let (outcome, world) = with_each(&Fault::Answer { status, header, body });
@@ -52,7 +52,7 @@ fn a_busy_server_is_asked_again() {
 }
 
 #[test]
-fn a_response_goes_on_after_an_error_of_its_server() {
+fn a_response_continues_after_an_error_of_its_server() {
     let status = "500 Internal Server Error";
     let body = r#"{"error": {"message": "out of order"}}"#;
     let (outcome, _world) = with_each(&Fault::Answer { status, header: "", body });
@@ -84,7 +84,7 @@ fn tokens_before_garbage_are_discarded() {
 }
 
 #[test]
-fn log_probabilities_that_are_no_numbers_are_discarded() {
+fn log_probabilities_that_are_not_numbers_are_discarded() {
     // vLLM's answers have the one or the other.
     let nan = |at: usize, data: &str| with_logprob(at, data, "NaN");
     let lowest = |at: usize, data: &str| with_logprob(at, data, "-9999.0");
@@ -105,7 +105,7 @@ fn with_logprob(at: usize, data: &str, logprob: &str) -> Sent {
 }
 
 #[test]
-fn a_response_with_fewer_tokens_than_counted_is_made_again() {
+fn a_response_with_fewer_tokens_than_counted_is_generated_again() {
     let fewer = |at: usize, data: &str| match at {
         3 => Sent::changed(data, |event| {
             event["choices"][0]["token_ids"] = serde_json::json!([]);
@@ -164,9 +164,9 @@ fn lost_in(outcome: &Outcome) -> u64 {
 }
 
 #[test]
-fn the_responses_of_a_server_that_dies_go_on_elsewhere() {
+fn responses_of_a_dead_server_continue_elsewhere() {
     let world = World::new();
-    world.proxies[0].inject(TOKENS, 2, 1, Fault::Death(3));
+    world.proxies[0].inject(TOKENS, 2, 1, Fault::Crash(3));
     let (outcome, printed) = world.trained_and_printed(&[]);
     let url = world.proxies[0].url();
     let warning = format!(
@@ -181,9 +181,9 @@ fn the_responses_of_a_server_that_dies_go_on_elsewhere() {
 }
 
 #[test]
-fn the_responses_of_a_silent_server_go_on_elsewhere() {
+fn responses_of_an_unresponsive_server_continue_elsewhere() {
     let world = World::new();
-    world.proxies[0].inject(TOKENS, 2, 1, Fault::Silence);
+    world.proxies[0].inject(TOKENS, 2, 1, Fault::Unresponsive);
     let outcome = world.trained(&["rollout.engine_options.stall_timeout=3"]);
     let found = counts(&outcome);
     assert!(found.errors >= 1 && found.moved >= 1 && found.lost >= 1, "{found:?}");
@@ -191,11 +191,11 @@ fn the_responses_of_a_silent_server_go_on_elsewhere() {
 }
 
 #[test]
-fn a_server_that_comes_back_gets_the_weights_and_takes_responses() {
+fn a_restarted_server_gets_the_weights_and_takes_responses() {
     let world = World::new();
     let [lost, other] = &world.proxies;
     let gate = Gate::default();
-    lost.inject(TOKENS, 2, 1, Fault::Death(3));
+    lost.inject(TOKENS, 2, 1, Fault::Crash(3));
     // The third step begins only after the server is back.
     other.inject(LOAD, 2, 1, Fault::HeldRequest(gate.clone()));
     let mut run = world.spawn(&[]);
@@ -214,12 +214,12 @@ fn a_server_that_comes_back_gets_the_weights_and_takes_responses() {
 }
 
 #[test]
-fn a_run_whose_servers_all_died_is_resumed_when_they_are_back() {
+fn a_run_whose_servers_all_died_is_resumed_once_they_are_back() {
     let world = World::new();
     let options = ["trainer.save_freq=1", "rollout.server_timeout=2"];
     // Each server dies with its delivery for the third step.
     for proxy in &world.proxies {
-        proxy.inject(LOAD, 2, 1, Fault::Death(0));
+        proxy.inject(LOAD, 2, 1, Fault::Crash(0));
     }
     let end = world.spawn(&options).end();
     assert_eq!(end.code, Some(75), "{end:?}");

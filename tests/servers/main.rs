@@ -7,7 +7,6 @@
 
 mod faults;
 mod kill;
-mod lies;
 mod outcome;
 mod peer;
 mod proxy;
@@ -16,3 +15,4 @@ mod schedules;
 #[path = "../workplace/mod.rs"]
 mod workplace;
 mod world;
+mod wrong_weights;

@@ -20,7 +20,7 @@ fn a_recipe_with_servers_is_checked_without_them() {
 }
 
 #[test]
-fn what_servers_cannot_do_is_refused_by_key() {
+fn unsupported_settings_of_servers_are_refused_by_key() {
     let place = Workplace::new(RECIPE);
     let vllm = "rollout.engine=vllm";
     let cases: [(&[&str], &str); 7] = [

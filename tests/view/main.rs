@@ -40,19 +40,19 @@ fn a_folder_of_runs_is_listed_and_their_curves_are_laid_over_each_other() {
 }
 
 #[test]
-fn a_round_has_its_responses_in_time_and_what_became_of_them() {
+fn a_round_lists_its_responses_with_times_and_outcomes() {
     let place = Place::with_run("run", 2);
     let round = place.serve("run").get("/api/runs/run/steps/2");
-    let fates: Vec<_> =
+    let outcomes: Vec<_> =
         round["responses"].as_array().expect("responses").iter().map(|one| &one["fate"]).collect();
-    assert_eq!(fates, ["trained", "trained", "aborted", "untrained", "untrained"]);
+    assert_eq!(outcomes, ["trained", "trained", "aborted", "untrained", "untrained"]);
     assert_eq!(round["responses"][0]["started"], 0.0);
     assert_eq!(round["responses"][1]["finished"], 2.0);
     assert_eq!(round["responses"][0]["score"], 1.0);
     // The only prompt that is not trained on is deferred, because the step has deferred one and rejected none.
-    let fates: Vec<_> =
+    let outcomes: Vec<_> =
         round["prompts"].as_array().expect("prompts").iter().map(|one| &one["fate"]).collect();
-    assert_eq!(fates, ["trained", "deferred"]);
+    assert_eq!(outcomes, ["trained", "deferred"]);
     // The last response ends at 4 s and the rollout took 3.5 s.
     let stages = &round["stages"];
     assert_eq!((&stages[0]["name"], &stages[0]["from"]), (&"rollout".into(), &0.5.into()));
@@ -82,7 +82,7 @@ fn a_group_and_a_response_have_their_texts_and_values_per_token() {
         "/api/runs/run/steps/1/prompts/10/9",
         "/api/runs/run/steps/9",
     ] {
-        assert_eq!(server.ask("GET", path).status, 404, "{path}");
+        assert_eq!(server.request("GET", path).status, 404, "{path}");
     }
 }
 
@@ -111,7 +111,7 @@ fn scores_and_lengths_are_counted_by_data_source() {
 }
 
 #[test]
-fn a_page_is_told_of_steps_while_the_run_writes_them() {
+fn a_page_is_notified_of_steps_while_the_run_writes_them() {
     let place = Place::with_run("runs/a", 1);
     let server = place.serve("runs");
     let mut events = server.events();
@@ -148,19 +148,19 @@ fn everything_that_a_killed_run_leaves_can_be_shown() {
     for part in ["recipe.toml", "summary.json", "line 3"] {
         assert!(warnings.contains(part), "{part} is expected in: {warnings}");
     }
-    assert_eq!(server.ask("GET", "/api/runs/run/steps/2").status, 200);
+    assert_eq!(server.request("GET", "/api/runs/run/steps/2").status, 200);
     // A damaged file is an error of its step only.
-    let damaged = server.ask("GET", "/api/runs/run/steps/3");
+    let damaged = server.request("GET", "/api/runs/run/steps/3");
     assert!(damaged.status == 500 && damaged.body.contains("step_00003.parquet"), "{damaged:?}");
     // The run starts anew in its folder.
     fs::remove_dir_all(place.path("run")).expect("removed");
-    assert_eq!(server.ask("GET", "/api/runs/run").status, 404);
+    assert_eq!(server.request("GET", "/api/runs/run").status, 404);
     place.run("run", 1);
     assert_eq!(server.get("/api/runs/run")["steps"], 1);
 }
 
 #[test]
-fn nothing_but_the_runs_can_be_read_and_nothing_can_be_written() {
+fn only_runs_can_be_read_and_nothing_can_be_written() {
     let place = Place::with_run("runs/a", 1);
     place.run("outside", 1);
     place.write("secret.parquet", "secret");
@@ -178,7 +178,7 @@ fn nothing_but_the_runs_can_be_read_and_nothing_can_be_written() {
         "/vendor/../../secret.parquet",
         "/etc/passwd",
     ] {
-        let answer = server.ask("GET", path);
+        let answer = server.request("GET", path);
         assert_eq!(answer.status, 404, "{path}: {answer:?}");
         assert!(!answer.body.contains("critic") && !answer.body.contains("root:"), "{path}");
     }
@@ -188,20 +188,20 @@ fn nothing_but_the_runs_can_be_read_and_nothing_can_be_written() {
         "/api/curves?run=a&points=0",
         "/api/curves?run=a&smoothing=1",
     ] {
-        assert_eq!(server.ask("GET", path).status, 400, "{path}");
+        assert_eq!(server.request("GET", path).status, 400, "{path}");
     }
     for method in ["POST", "PUT", "DELETE", "PATCH"] {
-        assert_eq!(server.ask(method, "/api/runs").status, 405, "{method}");
+        assert_eq!(server.request(method, "/api/runs").status, 405, "{method}");
     }
     // Another site's name that leads to this machine is refused.
-    assert_eq!(server.ask_as("evil.example", "GET", "/api/runs").status, 403);
+    assert_eq!(server.request_as("evil.example", "GET", "/api/runs").status, 403);
 }
 
 #[test]
 fn the_page_is_complete_and_loads_nothing_else() {
     let place = Place::with_run("run", 1);
     let server = place.serve("run");
-    let page = server.ask("GET", "/");
+    let page = server.request("GET", "/");
     assert!(
         page.head.contains("text/html") && page.head.contains("default-src 'none'"),
         "{}",
@@ -210,12 +210,12 @@ fn the_page_is_complete_and_loads_nothing_else() {
     for file in
         page.body.split(['"', '\'']).filter(|file| file.ends_with(".js") || file.ends_with(".css"))
     {
-        assert_eq!(server.ask("GET", &format!("/{file}")).status, 200, "{file}");
+        assert_eq!(server.request("GET", &format!("/{file}")).status, 200, "{file}");
     }
 }
 
 #[test]
-fn what_is_no_run_is_refused() {
+fn a_folder_that_is_not_a_run_is_refused() {
     let place = Place::with_run("run", 1);
     fs::create_dir(place.path("empty")).expect("made");
     assert!(place.refused("empty").contains("metrics.jsonl"));

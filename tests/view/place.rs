@@ -69,11 +69,11 @@ impl Place {
     /// Starts the server, and waits until it has printed its address.
     pub(crate) fn serve(&self, folder: &str) -> Server {
         let mut process = self.command(folder).spawn().expect("the program starts");
-        let mut said = String::new();
+        let mut output = String::new();
         let out = process.stdout.take().expect("piped");
-        BufReader::new(out).read_line(&mut said).expect("an address");
-        let address = said.strip_prefix("http://").and_then(|rest| rest.split_once(' '));
-        let (address, _) = address.unwrap_or_else(|| panic!("an address is expected in: {said}"));
+        BufReader::new(out).read_line(&mut output).expect("an address");
+        let address = output.strip_prefix("http://").and_then(|rest| rest.split_once(' '));
+        let (address, _) = address.unwrap_or_else(|| panic!("an address is expected in: {output}"));
         Server { address: address.to_owned(), process }
     }
 
@@ -199,18 +199,18 @@ pub(crate) struct Answer {
 impl Server {
     /// Returns the JSON at a path.
     pub(crate) fn get(&self, path: &str) -> Value {
-        let answer = self.ask("GET", path);
+        let answer = self.request("GET", path);
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         serde_json::from_str(&answer.body).expect("JSON")
     }
 
     /// Sends a request with a path exactly as given.
-    pub(crate) fn ask(&self, method: &str, path: &str) -> Answer {
-        self.ask_as(&self.address, method, path)
+    pub(crate) fn request(&self, method: &str, path: &str) -> Answer {
+        self.request_as(&self.address, method, path)
     }
 
     /// Sends a request that names a host.
-    pub(crate) fn ask_as(&self, host: &str, method: &str, path: &str) -> Answer {
+    pub(crate) fn request_as(&self, host: &str, method: &str, path: &str) -> Answer {
         let mut stream = self.send(host, method, path, "close");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_dropped_at_once_begun_or_not() {
+    fn cancelling_a_pending_task_drops_it_at_once() {
         for begun in [false, true] {
             let (work, gone) = pending();
             let (mut task, canceller) = Cancellable::new(work);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_polled_is_dropped_as_it_yields() {
+    fn a_task_cancelled_while_polled_is_dropped_when_it_yields() {
         let (waiting, gone) = pending();
         let slot: Arc<Mutex<Option<Canceller>>> = Arc::default();
         let own = slot.clone();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_not_touched_by_a_later_cancellation() {
+    fn cancelling_a_completed_task_has_no_effect() {
         let (task, canceller) = Cancellable::new(async { 7 });
         assert_eq!(task.now_or_never(), Some(Some(7)));
         canceller.cancel();

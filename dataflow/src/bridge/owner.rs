@@ -54,10 +54,10 @@ impl<T: 'static> OwnerThread<T> {
         work: impl FnOnce(&mut T) -> R + Send + 'static,
     ) -> Reply<R> {
         let (sender, receiver) = mpsc::sync_channel(1);
-        let asked = PendingReply { sender, _wake: WakeOnDrop(Some(wake)) };
+        let pending = PendingReply { sender, _wake: WakeOnDrop(Some(wake)) };
         let command: OwnerCommand<T> = Box::new(move |value| {
-            let asked = asked;
-            drop(asked.sender.send(work(value)));
+            let pending = pending;
+            drop(pending.sender.send(work(value)));
         });
         if let Some(commands) = &self.commands {
             // If the thread has ended, the command is dropped with its sender, and the reply reads `Panicked`.

@@ -156,7 +156,7 @@ impl ConnectionPhase<'_> {
             let left = self.left().ok_or_else(|| self.missing([process]))?;
             match connect_any(address, left) {
                 Ok(mut stream) => {
-                    let hello = self.introduce(&mut stream, role, left);
+                    let hello = self.exchange_hello(&mut stream, role, left);
                     let hello: Hello = match hello {
                         Ok(hello) => hello,
                         // The process is itself waiting for others and ran out of time, or this process did.
@@ -175,7 +175,7 @@ impl ConnectionPhase<'_> {
         }
     }
 
-    fn introduce(
+    fn exchange_hello(
         &self,
         stream: &mut TcpStream,
         role: Role,

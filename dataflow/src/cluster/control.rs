@@ -36,18 +36,20 @@ impl ControlConnections {
             let Some(control) = control else { continue };
             control.set_write_timeout(Some(DRAIN_TIMEOUT)).map_err(system)?;
             control.set_read_timeout(Some(PEER_TIMEOUT)).map_err(system)?;
-            let (heard, run_state) = (control.try_clone().map_err(system)?, run_state.clone());
+            let (incoming, run_state) = (control.try_clone().map_err(system)?, run_state.clone());
             let name = format!("from process {process}");
             let thread = std::thread::Builder::new().name(name);
             threads.push(
-                thread.spawn(move || receive_loop(heard, process, &run_state)).map_err(system)?,
+                thread
+                    .spawn(move || receive_loop(incoming, process, &run_state))
+                    .map_err(system)?,
             );
             streams.push(Mutex::new(control));
         }
         let streams = Arc::new(streams);
-        let (telling, told) = (streams.clone(), run_state.clone());
+        let (senders, sender_state) = (streams.clone(), run_state.clone());
         let thread = std::thread::Builder::new().name("to processes".to_owned());
-        threads.push(thread.spawn(move || send_loop(&telling, &told)).map_err(system)?);
+        threads.push(thread.spawn(move || send_loop(&senders, &sender_state)).map_err(system)?);
         Ok(Self { streams, run_state: run_state.clone(), threads })
     }
 

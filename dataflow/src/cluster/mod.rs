@@ -245,12 +245,12 @@ fn join_workers<R: Send + 'static>(
         let lost = run_state.is_lost();
         return Err(if lost { ClusterError::Lost(fault) } else { ClusterError::Fault(fault) });
     }
-    let unwound = |reason| {
+    let panicked = |reason| {
         let message = format!("a worker panicked: {reason}");
         ClusterError::Fault(Fault::new(NAME, Origin::Program, message))
     };
     results
         .into_iter()
-        .map(|result| result.map_err(unwound)?.map_err(ClusterError::Fault))
+        .map(|result| result.map_err(panicked)?.map_err(ClusterError::Fault))
         .collect()
 }

@@ -150,10 +150,10 @@ impl RunState {
         self.state().lost
     }
 
-    fn end(&self, mut state: MutexGuard<'_, LockedState>, fault: Fault, told: bool) {
+    fn end(&self, mut state: MutexGuard<'_, LockedState>, fault: Fault, reported: bool) {
         // Only the first fault counts: later ones are usually its consequences.
         if state.fault.is_none() {
-            (state.fault, state.reported) = (Some(fault), told);
+            (state.fault, state.reported) = (Some(fault), reported);
             self.over.store(true, Ordering::Release);
             state.workers.iter().for_each(Thread::unpark);
             self.changed.notify_all();
@@ -179,9 +179,9 @@ impl RunState {
         if state.closed {
             return None;
         }
-        let untold = state.fault.clone().filter(|_| !state.reported);
-        state.reported |= untold.is_some();
-        Some(untold)
+        let unreported = state.fault.clone().filter(|_| !state.reported);
+        state.reported |= unreported.is_some();
+        Some(unreported)
     }
 
     pub(super) fn close(&self) {
@@ -248,16 +248,16 @@ mod tests {
     use crate::clock::{Nanos, VirtualClock};
 
     #[test]
-    fn what_works_for_a_worker_outside_of_the_graph_moves_those_of_other_processes() {
+    fn external_progress_is_shared_with_other_processes() {
         let (run_state, clock, pulse) =
             (RunState::new(1, None), VirtualClock::default(), ProgressCounter::default());
         let watchdog = Watchdog::new(Arc::new(clock.clone()), Nanos(10), |_| {}).with(&pulse);
         let mut watchdog = run_state.register_worker(Some(watchdog.fail_on_stall())).expect("one");
-        let told = run_state.progress_count();
+        let before = run_state.progress_count();
         pulse.record();
-        assert_ne!(run_state.progress_count(), told, "the other processes see progress");
+        assert_ne!(run_state.progress_count(), before, "the other processes see progress");
         assert_eq!(watchdog.check(), None);
-        let told = run_state.progress_count();
+        let before = run_state.progress_count();
         clock.advance_to(Nanos(9));
         run_state.record_progress_elsewhere();
         assert_eq!(watchdog.check(), None);
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(watchdog.check(), None, "the other processes reported progress at 9");
         assert_eq!(
             run_state.progress_count(),
-            told,
+            before,
             "progress of others is not reported back to them"
         );
         clock.advance_to(Nanos(19));

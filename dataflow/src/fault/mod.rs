@@ -59,7 +59,7 @@ type FaultCallback = Box<dyn FnOnce(&Fault)>;
 #[derive(Default)]
 struct FaultState {
     faults: Vec<Fault>,
-    told: Option<FaultCallback>,
+    callback: Option<FaultCallback>,
 }
 
 impl Faults {
@@ -71,14 +71,14 @@ impl Faults {
 
     /// Sets a callback for the fault that ends the run. It runs before the graph is torn down, because the teardown waits for threads that
     /// operators own, and one of them may be what failed. Replaces an earlier callback.
-    pub fn on_fault(&self, tell: impl FnOnce(&Fault) + 'static) {
-        self.0.borrow_mut().told = Some(Box::new(tell));
+    pub fn on_fault(&self, callback: impl FnOnce(&Fault) + 'static) {
+        self.0.borrow_mut().callback = Some(Box::new(callback));
     }
 
     pub(crate) fn notify(&self, fault: &Fault) {
-        let told = self.0.borrow_mut().told.take();
-        if let Some(tell) = told {
-            tell(fault);
+        let callback = self.0.borrow_mut().callback.take();
+        if let Some(callback) = callback {
+            callback(fault);
         }
     }
 }
@@ -105,18 +105,18 @@ pub fn fault_stream(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     stream
 }
 
-/// Calls `tell` for each row of `warnings`, which are faults that do not end the run.
-pub fn warn(warnings: BatchStream<'_>, tell: impl FnMut(Fault) + 'static) {
-    each("warnings", warnings, tell);
+/// Calls `callback` for each row of `warnings`, which are faults that do not end the run.
+pub fn warn(warnings: BatchStream<'_>, callback: impl FnMut(Fault) + 'static) {
+    each("warnings", warnings, callback);
 }
 
-fn each(name: &'static str, errors: BatchStream<'_>, mut tell: impl FnMut(Fault) + 'static) {
+fn each(name: &'static str, errors: BatchStream<'_>, mut callback: impl FnMut(Fault) + 'static) {
     let mut operator = Operator::new(name, errors.scope());
     let mut input = operator.input(errors, Pipeline, &schema::ERRORS);
     operator.build(move |_capabilities| {
         move |_frontiers| {
             input.for_each(|capability, batch| {
-                rows(&batch, *capability.time()).for_each(&mut tell);
+                rows(&batch, *capability.time()).for_each(&mut callback);
             });
         }
     });

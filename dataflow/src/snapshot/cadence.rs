@@ -17,7 +17,7 @@ pub struct Cadence {
 #[derive(Debug, Default)]
 struct Agenda {
     /// The last step for which an operator has called `is_due`.
-    asked: Option<Step>,
+    last_queried: Option<Step>,
     /// The requested steps. Kept, because some operators query them late.
     requested: BTreeSet<Step>,
     /// The number of workers of this process that have an operator which takes part in snapshots.
@@ -73,7 +73,7 @@ impl Cadence {
         let mut agenda = self.lock();
         agenda.workers += 1;
         agenda.peers = peers;
-        agenda.asked = agenda.asked.max(resumed);
+        agenda.last_queried = agenda.last_queried.max(resumed);
         agenda.settled = agenda.settled.max(resumed);
     }
 
@@ -84,7 +84,7 @@ impl Cadence {
     /// Returns `true` if a snapshot is taken at the end of `step`. The answer is the same for every caller at any time.
     pub(crate) fn is_due(&self, step: Step) -> bool {
         let mut agenda = self.lock();
-        agenda.asked = agenda.asked.max(Some(step));
+        agenda.last_queried = agenda.last_queried.max(Some(step));
         let regular = self.every > 0 && step.next().0.is_multiple_of(self.every);
         regular || agenda.requested.contains(&step)
     }
@@ -146,7 +146,7 @@ impl SnapshotRequest {
             return None;
         }
         // If a snapshot for `next` is already requested, this request shares it.
-        let next = agenda.asked.map_or(Step(0), Step::next);
+        let next = agenda.last_queried.map_or(Step(0), Step::next);
         agenda.requested.insert(next);
         Some(next)
     }
@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn every_third_step() {
+    fn a_snapshot_is_due_every_third_step() {
         assert_eq!(due(&Cadence::every(3), 10), [2, 5, 8]);
         assert!(due(&Cadence::every(0), 10).is_empty());
     }
 
     #[test]
-    fn a_request_is_for_the_first_step_that_nobody_has_closed() {
+    fn a_request_applies_to_the_first_open_step() {
         let cadence = Cadence::every(0);
         cadence.join(1, Some(Step(3)));
         assert_eq!(cadence.request().now(), Some(Step(4)));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_refused_where_others_would_not_hear_of_it() {
+    fn a_request_is_refused_until_all_workers_have_joined() {
         let cadence = Cadence::every(0);
         cadence.join(2, None);
         assert_eq!(cadence.request().now(), None);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completed_step_is_settled_once_its_snapshot_is() {
+    fn a_completed_step_settles_with_its_snapshot() {
         let cadence = Cadence::every(0).holding();
         cadence.join(1, Some(Step(3)));
         let (sender, woken) = std::sync::mpsc::channel();

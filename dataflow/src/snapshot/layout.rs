@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_they_are_of() {
+    fn file_names_parse_back_to_their_ids() {
         let layout = SnapshotLayout { root: "run".into() };
         let name = |path: PathBuf| {
             path.file_name().expect("a name").to_str().expect("of ASCII").to_owned()

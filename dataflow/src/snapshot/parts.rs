@@ -153,12 +153,12 @@ impl Parts {
     /// parts pile up on a slow disk. The operator is activated when the number has fallen.
     #[must_use]
     pub fn writes_pending(&self, limit: usize) -> bool {
-        let behind = self.writer.writing.borrow().len() >= limit;
+        let is_behind = self.writer.writing.borrow().len() >= limit;
         let mut waiting = self.writer.waiting.borrow_mut();
-        if behind && !waiting.iter().any(|wake| Arc::ptr_eq(wake, &self.wake)) {
+        if is_behind && !waiting.iter().any(|wake| Arc::ptr_eq(wake, &self.wake)) {
             waiting.push(self.wake.clone());
         }
-        behind
+        is_behind
     }
 
     /// Must be called before any data of `step` changes the state, when all earlier steps are included in it. Writes the result of `state`

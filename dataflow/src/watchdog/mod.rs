@@ -68,16 +68,20 @@ impl Default for WatchdogSettings {
 }
 
 impl WatchdogSettings {
-    /// Creates the watchdog of one worker; `tell` is called for stalls that do not end the run.
+    /// Creates the watchdog of one worker; `on_stall` is called for stalls that do not end the run.
     #[must_use]
-    pub fn on(&self, clock: Arc<dyn Clock>, mut tell: impl FnMut(&Stall) + 'static) -> Watchdog {
+    pub fn on(
+        &self,
+        clock: Arc<dyn Clock>,
+        mut on_stall: impl FnMut(&Stall) + 'static,
+    ) -> Watchdog {
         let warns = self.on_stall == OnStall::Warn;
-        let tell = move |stall: &Stall| {
+        let on_stall = move |stall: &Stall| {
             if warns {
-                tell(stall)
+                on_stall(stall)
             }
         };
-        let watchdog = Watchdog::new(clock, self.after, tell).with(&self.pulse);
+        let watchdog = Watchdog::new(clock, self.after, on_stall).with(&self.pulse);
         if warns { watchdog } else { watchdog.fail_on_stall() }
     }
 }
@@ -104,8 +108,8 @@ pub struct Watchdog {
     after: Nanos,
     ends_run: bool,
     /// Returns `true` if the run was asked to end. A stall then ends the run.
-    is_asked: Box<dyn Fn() -> bool>,
-    tell: Box<dyn FnMut(&Stall)>,
+    end_requested: Box<dyn Fn() -> bool>,
+    on_stall: Box<dyn FnMut(&Stall)>,
     pulse: ProgressCounter,
     /// The progress of other processes.
     elsewhere: ProgressCounter,
@@ -118,16 +122,20 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates a watchdog that calls `tell` once for each period of `after` without progress.
+    /// Creates a watchdog that calls `on_stall` once for each period of `after` without progress.
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>, after: Nanos, tell: impl FnMut(&Stall) + 'static) -> Self {
+    pub fn new(
+        clock: Arc<dyn Clock>,
+        after: Nanos,
+        on_stall: impl FnMut(&Stall) + 'static,
+    ) -> Self {
         Self {
             since: clock.now(),
             clock,
             after,
             ends_run: false,
-            is_asked: Box::new(|| false),
-            tell: Box::new(tell),
+            end_requested: Box::new(|| false),
+            on_stall: Box::new(on_stall),
             pulse: ProgressCounter::default(),
             elsewhere: ProgressCounter::default(),
             counted: counted(),
@@ -143,12 +151,13 @@ impl Watchdog {
         self
     }
 
-    /// Ends the run on a stall if `is_asked` returns `true`, which means that the run was asked to end; the stall may have begun earlier.
+    /// Ends the run on a stall if `end_requested` returns `true`, which means that the run was asked to end; the stall may have begun
+    /// earlier.
     ///
     /// A run that was asked to end first completes its open step. If that step is stuck, nothing else would end the run.
     #[must_use]
-    pub fn fail_on_stall_if(self, is_asked: impl Fn() -> bool + 'static) -> Self {
-        Self { is_asked: Box::new(is_asked), ..self }
+    pub fn fail_on_stall_if(self, end_requested: impl Fn() -> bool + 'static) -> Self {
+        Self { end_requested: Box::new(end_requested), ..self }
     }
 
     /// Counts the progress of all workers whose watchdogs share `pulse`, in addition to that of this worker.
@@ -185,16 +194,16 @@ impl Watchdog {
             return None;
         }
         let silent = now.since(self.since);
-        let is_asked = silent >= self.after && (self.is_asked)();
-        if silent < self.after || (self.reported && !is_asked) {
+        let end_requested = silent >= self.after && (self.end_requested)();
+        if silent < self.after || (self.reported && !end_requested) {
             return None;
         }
         let stall = waits::with_operators(|operators| Stall::of(operators, silent, now));
-        if is_asked {
+        if end_requested {
             return Some(stall.fault_after_stop());
         }
         self.reported = true;
-        (self.tell)(&stall);
+        (self.on_stall)(&stall);
         self.ends_run.then(|| stall.fault())
     }
 
@@ -235,16 +244,16 @@ mod tests {
     const AFTER: Nanos = Nanos(10);
 
     fn watched() -> (VirtualClock, Watchdog, Rc<RefCell<Vec<String>>>) {
-        let (clock, told) = (VirtualClock::default(), Rc::<RefCell<Vec<String>>>::default());
-        let telling = told.clone();
-        let tell = move |stall: &Stall| telling.borrow_mut().push(stall.to_string());
-        let watchdog = Watchdog::new(Arc::new(clock.clone()), AFTER, tell);
-        (clock, watchdog, told)
+        let (clock, reports) = (VirtualClock::default(), Rc::<RefCell<Vec<String>>>::default());
+        let sink = reports.clone();
+        let on_stall = move |stall: &Stall| sink.borrow_mut().push(stall.to_string());
+        let watchdog = Watchdog::new(Arc::new(clock.clone()), AFTER, on_stall);
+        (clock, watchdog, reports)
     }
 
     #[test]
-    fn tells_once_of_each_silence() {
-        let (clock, mut watchdog, told) = watched();
+    fn each_stall_is_reported_once() {
+        let (clock, mut watchdog, reports) = watched();
         for (now, moves, stalls) in [
             (9, false, 0),
             (10, false, 1),
@@ -258,29 +267,29 @@ mod tests {
                 moved();
             }
             assert_eq!(watchdog.check(), None);
-            assert_eq!(told.borrow().len(), stalls, "at {now}");
+            assert_eq!(reports.borrow().len(), stalls, "at {now}");
         }
     }
 
     #[test]
-    fn ends_a_run_that_was_asked_to_end_and_is_stuck() {
-        for asked_at in [0, 25] {
-            let (clock, watchdog, told) = watched();
+    fn a_stuck_run_with_a_requested_end_fails() {
+        for requested_at in [0, 25] {
+            let (clock, watchdog, reports) = watched();
             let now = clock.clone();
-            let mut watchdog = watchdog.fail_on_stall_if(move || now.now() >= Nanos(asked_at));
+            let mut watchdog = watchdog.fail_on_stall_if(move || now.now() >= Nanos(requested_at));
             clock.advance_to(Nanos(9));
             assert_eq!(
                 watchdog.check(),
                 None,
-                "asked to end at {asked_at}: the timeout has not passed"
+                "asked to end at {requested_at}: the timeout has not passed"
             );
             clock.advance_to(Nanos(20));
             let fault = watchdog.check();
-            assert_eq!(fault.is_some(), asked_at == 0, "asked to end at {asked_at}");
+            assert_eq!(fault.is_some(), requested_at == 0, "asked to end at {requested_at}");
             assert_eq!(
-                told.borrow().len(),
-                usize::from(asked_at == 25),
-                "asked to end at {asked_at}"
+                reports.borrow().len(),
+                usize::from(requested_at == 25),
+                "asked to end at {requested_at}"
             );
             clock.advance_to(Nanos(26));
             let fault = fault.or_else(|| watchdog.check()).expect("the run ends");
@@ -290,8 +299,8 @@ mod tests {
     }
 
     #[test]
-    fn names_the_operator_the_step_and_the_ids() {
-        let (clock, watchdog, told) = watched();
+    fn a_stall_names_the_operator_the_step_and_the_ids() {
+        let (clock, watchdog, reports) = watched();
         let clock_of_waits = Arc::new(clock.clone());
         begin(Some(clock_of_waits));
         let reward = OperatorWaits::register("reward").wait_handle();
@@ -312,7 +321,7 @@ mod tests {
         let fault = watchdog.fail_on_stall().check().expect("a stall");
         assert_eq!(fault.step, Some(Step(7)));
         assert_eq!(
-            *told.borrow(),
+            *reports.borrow(),
             [
                 "no progress for 12.000 s: reward, step 8, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
                  p3.4, p3.5, p3.6, p3.7, p3.8 and 1 more; reward, step 9, has waited 10.000 s for a group: p4; \
@@ -323,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_watches_nothing_is_kept() {
+    fn waits_are_not_recorded_without_a_watchdog() {
         begin(None);
         let operator = OperatorWaits::register("reward");
         operator.wait_handle().begin(Step(0), "a score");
@@ -331,9 +340,9 @@ mod tests {
     }
 
     #[test]
-    fn what_works_outside_of_the_graph_moves_it() {
+    fn external_progress_counts_as_progress() {
         begin(None);
-        let (clock, mut watchdog, told) = watched();
+        let (clock, mut watchdog, reports) = watched();
         let tokens = Rc::new(Cell::new(0));
         let counted = tokens.clone();
         count_progress(move || counted.get());
@@ -341,7 +350,7 @@ mod tests {
             tokens.set(sampled);
             clock.advance_to(Nanos(now));
             assert_eq!(watchdog.check(), None);
-            assert_eq!(told.borrow().len(), stalls, "at {now}");
+            assert_eq!(reports.borrow().len(), stalls, "at {now}");
         }
         begin(None);
     }
@@ -349,19 +358,19 @@ mod tests {
     #[test]
     fn a_worker_is_not_stuck_while_another_works() {
         let pulse = ProgressCounter::default();
-        let (clock, watchdog, told) = watched();
+        let (clock, watchdog, reports) = watched();
         let mut watchdog = watchdog.with(&pulse);
         clock.advance_to(Nanos(9));
         pulse.record();
         assert_eq!(watchdog.check(), None);
         clock.advance_to(Nanos(18));
         assert_eq!(watchdog.check(), None);
-        assert!(told.borrow().is_empty());
+        assert!(reports.borrow().is_empty());
         assert_eq!(watchdog.park_timeout(), Duration::from_millis(1));
     }
 
     #[test]
-    fn a_worker_looks_several_times_before_a_silence_is_too_long() {
+    fn a_worker_checks_several_times_within_the_timeout() {
         let clock = VirtualClock::default();
         let of = Arc::new(clock.clone());
         let mut watchdog = Watchdog::new(of, Nanos(40_000_000), |_| {});

@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_no_input() {
+    fn only_regular_files_are_inputs() {
         let inputs = Inputs::of(["/dev/null", "/no/such/file"]);
         assert!(inputs.find(Path::new("/dev/null")).is_none());
     }
 
     #[test]
-    fn places_are_compared_where_there_is_no_file_yet() {
+    fn paths_without_a_file_are_compared() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         assert!(is_same_file(&path("a"), &path("./a")));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_has_the_permissions_that_the_umask_leaves() {
+    fn a_new_file_has_the_permissions_of_the_umask() {
         let folder = tempfile::tempdir().expect("a folder");
         let mode = |name| fs::metadata(folder.path().join(name)).expect("there").mode();
         fs::write(folder.path().join("usual"), "").expect("written");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_changes_meanwhile_is_looked_at_again() {
+    fn the_target_is_checked_again_on_finish() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("out");
         let file = NewFile::create(&place).expect("created");

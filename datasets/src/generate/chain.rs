@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_reads_from_left_to_right() {
+    fn a_chain_is_evaluated_from_left_to_right() {
         let chain = Chain { start: 3, maps: vec![DigitMap::Add(4), DigitMap::Multiply(7)] };
         assert_eq!(chain.prompt(), "3+4*7");
         assert_eq!(chain.worked(), "3+4=7,7*7=9,A:9");

@@ -103,7 +103,7 @@ pub fn generate(
     let mut held_out = HeldOut::choose(config, &mut choice);
     let mut writer = PromptWriter::create(&train, extra_shape(true), options)?;
     let mut index = 0;
-    while index < config.rows || held_out.is_wanting() {
+    while index < config.rows || held_out.is_incomplete() {
         let chain = source.draw()?;
         let Some(chain) = held_out.take(chain) else { continue };
         *lengths.entry(chain.worked().len() as u64).or_insert(0) += 1;
@@ -139,7 +139,7 @@ impl HeldOut {
         Self { places, drawn: 0, chains: Vec::new() }
     }
 
-    fn is_wanting(&self) -> bool {
+    fn is_incomplete(&self) -> bool {
         self.chains.len() < self.places.len()
     }
 

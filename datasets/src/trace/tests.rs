@@ -48,7 +48,7 @@ fn named(column: &str) -> TraceOptions<'static> {
 }
 
 #[test]
-fn lengths_are_found_by_the_names_in_use() {
+fn common_names_of_length_columns_are_recognized() {
     check("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nx,374,44\ny,396,109\n", &[44, 109]);
     check("a.tsv", "id\toutput_tokens\n1\t7\n", &[7]);
     check("a.jsonl", "{\"completion_tokens\": 3}\n\n{\"completion_tokens\": 4.0}\n", &[3, 4]);
@@ -56,7 +56,7 @@ fn lengths_are_found_by_the_names_in_use() {
 }
 
 #[test]
-fn rollouts_of_our_own_keep_prompt_sample_step_and_what_was_aborted() {
+fn own_rollouts_are_read_with_prompt_sample_step_and_aborts() {
     let folder = tempfile::tempdir().expect("a folder");
     let rollouts = folder.path().join("rollouts");
     std::fs::create_dir(&rollouts).expect("made");
@@ -95,7 +95,7 @@ fn rollouts_of_our_own_keep_prompt_sample_step_and_what_was_aborted() {
 }
 
 #[test]
-fn token_ids_are_counted_and_prompts_told_apart_by_text() {
+fn token_ids_are_counted_and_prompts_distinguished_by_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("completions.parquet");
     let ids = ListArray::from_iter_primitive::<Int32Type, _, _>([
@@ -184,7 +184,7 @@ fn errors_name_file_row_and_column() {
 // Four responses end at 100, 200, 300 and 400; one is dropped at 150. By Kaplan-Meier, it becomes one of the last three with equal
 // probability.
 #[test]
-fn dropped_responses_grow_to_one_that_is_longer() {
+fn dropped_responses_are_completed_from_longer_ones() {
     let row = |tokens, whole| TraceRow {
         prompt: None,
         sample: None,
@@ -221,7 +221,7 @@ fn prompt_tokens(name: &str, text: &str, options: &TraceOptions<'_>) -> Vec<Opti
 }
 
 #[test]
-fn prompt_lengths_are_found_by_the_names_in_use() {
+fn common_names_of_prompt_length_columns_are_recognized() {
     let found = |name: &str, text: &str| prompt_tokens(name, text, &TraceOptions::default());
     let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\nx,374,44\ny,,109\n";
     assert_eq!(found("a.csv", azure), [Some(374), None]);

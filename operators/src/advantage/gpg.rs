@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_successes_count_for_more() {
+    fn groups_without_variance_raise_the_scale_of_the_others() {
         let one =
             |group, score| Trajectory { group, score, rewards: vec![0.0, score], values: vec![] };
         let found = Gpg.estimate(&[one(0, 1.0), one(0, 0.0), one(1, 0.0), one(1, 0.0)]);

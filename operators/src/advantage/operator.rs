@@ -20,7 +20,7 @@ use super::{Advantage, Estimate, Estimator, ScoredResponse, Trajectory, checked_
 use crate::group::Groups;
 use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
-use crate::resume::Keeper;
+use crate::resume::OperatorParts;
 use crate::wire::columns::{empty_lists, taken_lists};
 use crate::wire::rows::{Row, gather_first};
 
@@ -122,7 +122,7 @@ struct AdvantageState {
     controller: Option<KlController>,
     open: BTreeMap<Step, OpenStep>,
     /// The snapshot parts of an adaptive coefficient.
-    parts: Option<Keeper>,
+    parts: Option<OperatorParts>,
 }
 
 /// A step that is not complete.
@@ -131,7 +131,7 @@ struct OpenStep {
     held: Vec<Batch>,
     /// Weight, divergence and reward of each response so far, ordered by prompt and sample, so that sums do not depend on the order of
     /// arrival.
-    told: BTreeMap<(u64, u32), ResponseKl>,
+    recorded: BTreeMap<(u64, u32), ResponseKl>,
 }
 
 /// The values of a response that the metrics of a step are computed from.
@@ -144,7 +144,7 @@ struct ResponseKl {
 
 impl AdvantageState {
     fn hold(&mut self, capabilities: Capabilities, batch: Batch) {
-        let open = OpenStep { capabilities, held: Vec::new(), told: BTreeMap::new() };
+        let open = OpenStep { capabilities, held: Vec::new(), recorded: BTreeMap::new() };
         let step = *open.capabilities.groups.time();
         self.open.entry(step).or_insert(open).held.push(batch);
     }
@@ -202,7 +202,7 @@ impl AdvantageState {
                     let Rewarded { trajectories, divergences } =
                         rewarded(&batch, self.inferred, coefficient);
                     if coefficient.is_some() {
-                        open.tell(&batch, &trajectories, &divergences);
+                        open.record(&batch, &trajectories, &divergences);
                     }
                     let estimates = self.estimator.estimate(&trajectories);
                     let column = |of: fn(&Estimate) -> &[f64]| {
@@ -224,33 +224,34 @@ impl AdvantageState {
                 parts.before(*open.capabilities.groups.time(), |_| controller.part());
             }
             let (metrics, kl) = open.measure(controller.coefficient());
-            controller.observe(kl, open.told.len());
+            controller.observe(kl, open.recorded.len());
             measured.give(&open.capabilities.metrics, metrics_batch(&metrics));
         }
     }
 }
 
 impl OpenStep {
-    fn tell(&mut self, batch: &Batch, trajectories: &[Trajectory], divergences: &[f64]) {
+    fn record(&mut self, batch: &Batch, trajectories: &[Trajectory], divergences: &[f64]) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
         let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
         let weights = batch.values::<Float32Type>(column::WEIGHT).values();
         for (row, (one, &kl)) in trajectories.iter().zip(divergences).enumerate() {
-            let told = ResponseKl { weight: f64::from(weights[row]), kl, reward: one.score };
-            self.told.insert((prompts[row], samples[row]), told);
+            let recorded = ResponseKl { weight: f64::from(weights[row]), kl, reward: one.score };
+            self.recorded.insert((prompts[row], samples[row]), recorded);
         }
     }
 
     /// Returns the metrics, under verl's names, and the mean divergence of the step.
     fn measure(&self, coefficient: f64) -> (Metrics, f64) {
-        let told = || self.told.values();
-        let weight: f64 = told().map(|one| one.weight).sum();
-        let kl = told().map(|one| one.weight * one.kl).sum::<f64>() / weight.max(f64::MIN_POSITIVE);
-        let rewards = || told().map(|one| one.reward);
+        let recorded = || self.recorded.values();
+        let weight: f64 = recorded().map(|one| one.weight).sum();
+        let kl =
+            recorded().map(|one| one.weight * one.kl).sum::<f64>() / weight.max(f64::MIN_POSITIVE);
+        let rewards = || recorded().map(|one| one.reward);
         let metrics = [
             ("actor/reward_kl_penalty", kl),
             ("actor/reward_kl_penalty_coeff", coefficient),
-            ("critic/rewards/mean", rewards().sum::<f64>() / self.told.len().max(1) as f64),
+            ("critic/rewards/mean", rewards().sum::<f64>() / self.recorded.len().max(1) as f64),
             ("critic/rewards/max", rewards().fold(f64::NEG_INFINITY, f64::max)),
             ("critic/rewards/min", rewards().fold(f64::INFINITY, f64::min)),
         ];

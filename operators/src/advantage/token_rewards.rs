@@ -44,9 +44,9 @@ pub(super) fn rewarded(batch: &Batch, inferred: bool, coefficient: Option<f64>) 
 fn token_rewards(score: f64, by_token: &[f32], tokens: usize) -> Vec<f64> {
     let mut rewards: Vec<f64> = by_token.iter().map(|&reward| f64::from(reward)).collect();
     rewards.resize(tokens, 0.0);
-    let said: f64 = rewards.iter().sum();
+    let sum: f64 = rewards.iter().sum();
     if let Some(last) = rewards.last_mut() {
-        *last += score - said;
+        *last += score - sum;
     }
     rewards
 }
@@ -66,14 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_score_falls_on_the_last_token_less_what_tokens_have() {
+    fn the_last_token_receives_the_score_minus_the_token_rewards() {
         assert_eq!(token_rewards(2.0, &[], 3), [0.0, 0.0, 2.0]);
         assert_eq!(token_rewards(2.0, &[0.5, 0.25, 0.0], 3), [0.5, 0.25, 1.25]);
         assert!(token_rewards(2.0, &[], 0).is_empty());
     }
 
     #[test]
-    fn every_token_pays_for_its_divergence() {
+    fn the_kl_penalty_is_subtracted_per_token() {
         let mut rewards = token_rewards(1.0, &[], 2);
         subtract_kl(&mut rewards, &[0.5, -1.0], 0.1);
         assert_eq!(rewards, [-0.05, 1.1]);

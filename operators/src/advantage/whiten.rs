@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_all_columns_are_one_population() {
+    fn all_columns_are_whitened_as_one_population() {
         let mut columns = [vec![1.0, 2.0], vec![], vec![6.0]];
         whiten(&mut columns);
         let deviation = 7f64.sqrt();

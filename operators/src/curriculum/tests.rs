@@ -72,7 +72,7 @@ fn groups_that_were_not_scored_completely_leave_the_history_unchanged() {
 }
 
 #[test]
-fn a_group_without_variance_that_was_rejected_counts_with_what_was_scored() {
+fn a_rejected_group_without_variance_counts_with_its_scores() {
     let mut curriculum = curriculum(unexplored());
     let (step, prompt) = (Step(0), PromptId(3));
     curriculum.opened(step);
@@ -120,7 +120,7 @@ fn options_out_of_range_are_named() {
 proptest! {
     /// Every prompt of an epoch is judged once, known prompts within the bounds are always drawn, and the share of exploration holds.
     #[test]
-    fn judgements_follow_the_last_result(
+    fn prompts_are_judged_by_their_last_result(
         groups in prop::collection::vec((0..12_u64, prop::collection::vec(0..3_u32, 1..5)), 0..80),
         exploration in 0.0..0.9_f64,
         seed: u64,
@@ -155,7 +155,7 @@ proptest! {
 }
 
 #[test]
-fn the_share_of_exploration_is_drawn() {
+fn too_easy_prompts_are_drawn_with_the_exploration_share() {
     let options = CurriculumOptions { exploration: 0.2, ..CurriculumOptions::default() };
     let mut curriculum = curriculum(options);
     (0..2000).for_each(|row| train(&mut curriculum, 0, row, &[1.0]));

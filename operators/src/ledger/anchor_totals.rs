@@ -71,7 +71,7 @@ impl SavedState for AnchorTotals {
 
 impl AnchorTotals {
     /// Reports the anchors to a limit, as the ledger does when they change.
-    pub(crate) fn tell(&self, limit: &mut impl TimeLimit) {
+    pub(crate) fn apply_to(&self, limit: &mut impl TimeLimit) {
         for ((row, case), Longest(took)) in &self.longest {
             limit.set_anchor(*row, *case, Nanos(*took));
         }

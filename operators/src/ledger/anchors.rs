@@ -47,16 +47,16 @@ pub fn anchors<'scope>(
     let changes = by_step(anchors.clone(), "anchors", resumed, |_, changes| changes_batch(changes));
     let sums = anchors
         .explode(|(_, Longest(took))| Some(((), (1i64, i64::try_from(took).unwrap_or(i64::MAX)))));
-    let told = sums
+    let summaries = sums
         .count_core::<isize>()
         .map(|((), (cases, took))| ExecutionSummary::Anchors { cases, took });
     let rate = audits
         .count_core::<isize>()
         .map(|((), (kills, wrong))| ExecutionSummary::Audits { kills, wrong });
-    let told = by_step(told.concat(rate), "anchor_metrics", resumed, |_, told| {
-        metrics_batch(&told_metrics(told))
+    let summaries = by_step(summaries.concat(rate), "anchor_metrics", resumed, |_, summaries| {
+        metrics_batch(&summary_metrics(summaries))
     });
-    Anchors { changes, metrics: metrics.concat(told) }
+    Anchors { changes, metrics: metrics.concat(summaries) }
 }
 
 /// A summary of all executions up to a step.
@@ -220,9 +220,9 @@ fn changes_batch(changes: &[((Case, Longest), i64)]) -> Batch {
     )
 }
 
-fn told_metrics(told: &[(ExecutionSummary, isize)]) -> Metrics {
-    let now = told.iter().filter(|(_, change)| *change > 0);
-    let metrics = now.flat_map(|(told, _)| match *told {
+fn summary_metrics(summary: &[(ExecutionSummary, isize)]) -> Metrics {
+    let now = summary.iter().filter(|(_, change)| *change > 0);
+    let metrics = now.flat_map(|(summary, _)| match *summary {
         ExecutionSummary::Anchors { cases, took } => vec![
             ("ledger/anchored_cases", cases as f64),
             ("ledger/mean_anchor_s", took as f64 / 1e9 / cases as f64),

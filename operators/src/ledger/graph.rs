@@ -23,7 +23,7 @@ use super::summaries::{
     RowSums, Sums, Weighing, compare, compare_pairs, histories, metrics, waits,
 };
 use crate::policy::metrics_batch;
-use crate::resume::{Keeper, Resumable};
+use crate::resume::{OperatorParts, Resumable};
 
 /// The input streams of the ledger.
 pub struct LedgerInputs<'scope> {
@@ -77,9 +77,9 @@ pub struct LedgerInputs<'scope> {
 pub fn ledger(recorded: LedgerInputs<'_>, cap: u32) -> BatchStream<'_> {
     let resumed = recorded.resumable.step();
     let FactCollections { lengths, pairs, rows, waiting } = read(recorded);
-    let told = compare(lengths, cap).concat(compare_pairs(pairs));
-    let told = told.concat(histories(rows)).concat(waits(waiting));
-    by_step(told, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
+    let summaries = compare(lengths, cap).concat(compare_pairs(pairs));
+    let summaries = summaries.concat(histories(rows)).concat(waits(waiting));
+    by_step(summaries, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
 }
 
 /// The facts as differential collections.
@@ -154,7 +154,7 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
 }
 
 /// The snapshot parts of lengths, pairs, rows and deferred prompts.
-struct LedgerParts([Keeper; 4]);
+struct LedgerParts([OperatorParts; 4]);
 
 /// A function that makes a part from the facts.
 type Make = fn(&FactTotals) -> Part;
@@ -168,7 +168,7 @@ impl LedgerParts {
     ];
 
     fn is_on(&self) -> bool {
-        self.0.iter().all(Keeper::is_on)
+        self.0.iter().all(OperatorParts::is_on)
     }
 
     fn start(&mut self, capabilities: &[Capability<Step>]) {

@@ -35,11 +35,11 @@ pub(super) fn compare(
     lengths: VecCollection<'_, Step, Length, Weighing>,
     cap: u32,
 ) -> VecCollection<'_, Step, Summary> {
-    let told =
-        lengths.map(|length| ((), length)).reduce_named("lengths", move |(), facts, told| {
-            told.push((of_lengths(facts, cap), 1));
+    let output =
+        lengths.map(|length| ((), length)).reduce_named("lengths", move |(), facts, output| {
+            output.push((of_lengths(facts, cap), 1));
         });
-    told.map(|((), told)| told)
+    output.map(|((), output)| output)
 }
 
 fn of_lengths(facts: &[(&Length, Weighing)], cap: u32) -> Summary {
@@ -81,14 +81,14 @@ fn gathered(facts: &[(&Length, Weighing)]) -> LengthComparison {
 pub(super) fn compare_pairs(
     pairs: VecCollection<'_, Step, Pair, Sums>,
 ) -> VecCollection<'_, Step, Summary> {
-    let told = pairs.map(|pair| ((), pair)).reduce_named("pairs", |(), facts, told| {
+    let output = pairs.map(|pair| ((), pair)).reduce_named("pairs", |(), facts, output| {
         let mut pairs = Pairs::default();
         for (pair, ((a, b, c), (d, e, f))) in facts {
             pairs.add(**pair, &Products::of([*a, *b, *c, *d, *e, *f]));
         }
-        told.push((Summary::Pairs(as_bits(pairs.metrics())), 1));
+        output.push((Summary::Pairs(as_bits(pairs.metrics())), 1));
     });
-    told.map(|((), told)| told)
+    output.map(|((), output)| output)
 }
 
 fn as_bits(metrics: Metrics) -> Vec<(String, u64)> {
@@ -121,20 +121,20 @@ pub(super) fn waits(
     waiting: VecCollection<'_, Step, (PromptId, Step)>,
 ) -> VecCollection<'_, Step, Summary> {
     let since = waiting.map(|(_, since)| ((), since));
-    let told = since.reduce_named("waiting", |(), since, told| {
+    let output = since.reduce_named("waiting", |(), since, output| {
         let prompts = since.iter().map(|(_, count)| *count as i64).sum();
         let sum = since.iter().map(|(since, count)| since.0 as i64 * *count as i64).sum();
         let first = since.first().map_or(0, |(since, _)| since.0);
-        told.push((Summary::Waiting { prompts, sum, first }, 1));
+        output.push((Summary::Waiting { prompts, sum, first }, 1));
     });
-    told.map(|((), told)| told)
+    output.map(|((), output)| output)
 }
 
 /// Returns the metrics of a step from the summaries that became valid (+1) or invalid (-1) in it.
 pub(super) fn metrics(step: Step, changes: &[(Summary, isize)]) -> Metrics {
     let mut metrics = Metrics::new();
-    for (told, _) in changes.iter().filter(|(_, change)| *change > 0) {
-        match told {
+    for (summary, _) in changes.iter().filter(|(_, change)| *change > 0) {
+        match summary {
             Summary::Lengths { metrics: columns, mean, trained } => {
                 metrics.extend(of_bits(columns));
                 let now = since(*trained, before(changes));
@@ -158,7 +158,7 @@ pub(super) fn metrics(step: Step, changes: &[(Summary, isize)]) -> Metrics {
 
 /// Returns the responses and tokens trained before the step: those of the summary that the step retracts.
 fn before(changes: &[(Summary, isize)]) -> (i64, i64) {
-    let taken = changes.iter().find_map(|(told, change)| match told {
+    let taken = changes.iter().find_map(|(summary, change)| match summary {
         Summary::Lengths { trained, .. } if *change < 0 => Some(*trained),
         _ => None,
     });
@@ -172,8 +172,8 @@ fn since(now: (i64, i64), before: (i64, i64)) -> (i64, i64) {
 /// Returns `true` if the last deferred prompt was settled in this step.
 fn is_over(changes: &[(Summary, isize)]) -> bool {
     let waiting = |sign: isize| {
-        changes.iter().any(|(told, change)| {
-            matches!(told, Summary::Waiting { .. }) && change.signum() == sign
+        changes.iter().any(|(summary, change)| {
+            matches!(summary, Summary::Waiting { .. }) && change.signum() == sign
         })
     };
     waiting(-1) && !waiting(1)

@@ -32,7 +32,7 @@ fn lengths(policy: &[u32], trained: &[(u32, f32)]) -> LengthComparison {
 
 /// Lengths of the policy: 100, 300, 900, 2000. The first three are trained on.
 #[test]
-fn columns_are_what_a_hand_count_gives() {
+fn bias_metrics_match_a_manual_computation() {
     let metrics = lengths(&[100, 300, 900, 2000], &[(100, 1.0), (300, 1.0), (900, 1.0)]).bias(2000);
     near(metrics["bias/policy_mean"], 825.0);
     near(metrics["bias/mean_ratio"], 1300.0 / 3.0 / 825.0);
@@ -58,7 +58,7 @@ fn weights_count_in_the_weighted_columns_alone() {
 }
 
 #[test]
-fn nothing_trained_says_nothing() {
+fn there_are_no_metrics_without_trained_responses() {
     assert!(lengths(&[100], &[]).bias(2000).is_empty());
     assert!(lengths(&[], &[]).bias(2000).is_empty());
 }
@@ -116,7 +116,7 @@ fn counts(facts: &Facts) -> Vec<(Length, i64)> {
 
 /// Prompt 1 is deferred at 50 tokens and drawn again; prompt 0 has a surplus response.
 #[test]
-fn a_prompt_that_is_launched_again_enters_where_it_was_cut() {
+fn a_relaunched_prompt_enters_at_its_cut() {
     let mut waits = DeferredPrompts::default();
     let rows =
         [(0, 10, "stop"), (0, 10, "abort"), (1, 30, "stop"), (1, 50, "abort"), (2, 7, "pause")];
@@ -165,7 +165,7 @@ const BOTH_RIGHT: &[Row] = &[(50, Some((1.0, 1.0))), (150, Some((1.0, 1.0)))];
 
 /// Pairs of 150 and 300 tokens with products 0 and 100 are trained on, and as many pairs are cut at 400, which count as 100 each.
 #[test]
-fn the_product_of_the_policy_is_what_a_hand_count_gives() {
+fn the_length_advantage_of_the_policy_matches_a_manual_computation() {
     let cut: &[Row] = &[(100, None), (400, None)];
     let groups = [(RIGHT_IF_LONG, true), (BOTH_RIGHT, true), (cut, false)].repeat(50);
     let metrics = pair_metrics(&groups);
@@ -201,7 +201,7 @@ fn weights_multiply_lengths() {
 }
 
 #[test]
-fn new_draws_of_a_prompt_count_beyond_its_cut_alone() {
+fn new_draws_of_a_prompt_count_only_beyond_its_cut() {
     let mut facts = std::collections::BTreeMap::new();
     let rows = [(100, 0.0), (200, 1.0), (400, 1.0)];
     let member = |(tokens, score)| Member { tokens, whole: true, trained: Some((score, 1.0)) };

@@ -205,16 +205,16 @@ mod tests {
         Nanos(second * 1_000_000_000)
     }
 
-    fn tell(policy: &mut impl PlacementPolicy, second: u64, event: Event) {
+    fn deliver(policy: &mut impl PlacementPolicy, second: u64, event: Event) {
         policy.on(at(second), event);
         while policy.poll().is_some() {}
     }
 
     fn rounds(policy: &mut impl PlacementPolicy) {
         for (step, begins) in [(Step(0), 0), (Step(1), 10)] {
-            tell(policy, begins, Event::Policy { step });
-            tell(policy, begins + 1, Event::Opened { step, round: RoundKind::Full });
-            tell(policy, begins + 6, Event::Drained { step });
+            deliver(policy, begins, Event::Policy { step });
+            deliver(policy, begins + 1, Event::Opened { step, round: RoundKind::Full });
+            deliver(policy, begins + 6, Event::Drained { step });
         }
     }
 

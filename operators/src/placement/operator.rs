@@ -154,7 +154,7 @@ struct StepProgress {
 }
 
 impl PlacementDriver {
-    fn tell(&mut self, event: Event) {
+    fn deliver(&mut self, event: Event) {
         self.checked.policy.on(self.clock.now(), event);
         while let Some(decision) = self.checked.poll() {
             match decision {
@@ -176,14 +176,14 @@ impl PlacementDriver {
         let fresh =
             StepProgress { capabilities, launched: 0, ended: 0, closed: false, drained: false };
         self.steps.insert(step, fresh);
-        self.tell(Event::Policy { step });
+        self.deliver(Event::Policy { step });
     }
 
     fn opened(&mut self, step: Step, batch: &Batch) {
         let rounds = batch.text(column::ROUND);
         for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
             if decision == Some(OPEN) {
-                self.tell(Event::Opened { step, round: round(rounds.value(row)) });
+                self.deliver(Event::Opened { step, round: round(rounds.value(row)) });
             }
         }
     }
@@ -199,7 +199,7 @@ impl PlacementDriver {
                 under_way.launched += samples as usize;
                 under_way.drained = false;
             }
-            self.tell(Event::Launched {
+            self.deliver(Event::Launched {
                 step,
                 prompt: PromptId(prompts.value(row)),
                 samples,
@@ -220,7 +220,7 @@ impl PlacementDriver {
         }
         for row in 0..batch.num_rows() {
             let (prompt, sample) = (PromptId(prompts.value(row)), samples.value(row));
-            self.tell(Event::Response {
+            self.deliver(Event::Response {
                 id: SampleId { step, prompt, sample },
                 tokens: tokens.value(row),
                 resumed: resumed.value(row),
@@ -235,7 +235,7 @@ impl PlacementDriver {
         let admitted = batch.lists::<UInt32Type>(column::ADMITTED);
         for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
             match decision {
-                Some(ADMIT) => self.tell(Event::Admitted {
+                Some(ADMIT) => self.deliver(Event::Admitted {
                     step,
                     prompt: PromptId(prompts.value(row)),
                     samples: u32::try_from(admitted.get(row).len()).unwrap_or(u32::MAX),
@@ -244,7 +244,7 @@ impl PlacementDriver {
                     if let Some(under_way) = self.steps.get_mut(&step) {
                         under_way.closed = true;
                     }
-                    self.tell(Event::Closed { step });
+                    self.deliver(Event::Closed { step });
                 }
                 _ => {}
             }
@@ -266,7 +266,7 @@ impl PlacementDriver {
             if let Some(under_way) = self.steps.get_mut(&step) {
                 under_way.drained = true;
             }
-            self.tell(Event::Drained { step });
+            self.deliver(Event::Drained { step });
         }
     }
 

@@ -63,12 +63,13 @@ impl<C: StepCost> Tail<'_, C> {
     fn leaving(&self) -> impl Iterator<Item = Layout> {
         let (job, Placement { instances, tensor_parallel }) = (self.job, self.layout.rollout);
         let least = (f64::from(instances) * self.options.keep).ceil().max(1.0) as u32;
-        let beside = move |instances| job.training_beside(Placement { instances, tensor_parallel });
+        let training =
+            move |instances| job.training_beside(Placement { instances, tensor_parallel });
         (least..instances)
-            .filter(move |kept| beside(*kept) > 0 && beside(*kept) > beside(kept + 1))
+            .filter(move |kept| training(*kept) > 0 && training(*kept) > training(kept + 1))
             .map(move |kept| Layout {
                 rollout: Placement { instances: kept, tensor_parallel },
-                training_devices: beside(kept),
+                training_devices: training(kept),
             })
     }
 

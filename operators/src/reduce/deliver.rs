@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_come_before_the_update_of_the_step_before_wait_for_it() {
+    fn early_sums_wait_for_the_update_of_the_previous_step() {
         let (log, costs) =
             (Arc::<Mutex<Vec<Call>>>::default(), Costs::new(Arc::new(WallClock::start())));
         let logging = Logging(log.clone());
@@ -195,7 +195,7 @@ mod tests {
             let trainer = Rc::new(trainer.expect("made"));
             let mut source = Operator::new("source", scope);
             let (_, sums) = source.output(&schema::GRADIENTS, &[]);
-            let (mut totals, told) = source.output(&schema::TOTALS, &[]);
+            let (mut totals, totals_stream) = source.output(&schema::TOTALS, &[]);
             source.build(move |mut capabilities| {
                 let mut capability = capabilities.pop();
                 move |_| {
@@ -205,7 +205,7 @@ mod tests {
                     }
                 }
             });
-            let delivered = deliver(sums, told, trainer.clone(), costs);
+            let delivered = deliver(sums, totals_stream, trainer.clone(), costs);
             let mut sink = Operator::new("sink", scope);
             let _done = sink.input(delivered.done, Pipeline, &schema::GROUPS);
             sink.notify_always();

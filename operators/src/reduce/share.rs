@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_given_early_once_nothing_is_left_to_do_here() {
+    fn a_gradient_share_is_due_early_once_the_worker_is_idle() {
         let share = GradientProgress { admitted: 4, accumulated: 3, taken: 0 };
         assert!(share.is_pending() && !share.is_due(true), "a group is being trained on");
         let done = GradientProgress { accumulated: 4, ..share };

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_added_in_the_order_of_workers_whatever_came_first() {
+    fn floats_are_added_in_the_order_of_workers() {
         let part = |source, value| (3, source, Numbers::Float(vec![value]));
         let parts = [part(0, 1e16), part(1, 1.0), part(2, -1e16)];
         let [first, second, third] = parts.clone();

@@ -57,7 +57,7 @@ pub(super) fn take<'scope>(
     let wake = operator.waker();
     trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
-        let mut taker = TakeState { open: BTreeMap::new(), taking: None, failed: None, costs };
+        let mut taker = TakeState { open: BTreeMap::new(), pending: None, failed: None, costs };
         move |frontiers| {
             let retain = |capability: &InputCapability<Step>| Capabilities {
                 chunks: capability.retain(chunks.index()),
@@ -99,14 +99,14 @@ struct OpenStep {
 }
 
 /// A request to the trainer for the gradient of a step.
-struct Taking {
+struct PendingTake {
     step: Step,
     reply: Reply<Result<Partial, TrainError>>,
 }
 
 struct TakeState {
     open: BTreeMap<Step, OpenStep>,
-    taking: Option<Taking>,
+    pending: Option<PendingTake>,
     failed: Option<OpenStep>,
     costs: Costs,
 }
@@ -123,8 +123,8 @@ impl TakeState {
     }
 
     fn take_reply(&mut self) -> Option<(OpenStep, Step, Result<Partial, TrainerCallError>)> {
-        let outcome = self.taking.as_ref()?.reply.poll_outcome()?;
-        let step = self.taking.take()?.step;
+        let outcome = self.pending.as_ref()?.reply.poll_outcome()?;
+        let step = self.pending.take()?.step;
         let open = self
             .open
             .remove(&step)
@@ -149,7 +149,7 @@ impl TakeState {
         trainer: &TrainerThread,
         wake: &(impl Fn() + Clone + Send + Sync + 'static),
     ) {
-        while self.taking.is_none()
+        while self.pending.is_none()
             && self.failed.is_none()
             && let Some(mut first) = self.open.first_entry()
         {
@@ -165,8 +165,8 @@ impl TakeState {
             {
                 share.taken = share.accumulated;
                 self.costs.change(step, |cost| cost.takes += 1);
-                self.taking =
-                    Some(Taking { step, reply: trainer.take_partial(step, wake.clone()) });
+                self.pending =
+                    Some(PendingTake { step, reply: trainer.take_partial(step, wake.clone()) });
             }
             return;
         }

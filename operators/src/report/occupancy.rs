@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_can_be_idle_where_no_instance_is() {
+    fn slots_can_be_idle_while_no_instance_is() {
         let own = occupancy(&[(0, 0, 10), (0, 0, 2), (1, 0, 10), (1, 4, 10)]);
         assert_eq!(own.idle_ratio, 0.0);
         assert!((own.bubble_ratio - 2.0 / 30.0).abs() < 1e-12);

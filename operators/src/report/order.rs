@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_come_by_prompt_whatever_batches_they_came_in() {
+    fn groups_are_ordered_by_prompt_across_batches() {
         let (three, one, two) = ([(3, 0), (3, 4)], [(1, 0), (1, 1)], [(2, 5)]);
         let together = groups(&[batch(&[three, one].concat()), Batch::default(), batch(&two)]);
         let found: Vec<_> = together.iter().map(ids).collect();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_by_id_in_pieces_that_do_not_hang_on_their_batches() {
+    fn rows_are_ordered_by_id_in_chunks_that_do_not_depend_on_batches() {
         let all: Vec<(u64, u32)> = (0..300).map(|id| (id / 2, id as u32 % 2)).collect();
         let (mut odd, even): (Vec<_>, Vec<_>) = all.iter().partition(|id| id.0 % 2 == 1);
         odd.reverse();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_the_step_before_is_left_out_from_the_front() {
+    fn time_that_overlaps_with_the_previous_step_is_left_out() {
         assert_eq!(stages(0), [4, 61, 3, 20]);
         assert_eq!(stages(10), [4, 61, 3, 20]);
         assert_eq!(stages(28), [0, 47, 3, 20]);

@@ -23,11 +23,11 @@
 //! Architecture invariant: the module that writes a part also reads it.
 
 mod error;
-mod keeper;
+mod operator_parts;
 pub(crate) mod part;
 
 pub use error::ResumeError;
-pub(crate) use keeper::Keeper;
+pub(crate) use operator_parts::OperatorParts;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -108,12 +108,26 @@ impl<'scope> Resumable<'scope> {
     }
 
     /// Registers a part that every worker has for itself.
-    pub(crate) fn keep_each(&self, name: &'static str, operator: &mut Operator<'scope>) -> Keeper {
-        Keeper::new(self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)), false)
+    pub(crate) fn keep_each(
+        &self,
+        name: &'static str,
+        operator: &mut Operator<'scope>,
+    ) -> OperatorParts {
+        OperatorParts::new(
+            self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)),
+            false,
+        )
     }
 
     /// Registers a part that only the first worker has.
-    pub(crate) fn keep_first(&self, name: &'static str, operator: &mut Operator<'scope>) -> Keeper {
-        Keeper::new(self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)), true)
+    pub(crate) fn keep_first(
+        &self,
+        name: &'static str,
+        operator: &mut Operator<'scope>,
+    ) -> OperatorParts {
+        OperatorParts::new(
+            self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)),
+            true,
+        )
     }
 }

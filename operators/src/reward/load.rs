@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_at_once_is_kept() {
+    fn the_maximum_concurrency_is_kept() {
         let load = Arc::new(ScoringLoad::default());
         let (mut a, mut b, c) = (load.queue(), load.queue(), load.queue());
         a.begin();

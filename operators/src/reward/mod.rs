@@ -123,28 +123,28 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
     ) -> Scored<'scope> {
         let streams = self.streams;
         if let Some(known) = streams.resumable.read::<AnchorTotals>() {
-            known.tell(&mut limit);
+            known.apply_to(&mut limit);
         }
         let tallies = Tallies::default();
         let (scoring, wants_scores) = (self.scoring, self.wants_scores);
         let has_curriculum = self.has_curriculum;
-        let owed = match (self.cancels, wants_scores) {
+        let scope = match (self.cancels, wants_scores) {
             (false, _) => ScoringScope::All,
             (true, true) => ScoringScope::UntilClosed,
             (true, false) => ScoringScope::Undecided,
         };
         let rules =
-            ScorerConfig { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
+            ScorerConfig { router: router.clone(), limit, scoring, scope, clock: clock.clone() };
         // The path summary may be 0: no output is derived from anchors, so the loop contains no cycle of timestamps.
         let scope = self.responses.scope();
         let (edge, known) = scope.feedback(Steps(0));
-        let told = RewardInputs {
+        let inputs = RewardInputs {
             responses: self.responses,
             decisions: streams.decisions.clone(),
             texts: streams.texts.clone(),
             known,
         };
-        let mut given = score(told, rules, executor.clone(), tallies.clone());
+        let mut given = score(inputs, rules, executor.clone(), tallies.clone());
         if wants_scores && scoring == Scoring::AfterRollout {
             given.errors = given.errors.concat(fault_stream(scope, too_late()));
         }
@@ -205,16 +205,16 @@ struct RewardOutputs<'scope> {
 }
 
 fn score<'scope>(
-    told: RewardInputs<'scope>,
+    inputs: RewardInputs<'scope>,
     rules: ScorerConfig<impl TimeLimit + 'static>,
     executor: Executor,
     tallies: Tallies,
 ) -> RewardOutputs<'scope> {
-    let mut operator = Operator::new(NAME, told.responses.scope());
-    let mut responses = operator.input(told.responses, Pipeline, &schema::RESPONSES);
-    let mut decisions = operator.input(told.decisions, Pipeline, &schema::DECISIONS);
-    let mut texts = operator.input(told.texts, Pipeline, &schema::TEXTS);
-    let mut known = operator.input(told.known, Pipeline, &schema::ANCHORS);
+    let mut operator = Operator::new(NAME, inputs.responses.scope());
+    let mut responses = operator.input(inputs.responses, Pipeline, &schema::RESPONSES);
+    let mut decisions = operator.input(inputs.decisions, Pipeline, &schema::DECISIONS);
+    let mut texts = operator.input(inputs.texts, Pipeline, &schema::TEXTS);
+    let mut known = operator.input(inputs.known, Pipeline, &schema::ANCHORS);
     // Outputs are derived from responses only. Decisions only drop responses, and texts and anchors only affect how they are scored.
     let (mut scored, samples) = operator.output(&schema::SCORED, &[0]);
     let (mut executed, executions) = operator.output(&schema::EXECUTIONS, &[0]);

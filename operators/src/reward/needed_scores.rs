@@ -18,7 +18,7 @@ pub(super) struct NeededScores {
     /// The admitted samples of each decided prompt, in ascending order. Empty if the prompt is not trained on in this step.
     decided: BTreeMap<PromptId, Vec<u32>>,
     closed: bool,
-    owed: ScoringScope,
+    scope: ScoringScope,
 }
 
 /// The scores that are needed in addition to those of admitted responses.
@@ -35,8 +35,8 @@ pub(crate) enum ScoringScope {
 
 impl NeededScores {
     /// Creates the state of a step without decisions.
-    pub(super) fn new(owed: ScoringScope) -> Self {
-        Self { owed, ..Self::default() }
+    pub(super) fn new(scope: ScoringScope) -> Self {
+        Self { scope, ..Self::default() }
     }
 
     /// Applies decisions of the step.
@@ -62,7 +62,7 @@ impl NeededScores {
             let decided = self.decided.get(&prompt);
             decided.map_or(!self.closed, |admitted| admitted.contains(&sample))
         };
-        match self.owed {
+        match self.scope {
             ScoringScope::Undecided => undecided(),
             ScoringScope::UntilClosed => !self.closed || undecided(),
             ScoringScope::All => true,
@@ -77,8 +77,8 @@ mod tests {
     use crate::schedule::{Decision, Queue, Reason, RoundKind};
     use rollpacker_dataflow::step::Step;
 
-    fn check(owed: ScoringScope, decided: &[Decision], expected: [bool; 4]) {
-        let mut wanted = NeededScores::new(owed);
+    fn check(scope: ScoringScope, decided: &[Decision], expected: [bool; 4]) {
+        let mut wanted = NeededScores::new(scope);
         wanted.decide(&decisions(decided, &vec![None; decided.len()], RoundKind::Short));
         let wants = [(1, 0), (1, 1), (2, 0), (3, 0)]
             .map(|(prompt, sample)| wanted.wants(PromptId(prompt), sample));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_admitted_or_undecided_is_wanted() {
+    fn scores_of_admitted_and_undecided_responses_are_needed() {
         check(ScoringScope::Undecided, &[], [true; 4]);
         check(ScoringScope::Undecided, &[admit()], [false, true, true, true]);
         check(ScoringScope::Undecided, &[defer()], [true, true, false, true]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_decides_by_scores_is_owed_them_until_its_round_closes() {
+    fn a_schedule_that_decides_by_scores_needs_all_until_its_round_closes() {
         check(ScoringScope::UntilClosed, &[admit(), defer()], [true; 4]);
         check(ScoringScope::UntilClosed, &[admit(), defer(), close()], [false, true, false, false]);
     }

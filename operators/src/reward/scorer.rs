@@ -71,7 +71,7 @@ pub(super) struct ScorerConfig<L> {
     pub(super) router: Router,
     pub(super) limit: L,
     pub(super) scoring: Scoring,
-    pub(super) owed: ScoringScope,
+    pub(super) scope: ScoringScope,
     pub(super) clock: Arc<dyn Clock>,
 }
 
@@ -112,8 +112,8 @@ impl<L: TimeLimit> Scorer<L> {
 
     /// Returns the state of the round of a step.
     fn round(&mut self, step: Step) -> &mut NeededScores {
-        let owed = self.rules.owed;
-        self.rounds.entry(step).or_insert_with(|| NeededScores::new(owed))
+        let scope = self.rules.scope;
+        self.rounds.entry(step).or_insert_with(|| NeededScores::new(scope))
     }
 
     /// Records the texts of prompts that were launched at a step.
@@ -144,7 +144,7 @@ impl<L: TimeLimit> Scorer<L> {
             self.tasks.cancel(&id);
             self.tallies.with(step, |tally| {
                 tally.cancelled += 1;
-                tally.tell(pending.context.take_metrics());
+                tally.add_metrics(pending.context.take_metrics());
             });
         }
     }
@@ -245,8 +245,8 @@ impl<L: TimeLimit> Scorer<L> {
         let about = |fault: Fault| fault.about(pending.id.prompt, pending.id.sample);
         let ScorerConfig { router, limit, .. } = &mut self.rules;
         let (result, timing) = outcome.map_err(|lost| about(Fault::of(NAME, &lost)))?;
-        let told = pending.context.take_metrics();
-        self.tallies.with(pending.id.step, |tally| tally.tell(told));
+        let metrics = pending.context.take_metrics();
+        self.tallies.with(pending.id.step, |tally| tally.add_metrics(metrics));
         let row = ScoreRow::new();
         match result {
             Ok(score) => {
@@ -276,8 +276,8 @@ impl<L: TimeLimit> Scorer<L> {
 
     /// Drops the rounds and texts of steps that get no more responses, decisions and texts.
     pub(super) fn forget(&mut self, frontiers: &[MutableAntichain<Step>]) {
-        let heard = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
-        self.rounds.retain(|step, _| heard(step) || self.held.contains_key(step));
+        let is_open = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
+        self.rounds.retain(|step, _| is_open(step) || self.held.contains_key(step));
         self.texts.forget(frontiers, |step| self.held.contains_key(step));
     }
 }

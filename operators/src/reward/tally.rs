@@ -42,7 +42,7 @@ impl Tally {
     }
 
     /// Records metrics that a reward reported.
-    pub(crate) fn tell(&mut self, metrics: Vec<(String, f64)>) {
+    pub(crate) fn add_metrics(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
             self.reported.entry(name).or_default().push(value);
         }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_in_a_row_are_tolerated_up_to_a_bound() {
+    fn consecutive_errors_are_tolerated_up_to_a_bound() {
         let tallies = Tallies::default();
         let judge = |reward| tallies.effective_on_error(OnError::Tolerate, reward);
         for _ in 1..MOST_TOLERATED {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_has_no_order() {
+    fn the_mean_does_not_depend_on_the_order() {
         let values = [0.1, 0.2, 0.3, 1e9, -7.7];
         let bits = |order: [usize; 5]| mean(order.map(|at| values[at]).to_vec()).to_bits();
         assert_eq!(bits([0, 1, 2, 3, 4]), bits([3, 0, 4, 2, 1]));

@@ -109,19 +109,20 @@ fn scores(stream: BatchStream<'_>) -> Rc<RefCell<Vec<f64>>> {
 }
 
 #[test]
-fn a_response_that_overtakes_the_text_of_its_prompt_is_scored_when_the_text_is_there() {
+fn a_response_before_its_prompt_text_is_scored_once_the_text_arrives() {
     let found = run(|scope, faults| {
         let [responses, texts] =
             sent(scope, &schema::RESPONSES, responses(&schema::RESPONSES), texts());
-        let told = RewardInputs { responses, decisions: empty(scope), texts, known: empty(scope) };
+        let inputs =
+            RewardInputs { responses, decisions: empty(scope), texts, known: empty(scope) };
         let rules = ScorerConfig {
             router: Router::default().route("any", Bytes),
             limit: Limits::default(),
             scoring: Scoring::Streamed,
-            owed: ScoringScope::All,
+            scope: ScoringScope::All,
             clock: Arc::new(WallClock::start()) as Arc<dyn Clock>,
         };
-        let scored = score(told, rules, Executor::Inline, Tallies::default());
+        let scored = score(inputs, rules, Executor::Inline, Tallies::default());
         raise(scored.errors, faults);
         scores(scored.samples)
     });
@@ -129,7 +130,7 @@ fn a_response_that_overtakes_the_text_of_its_prompt_is_scored_when_the_text_is_t
 }
 
 #[test]
-fn a_group_that_overtakes_the_text_of_its_prompt_is_scored_when_the_text_is_there() {
+fn a_group_before_its_prompt_text_is_scored_once_the_text_arrives() {
     let found = run(|scope, faults| {
         let [groups, texts] = sent(scope, &schema::SCORED, responses(&schema::SCORED), texts());
         let scoring = GroupScoring {

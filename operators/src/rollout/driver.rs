@@ -195,9 +195,9 @@ impl RolloutDriver {
         batch: &Batch,
     ) {
         let loading = self.policies.remove(&step).map(|policy| {
-            let asked = self.clock.now();
+            let requested = self.clock.now();
             self.engine.load(&policy);
-            (policy.version, asked)
+            (policy.version, requested)
         });
         // Rounds come in the order of steps. Policies of earlier steps are left over from rounds in which other workers got all requests.
         self.policies = self.policies.split_off(&step);
@@ -285,13 +285,13 @@ impl RolloutDriver {
         if self.steps.is_empty() {
             return;
         }
-        let owes_nothing = self.steps.values().all(|under_way| under_way.outstanding == 0);
+        let none_outstanding = self.steps.values().all(|under_way| under_way.outstanding == 0);
         let Some((notices, side)) = self.race_side() else { return };
         let reached = side.reached();
-        let floor = if owes_nothing { Tick::MAX } else { reached.floor };
-        let news = notices.batch(Reached { floor, ..reached });
+        let floor = if none_outstanding { Tick::MAX } else { reached.floor };
+        let batch = notices.batch(Reached { floor, ..reached });
         if let Some(under_way) = self.steps.values().next() {
-            give(Port::Notices, under_way.capability(Port::Notices), news);
+            give(Port::Notices, under_way.capability(Port::Notices), batch);
         }
     }
 
@@ -318,7 +318,8 @@ impl RolloutDriver {
     /// Reports the loading time of the weights of each step, once the engine has measured it.
     fn report_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for under_way in self.steps.values_mut() {
-            let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));
+            let loading =
+                |(version, requested)| Some(self.engine.loaded_at(version)?.since(requested));
             if let Some(took) = under_way.loading.and_then(loading) {
                 under_way.loading = None;
                 let load = Metrics::from([(LOAD.to_owned(), took.as_secs_f64())]);
@@ -403,9 +404,9 @@ impl RolloutDriver {
 
     /// Returns the policy version that a response was requested from.
     fn version(&self, id: SampleId) -> PolicyVersion {
-        let asked =
+        let requested =
             self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
-        asked.expect("invariant: an engine reports only requested responses").version
+        requested.expect("invariant: an engine reports only requested responses").version
     }
 
     /// Drops the capabilities of steps without outstanding responses. After a failure, all are kept.

@@ -33,7 +33,7 @@ pub(super) struct KeptResponses {
     /// The kept responses.
     samples: KeptById,
     /// The origin of the responses in flight that continue an earlier response.
-    brought: BTreeMap<SampleId, ContinuedFrom>,
+    continued: BTreeMap<SampleId, ContinuedFrom>,
     /// Whole responses of the open round. A pause keeps them as well.
     whole: BTreeMap<SampleId, EndedResponse>,
 }
@@ -65,7 +65,7 @@ impl KeptResponses {
             pauses,
             pausing: BTreeSet::new(),
             samples: KeptById::new(),
-            brought: BTreeMap::new(),
+            continued: BTreeMap::new(),
             whole: BTreeMap::new(),
         }
     }
@@ -118,7 +118,7 @@ impl KeptResponses {
                 }
                 Some(KeptResponse::Partial(partial, version)) => {
                     let (launched, tokens) = (partial.launched, partial.response_length);
-                    self.brought.insert(id, ContinuedFrom { launched, version, tokens });
+                    self.continued.insert(id, ContinuedFrom { launched, version, tokens });
                     Some(partial)
                 }
                 None => None,
@@ -141,7 +141,7 @@ impl KeptResponses {
         version: PolicyVersion,
     ) -> EndedResponse {
         let id = completion.id;
-        let first = self.brought.remove(&id).unwrap_or(ContinuedFrom {
+        let first = self.continued.remove(&id).unwrap_or(ContinuedFrom {
             launched: id.step,
             version,
             tokens: 0,

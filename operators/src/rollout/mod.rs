@@ -128,7 +128,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let in_lockstep = scheduled.in_lockstep;
         // The path summaries may be 0: schedule and placement declare that none of their outputs is derived from responses, notices or
         // scores, so the loop contains no cycle of timestamps.
-        let (loop_end, heard) = scope.feedback(Steps(0));
+        let (loop_end, reports) = scope.feedback(Steps(0));
         let (notices_end, notices) = scope.feedback(Steps(0));
         let (scores, scored) = match wants_scores || has_curriculum {
             true => {
@@ -141,18 +141,18 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         // hold the prompts.
         let published =
             route::gather_at_first("policies_to_first", policies.clone(), &schema::POLICIES);
-        let heard = schedule_feed::ends(heard);
-        let told = FeedbackStreams {
-            responses: heard.clone(),
+        let reports = schedule_feed::ends(reports);
+        let feedback = FeedbackStreams {
+            responses: reports.clone(),
             notices: route::gather_at_first("notices_to_first", notices, &schema::NOTICES),
             scores: scored,
         };
         let RoundStreams { requests, texts, decisions, metrics: judged, errors: failed } =
-            schedule(scheduled, kept_prompts, published.clone(), told, clock.clone());
+            schedule(scheduled, kept_prompts, published.clone(), feedback, clock.clone());
         let rounds = placement::operator::PlacementInputs {
             policies: published,
             requests: requests.clone(),
-            responses: heard,
+            responses: reports,
             decisions: decisions.clone(),
         };
         let policy = placement.map(|policy| CheckedPlacement { policy, devices });
@@ -239,8 +239,8 @@ fn unsaved_fault() -> Fault {
 
 /// Returns the kept responses of one worker. The snapshot may have been written by a different number of workers.
 fn of_worker(kept: KeptById, index: usize, peers: usize) -> KeptById {
-    let home = |prompt: PromptId| worker_of_kept(prompt, peers) as usize == index;
-    kept.into_iter().filter(|((prompt, _), _)| home(*prompt)).collect()
+    let is_local = |prompt: PromptId| worker_of_kept(prompt, peers) as usize == index;
+    kept.into_iter().filter(|((prompt, _), _)| is_local(*prompt)).collect()
 }
 
 /// The output streams of the operator.
@@ -307,8 +307,8 @@ fn generate<'scope>(
                 driver.saved();
                 driver.report(&mut give);
             }
-            let asked = frontiers[0].frontier().first().copied();
-            let open = asked.into_iter().chain(driver.open()).min();
+            let requested = frontiers[0].frontier().first().copied();
+            let open = requested.into_iter().chain(driver.open()).min();
             parts.closed(open, |_| kept_rows::part(driver.samples()));
         }
     });

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_new_is_not_written() {
+    fn notices_round_trip_and_empty_ones_are_omitted() {
         let mut notices = Notices::new(2);
         assert_eq!(notices.batch(Reached { ended: Vec::new(), floor: Tick::MAX }).num_rows(), 0);
         notices.take_in(7);

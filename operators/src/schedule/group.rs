@@ -14,7 +14,8 @@ use super::{Decision, Reason};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Group {
     pub(super) lane: Arc<str>,
-    pub(super) fate: Option<GroupOutcome>,
+    #[serde(rename = "fate")]
+    pub(super) outcome: Option<GroupOutcome>,
     /// Samples that were launched and neither ended nor stopped.
     pub(super) live: BTreeSet<u32>,
     priority: u8,
@@ -64,7 +65,7 @@ impl Group {
             ended: BTreeMap::new(),
             scores: BTreeMap::new(),
             kept,
-            fate: None,
+            outcome: None,
         }
     }
 

@@ -94,7 +94,7 @@ impl Inclusion {
         if open == Some(id.step) {
             self.open.entry(id.prompt).or_default().insert(id.sample, response);
         } else if self.deferred.get(&id.prompt).is_some_and(|cut| cut.step == id.step) {
-            self.lose(id.prompt, response);
+            self.record_lost(id.prompt, response);
         }
     }
 
@@ -134,7 +134,7 @@ impl Inclusion {
             for response in responses.into_values() {
                 match cut {
                     None => self.policy.observe(response.tokens, response.whole),
-                    Some(cut) if cut.step == step => self.lose(prompt, response),
+                    Some(cut) if cut.step == step => self.record_lost(prompt, response),
                     Some(cut) => self.redraw(cut, response),
                 }
             }
@@ -144,7 +144,7 @@ impl Inclusion {
         }
     }
 
-    fn lose(&mut self, prompt: PromptId, Response { tokens, whole }: Response) {
+    fn record_lost(&mut self, prompt: PromptId, Response { tokens, whole }: Response) {
         self.policy.observe(tokens, whole);
         match whole {
             true => *self.lost.entry(bucket(tokens)).or_default() += 1,
@@ -226,7 +226,7 @@ mod tests {
     use super::Inclusion;
     use crate::schedule::{Decision, Reason};
 
-    fn tell(inclusion: &mut Inclusion, step: u64, prompt: u64, lengths: &[(u32, bool)]) {
+    fn observe(inclusion: &mut Inclusion, step: u64, prompt: u64, lengths: &[(u32, bool)]) {
         for (sample, (tokens, whole)) in (0..).zip(lengths) {
             let id = SampleId { step: Step(step), prompt: PromptId(prompt), sample };
             inclusion.on_response(Some(Step(step)), id, *tokens, *whole);
@@ -250,12 +250,12 @@ mod tests {
     /// Long draws are a quarter of the new draws and stand for a half of the losses: weight (2 + 1) / (1 + 1) with the prior. Short draws
     /// have (2 + 1) / (3 + 1). Both are divided by the mean weight.
     #[test]
-    fn a_new_draw_counts_by_what_was_lost_over_what_is_drawn_anew() {
+    fn a_new_draw_is_weighted_by_lost_over_new_draws() {
         let mut inclusion = Inclusion::new(16.0);
         inclusion.open();
-        tell(&mut inclusion, 0, 0, &[(10, true), (10, true)]);
-        tell(&mut inclusion, 0, 1, &[(10, true)]);
-        tell(&mut inclusion, 0, 2, &[(10, true), (100, false)]);
+        observe(&mut inclusion, 0, 0, &[(10, true), (10, true)]);
+        observe(&mut inclusion, 0, 1, &[(10, true)]);
+        observe(&mut inclusion, 0, 2, &[(10, true), (100, false)]);
         assert!(weights(&inclusion, 0, 2).is_empty(), "first draws count 1");
         inclusion.close(Step(0), &[PromptId(1), PromptId(2)]);
         // An abort that is answered after the round closed.
@@ -263,7 +263,7 @@ mod tests {
         inclusion.on_response(None, id, 100, false);
 
         inclusion.open();
-        tell(&mut inclusion, 1, 1, &[(10, true), (10, true), (10, true), (1000, true)]);
+        observe(&mut inclusion, 1, 1, &[(10, true), (10, true), (10, true), (1000, true)]);
         assert_eq!(
             weights(&inclusion, 1, 2),
             [1.0, 1.0],
@@ -272,7 +272,7 @@ mod tests {
         inclusion.close(Step(1), &[]);
 
         inclusion.open();
-        tell(&mut inclusion, 2, 2, &[(10, true), (1000, true)]);
+        observe(&mut inclusion, 2, 2, &[(10, true), (1000, true)]);
         let mean = (3.0 * 0.75 + 1.5) / 4.0;
         let found = weights(&inclusion, 2, 2);
         assert!((f64::from(found[0]) - 0.75 / mean).abs() < 1e-4, "{found:?}");

@@ -207,9 +207,9 @@ pub(crate) struct FeedbackStreams<'scope> {
 /// Installs the operator. `kept` are the prompts with tokens in the snapshot that the run resumes from. The operator acts on the first
 /// worker, and its inputs carry the data of all workers to the first.
 ///
-/// In terms of progress tracking, no output depends on the inputs in `heard`: the schedule answers them at the step of a round for which it
-/// already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold the
-/// frontier back.
+/// In terms of progress tracking, no output depends on the inputs in `feedback`: the schedule answers them at the step of a round for which
+/// it already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold
+/// the frontier back.
 ///
 /// The loop at the end alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the
 /// next policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until
@@ -219,23 +219,23 @@ pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     kept: BTreeSet<PromptId>,
     policies: BatchStream<'scope>,
-    heard: FeedbackStreams<'scope>,
+    feedback: FeedbackStreams<'scope>,
     clock: Arc<dyn Clock>,
 ) -> RoundStreams<'scope> {
     let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
         scheduled;
     let in_lockstep = scheduled.in_lockstep;
     let curriculum = scheduled.curriculum;
-    let hears_scores = schedule.wants_scores() || curriculum.is_some();
+    let uses_scores = schedule.wants_scores() || curriculum.is_some();
     let unsaved = resumable.is_kept() && schedule.save().is_none();
     let scope = rows.scope();
     let leads = scope.index() == 0;
     let mut operator = Operator::new("schedule", scope);
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
-    let mut responses = operator.input(heard.responses, Pipeline, &schema::RESPONSES);
-    let mut notices = operator.input(heard.notices, Pipeline, &schema::NOTICES);
-    let mut scores = operator.input(heard.scores, Pipeline, &schema::SCORED);
+    let mut responses = operator.input(feedback.responses, Pipeline, &schema::RESPONSES);
+    let mut notices = operator.input(feedback.notices, Pipeline, &schema::NOTICES);
+    let mut scores = operator.input(feedback.scores, Pipeline, &schema::SCORED);
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut texts, text_stream) = operator.output(&schema::TEXTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
@@ -280,7 +280,7 @@ pub(crate) fn schedule<'scope>(
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
-            let told = if hears_scores { &frontiers[2..5] } else { &frontiers[2..4] };
+            let report_frontiers = if uses_scores { &frontiers[2..5] } else { &frontiers[2..4] };
             loop {
                 // The schedules of the other workers receive no events.
                 if !leads {
@@ -300,7 +300,8 @@ pub(crate) fn schedule<'scope>(
                     parts.before(step, &driver.state());
                 }
                 // With snapshots, the state of a step is saved between its last response and the next round.
-                let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
+                let ends =
+                    |step: Step| report_frontiers.iter().all(|input| !input.less_equal(&step));
                 // A curriculum judges the prompts of a step by the scores of earlier steps. The policy does not imply that those of other
                 // workers have arrived here.
                 let is_scored = |step: Step| !frontiers[4].less_equal(&step);
@@ -308,7 +309,7 @@ pub(crate) fn schedule<'scope>(
                 let is_saved = |step: Step| !parts.is_on() || ends_before(step, ends);
                 let held_back = |step: Step| !is_saved(step) || !is_judged(step);
                 let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
-                if parts.are_behind() {
+                if parts.writes_pending() {
                     break;
                 }
                 parts.closed(Some(step), &driver.state());

@@ -15,7 +15,8 @@ use super::Decision;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PromptAffinity {
     loads: Vec<WorkerLoad>,
-    homes: BTreeMap<PromptId, PromptAssignment>,
+    #[serde(rename = "homes")]
+    assignments: BTreeMap<PromptId, PromptAssignment>,
 }
 
 /// Returns the worker, of `workers`, that restores the kept tokens of a prompt from a snapshot.
@@ -49,22 +50,22 @@ struct PromptAssignment {
 impl PromptAffinity {
     /// Creates an assignment over `workers` workers; at least one.
     pub(crate) fn over(workers: usize) -> Self {
-        Self { loads: vec![WorkerLoad::default(); workers.max(1)], homes: BTreeMap::new() }
+        Self { loads: vec![WorkerLoad::default(); workers.max(1)], assignments: BTreeMap::new() }
     }
 
     /// Assigns prompts with tokens from a snapshot to the workers that [restore them](worker_of_kept).
     pub(crate) fn with_kept(mut self, prompts: impl IntoIterator<Item = PromptId>) -> Self {
         let workers = self.workers();
-        self.homes.extend(prompts.into_iter().map(|prompt| {
+        self.assignments.extend(prompts.into_iter().map(|prompt| {
             let worker = worker_of_kept(prompt, workers);
-            let home = PromptAssignment {
+            let assignment = PromptAssignment {
                 worker,
                 responses: 0,
                 prompt_length: 0,
                 kept: true,
                 decided: true,
             };
-            (prompt, home)
+            (prompt, assignment)
         }));
         self
     }
@@ -84,13 +85,17 @@ impl PromptAffinity {
             Decision::Launch { prompt, samples, .. } => {
                 Some(self.launch(*prompt, u64::from(samples.end - samples.start), length(*prompt)))
             }
-            Decision::Abort { id, .. } => Some(self.home(id.prompt)),
-            Decision::Pause { id, .. } => Some(self.change(id.prompt, |home| home.kept = true)),
+            Decision::Abort { id, .. } => Some(self.worker_of(id.prompt)),
+            Decision::Pause { id, .. } => {
+                Some(self.change(id.prompt, |assignment| assignment.kept = true))
+            }
             Decision::Defer { prompt, .. } => {
-                Some(self.change(*prompt, |home| home.decided = true))
+                Some(self.change(*prompt, |assignment| assignment.decided = true))
             }
             Decision::Admit { prompt, .. } | Decision::Reject { prompt, .. } => {
-                Some(self.change(*prompt, |home| (home.decided, home.kept) = (true, false)))
+                Some(self.change(*prompt, |assignment| {
+                    (assignment.decided, assignment.kept) = (true, false)
+                }))
             }
             Decision::Open { .. }
             | Decision::Close { .. }
@@ -101,11 +106,11 @@ impl PromptAffinity {
 
     /// Records that a response to the prompt ended, or was dropped.
     pub(crate) fn ended(&mut self, prompt: PromptId) {
-        if let Some(home) = self.homes.get_mut(&prompt) {
-            home.responses = home.responses.saturating_sub(1);
-            let load = &mut self.loads[home.worker as usize];
+        if let Some(assignment) = self.assignments.get_mut(&prompt) {
+            assignment.responses = assignment.responses.saturating_sub(1);
+            let load = &mut self.loads[assignment.worker as usize];
             load.responses = load.responses.saturating_sub(1);
-            load.prompt_tokens = load.prompt_tokens.saturating_sub(home.prompt_length);
+            load.prompt_tokens = load.prompt_tokens.saturating_sub(assignment.prompt_length);
         }
         self.settle(prompt);
     }
@@ -119,14 +124,14 @@ impl PromptAffinity {
             kept: false,
             decided: false,
         };
-        let home = self.homes.entry(prompt).or_insert(fresh);
-        home.responses += responses;
-        home.prompt_length = prompt_length;
-        home.decided = false;
-        let load = &mut self.loads[home.worker as usize];
+        let assignment = self.assignments.entry(prompt).or_insert(fresh);
+        assignment.responses += responses;
+        assignment.prompt_length = prompt_length;
+        assignment.decided = false;
+        let load = &mut self.loads[assignment.worker as usize];
         load.responses += responses;
         load.prompt_tokens += responses * prompt_length;
-        home.worker
+        assignment.worker
     }
 
     fn lightest(&self) -> u32 {
@@ -135,24 +140,26 @@ impl PromptAffinity {
     }
 
     fn change(&mut self, prompt: PromptId, change: impl FnOnce(&mut PromptAssignment)) -> u32 {
-        let worker = self.home(prompt);
-        if let Some(home) = self.homes.get_mut(&prompt) {
-            change(home);
+        let worker = self.worker_of(prompt);
+        if let Some(assignment) = self.assignments.get_mut(&prompt) {
+            change(assignment);
         }
         self.settle(prompt);
         worker
     }
 
     /// Returns the worker of a prompt; the first worker if the prompt is not assigned.
-    fn home(&self, prompt: PromptId) -> u32 {
-        self.homes.get(&prompt).map_or(0, |home| home.worker)
+    fn worker_of(&self, prompt: PromptId) -> u32 {
+        self.assignments.get(&prompt).map_or(0, |assignment| assignment.worker)
     }
 
     /// Removes the assignment of a prompt that has no responses in flight and no kept tokens, and about which its round has decided.
     fn settle(&mut self, prompt: PromptId) {
-        let is_over = |home: &PromptAssignment| home.responses == 0 && home.decided && !home.kept;
-        if self.homes.get(&prompt).is_some_and(is_over) {
-            self.homes.remove(&prompt);
+        let is_over = |assignment: &PromptAssignment| {
+            assignment.responses == 0 && assignment.decided && !assignment.kept
+        };
+        if self.assignments.get(&prompt).is_some_and(is_over) {
+            self.assignments.remove(&prompt);
         }
     }
 }
@@ -184,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_goes_where_least_is_under_way() {
+    fn a_prompt_goes_to_the_least_loaded_worker() {
         let mut spread = PromptAffinity::over(3);
         let workers: Vec<_> =
             [(0, 4, 9), (1, 4, 5), (2, 2, 5), (3, 1, 5), (4, 1, 5), (5, 1, 5), (6, 1, 1)]
@@ -198,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_a_prompt_goes_where_it_is_and_the_round_to_all() {
+    fn decisions_on_a_prompt_go_to_its_worker_and_those_on_the_round_to_all() {
         let mut spread = PromptAffinity::over(2);
         assert_eq!(launch(&mut spread, 0, 2, 1), Some(0));
         assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
@@ -211,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_goes_where_its_tokens_are_kept_until_it_is_admitted() {
+    fn a_prompt_goes_to_the_worker_with_its_tokens_until_it_is_admitted() {
         let mut spread = PromptAffinity::over(2);
         launch(&mut spread, 0, 4, 1);
         assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));
@@ -227,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_is_deferred_without_its_tokens_goes_anywhere() {
+    fn a_prompt_deferred_without_tokens_goes_to_any_worker() {
         let mut spread = PromptAffinity::over(2);
         launch(&mut spread, 0, 1, 1);
         place(&mut spread, Decision::Defer { prompt: PromptId(0), reason: REASON });

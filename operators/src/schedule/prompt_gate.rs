@@ -25,7 +25,7 @@ pub(super) struct PromptGate {
     pub(super) curriculum: Curriculum,
     waiting: VecDeque<Offer>,
     ended: bool,
-    told_of_end: bool,
+    end_delivered: bool,
     failed: bool,
 }
 
@@ -35,7 +35,7 @@ impl PromptGate {
             curriculum,
             waiting: VecDeque::new(),
             ended: false,
-            told_of_end: false,
+            end_delivered: false,
             failed: false,
         }
     }
@@ -52,7 +52,7 @@ impl PromptGate {
 
     /// Returns `true` if [`next`](Self::next) has nothing to return until a prompt is read.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && (!self.ended || self.told_of_end)
+        self.waiting.is_empty() && (!self.ended || self.end_delivered)
     }
 
     /// Judges the next prompt for a round of `step`. Returns `None` if there is none, or if an earlier call failed.
@@ -76,7 +76,7 @@ impl PromptGate {
         if self.is_empty() {
             return Ok(None);
         }
-        self.told_of_end = true;
+        self.end_delivered = true;
         self.curriculum.end_of_epoch()?;
         Ok(Some(GateOutput::End))
     }

@@ -165,7 +165,7 @@ impl OpenRound {
     /// Returns the prompts that were neither admitted nor rejected, ascending, each with its lane. The boolean is `true` if the prompt is
     /// deferred, and `false` if it was never launched in the round.
     pub fn into_rest(self) -> impl Iterator<Item = (Arc<str>, LeftoverPrompt, bool)> {
-        let is_left = |group: &Group| matches!(group.fate, None | Some(GroupOutcome::Deferred));
+        let is_left = |group: &Group| matches!(group.outcome, None | Some(GroupOutcome::Deferred));
         let left = self.groups.into_iter().filter(move |(_, group)| is_left(group));
         left.map(|(prompt, group)| {
             let is_deferred = group.is_launched();
@@ -216,7 +216,7 @@ impl OpenRound {
     /// Records a reward. Rewards of responses that the round does not wait for are ignored.
     pub(super) fn on_score(&mut self, id: SampleId, score: f64, out: &mut VecDeque<Decision>) {
         let (step, responses) = (self.step, self.responses);
-        let group = self.groups.get_mut(&id.prompt).filter(|group| group.fate.is_none());
+        let group = self.groups.get_mut(&id.prompt).filter(|group| group.outcome.is_none());
         let Some(group) = group.filter(|_| id.step == step) else { return };
         let was_scored = group.is_scored();
         group.score(id.sample, score);
@@ -256,7 +256,7 @@ impl OpenRound {
 
     fn reject(&mut self, prompt: PromptId, reason: Reason, out: &mut VecDeque<Decision>) {
         let group = self.group(prompt);
-        group.fate = Some(GroupOutcome::Rejected);
+        group.outcome = Some(GroupOutcome::Rejected);
         let lane = Arc::clone(&group.lane);
         out.push_back(Decision::Reject { prompt, reason });
         let lane = self.lane(&lane);
@@ -283,7 +283,7 @@ impl OpenRound {
     /// Admits a group, aborts its surplus responses, and stops the rest of its lane if the lane has no place left.
     fn admit(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         let group = self.group(prompt);
-        group.fate = Some(GroupOutcome::Admitted);
+        group.outcome = Some(GroupOutcome::Admitted);
         let (lane, samples) = (Arc::clone(&group.lane), group.members());
         let (weights, reason) = (Vec::new(), Reason::Finished);
         out.push_back(Decision::Admit { prompt, samples, weights, reason });
@@ -303,13 +303,13 @@ impl OpenRound {
         self.lane(lane).vacancies = 0;
         let (step, pauses) = (self.step, self.rules.pauses);
         for (&prompt, group) in &mut self.groups {
-            if group.fate.is_some() || !(all || *group.lane == *lane) {
+            if group.outcome.is_some() || !(all || *group.lane == *lane) {
                 continue;
             }
             if let Some(rank) = group.rank(self.rules.order) {
                 self.waiting.remove(&(rank, prompt));
             }
-            group.fate = Some(GroupOutcome::Deferred);
+            group.outcome = Some(GroupOutcome::Deferred);
             let stopped = if pauses {
                 let paused = group.pause(step, prompt, Reason::RoundFull, out);
                 self.pausing += paused;

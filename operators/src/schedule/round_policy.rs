@@ -141,7 +141,7 @@ pub trait RoundPolicy {
 }
 
 /// Processes an event, and then takes every decision that has become possible.
-fn tell<P: RoundPolicy>(policy: &mut P, event: Event) {
+fn deliver<P: RoundPolicy>(policy: &mut P, event: Event) {
     if policy.rounds().is_finished() {
         return;
     }
@@ -199,7 +199,7 @@ fn refill<P: RoundPolicy>(policy: &mut P) {
 
 impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
     fn on(&mut self, _now: Nanos, event: Event) {
-        tell(self, event);
+        deliver(self, event);
     }
 
     fn poll(&mut self) -> Option<Decision> {

@@ -61,9 +61,9 @@ impl Rounds {
         }
     }
 
-    /// Continues as part of the run of `anew`, which may be longer. The end of the earlier run does not count.
-    pub(super) fn reopen(&mut self, anew: &Self) {
-        self.total_steps = anew.total_steps;
+    /// Continues as part of the run of `fresh`, which may be longer. The end of the earlier run does not count.
+    pub(super) fn reopen(&mut self, fresh: &Self) {
+        self.total_steps = fresh.total_steps;
         self.finished = false;
         self.due.clear();
         self.out.clear();

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_closed_round_what_it_admitted_is_told() {
+    fn a_closed_round_delivers_only_scores_of_admitted_responses() {
         let mut scores = OrderedScores::default();
         open(&mut scores, 0);
         for sample in [0, 1] {

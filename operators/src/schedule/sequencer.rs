@@ -50,7 +50,7 @@ pub(super) struct Sequencer {
     /// Responses that ended and may have to wait for others.
     due: BTreeSet<(Tick, SampleId)>,
     /// The events to release next, all of one tick.
-    telling: VecDeque<Event>,
+    ready: VecDeque<Event>,
     /// The number of stopped responses that have not answered.
     stopping: usize,
     scores: PendingScores,
@@ -64,7 +64,7 @@ struct PendingPrompts {
     to_come: usize,
     /// `true` once the reader has no more prompts.
     ended: bool,
-    told_of_end: bool,
+    end_delivered: bool,
 }
 
 /// The progress of a worker.
@@ -103,7 +103,7 @@ impl Sequencer {
             workers: BTreeMap::new(),
             under_way: BTreeMap::new(),
             due: BTreeSet::new(),
-            telling: VecDeque::new(),
+            ready: VecDeque::new(),
             stopping: 0,
             scores: PendingScores::default(),
         }
@@ -124,8 +124,8 @@ impl Sequencer {
             }
             Event::EndOfPrompts => self.stock.ended = true,
             Event::Scored { id, score } => {
-                let is_heard = self.open.is_some_and(|open| id.step >= open);
-                if self.wants_scores && (is_heard || self.scores.wanted.contains(&id)) {
+                let is_relevant = self.open.is_some_and(|open| id.step >= open);
+                if self.wants_scores && (is_relevant || self.scores.wanted.contains(&id)) {
                     self.scores.arrived.insert(id, score);
                 }
             }
@@ -197,12 +197,12 @@ impl Sequencer {
 
     /// Returns `true` if the end of some launched response was not released yet.
     pub(super) fn is_racing(&self) -> bool {
-        !self.under_way.is_empty() || !self.telling.is_empty()
+        !self.under_way.is_empty() || !self.ready.is_empty()
     }
 
     /// Returns `true` if a policy may be delivered: no event precedes it.
     pub(super) fn is_quiet(&self) -> bool {
-        self.is_between() && self.stock.arrived.is_empty() && self.stock.news().is_none()
+        self.is_between() && self.stock.arrived.is_empty() && self.stock.pending_end().is_none()
     }
 
     /// Returns `true` if no round is open, no response is in flight, and the reader has delivered all that it may.
@@ -223,22 +223,22 @@ impl Sequencer {
         wants_prompts: bool,
         policy_waits: bool,
     ) -> Option<SequencedEvent> {
-        if wants_prompts && !self.stock.told_of_end {
+        if wants_prompts && !self.stock.end_delivered {
             return self.prompt();
         }
-        if let Some(event) = self.telling.pop_front() {
+        if let Some(event) = self.ready.pop_front() {
             return self.turn(event);
         }
         if !self.scores.wanted.is_empty() {
-            self.telling.extend(self.scores.complete());
-            return self.telling.pop_front().and_then(|event| self.turn(event));
+            self.ready.extend(self.scores.complete());
+            return self.ready.pop_front().and_then(|event| self.turn(event));
         }
         if policy_waits && self.is_between() {
             return self.prompt();
         }
         let ended = self.ended();
-        self.telling.extend(ended);
-        let event = self.telling.pop_front()?;
+        self.ready.extend(ended);
+        let event = self.ready.pop_front()?;
         Some(SequencedEvent { tick: self.tick, event, passes: true })
     }
 
@@ -283,10 +283,10 @@ impl Sequencer {
         self.tick = self.tick.max(tick);
         let later = self.due.split_off(&(Tick(tick.0 + 1), SampleId::default()));
         let ended = std::mem::replace(&mut self.due, later).into_iter();
-        ended.filter_map(|(_, id)| self.hear(id)).collect()
+        ended.filter_map(|(_, id)| self.take_end(id)).collect()
     }
 
-    fn hear(&mut self, id: SampleId) -> Option<Event> {
+    fn take_end(&mut self, id: SampleId) -> Option<Event> {
         let ResponseState::Ended(End { tokens, finish_reason, .. }) = self.under_way.remove(&id)?
         else {
             return None;
@@ -307,17 +307,17 @@ impl PendingPrompts {
     /// Returns the next prompt, or the end of the prompts.
     fn next(&mut self) -> Option<Event> {
         self.arrived.pop_front().or_else(|| {
-            let news = self.news();
-            self.told_of_end |= news.is_some();
-            news
+            let pending_end = self.pending_end();
+            self.end_delivered |= pending_end.is_some();
+            pending_end
         })
     }
 
     /// Returns the end of the prompts if it is to be released: the reader was allowed another prompt and had none. A reader that has used
     /// up its allowance may or may not have reached its end, and the time at which that becomes known differs between runs.
-    fn news(&self) -> Option<Event> {
+    fn pending_end(&self) -> Option<Event> {
         let is_known = self.ended && self.to_come > 0 && self.arrived.is_empty();
-        (is_known && !self.told_of_end).then_some(Event::EndOfPrompts)
+        (is_known && !self.end_delivered).then_some(Event::EndOfPrompts)
     }
 }
 
@@ -328,8 +328,8 @@ impl PendingScores {
         if !wanted.iter().all(|id| arrived.contains_key(id)) {
             return Vec::new();
         }
-        let told = std::mem::take(wanted).into_iter();
-        told.filter_map(|id| Some(Event::Scored { id, score: arrived.remove(&id)? })).collect()
+        let scored = std::mem::take(wanted).into_iter();
+        scored.filter_map(|id| Some(Event::Scored { id, score: arrived.remove(&id)? })).collect()
     }
 
     /// Closes the round. Only the scores of its admitted responses are still wanted.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Schedule};
 use crate::curriculum::{self, CurriculumState};
 use crate::resume::part::{json, read_bytes, read_rows, rows};
-use crate::resume::{Keeper, Resumable, ResumeError, SavedState};
+use crate::resume::{OperatorParts, Resumable, ResumeError, SavedState};
 use crate::wire::rows::{Row, gather_first};
 
 /// The name of the part with the schedule's own state.
@@ -111,10 +111,10 @@ impl ScheduleSnapshot<'_> {
 
 /// The snapshot parts of the schedule, of its prompts and of its curriculum.
 pub(crate) struct SavedParts {
-    schedule: Keeper,
-    prompts: Keeper,
+    schedule: OperatorParts,
+    prompts: OperatorParts,
     /// `None` without a curriculum: the snapshot then has no such part.
-    curriculum: Option<Keeper>,
+    curriculum: Option<OperatorParts>,
 }
 
 impl SavedParts {
@@ -134,8 +134,8 @@ impl SavedParts {
     }
 
     /// Returns `true` if the next round must wait for snapshots to be written.
-    pub(crate) fn are_behind(&self) -> bool {
-        self.schedule.is_behind(SNAPSHOTS_AHEAD)
+    pub(crate) fn writes_pending(&self) -> bool {
+        self.schedule.writes_pending(SNAPSHOTS_AHEAD)
     }
 
     pub(crate) fn start(&mut self, capabilities: &[Capability<Step>]) {
@@ -206,9 +206,9 @@ fn fact<T: DeserializeOwned + Default>(
     restored: &RestoredSnapshot,
     key: &'static str,
 ) -> Result<T, ResumeError> {
-    let said = restored.records(PROMPTS).find_map(|record| record.facts.get(key));
-    let Some(said) = said else { return Ok(T::default()) };
-    serde_json::from_value(said.clone()).map_err(|error| ResumeError::Layout {
+    let value = restored.records(PROMPTS).find_map(|record| record.facts.get(key));
+    let Some(value) = value else { return Ok(T::default()) };
+    serde_json::from_value(value.clone()).map_err(|error| ResumeError::Layout {
         step: restored.step(),
         part: PROMPTS,
         expected: format!("the fact `{key}` as this version writes it"),

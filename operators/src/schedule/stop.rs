@@ -13,7 +13,7 @@ pub struct Stop(Arc<Shared>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The end was [requested](Stop::request).
-    Asked,
+    Requested,
     /// The time for [another round](Stop::set_deadline_check) had run out.
     OutOfTime,
 }
@@ -28,12 +28,12 @@ struct Shared {
 
 type MayBegin = dyn Fn(Step) -> bool + Send + Sync;
 
-const REASONS: [StopReason; 2] = [StopReason::Asked, StopReason::OutOfTime];
+const REASONS: [StopReason; 2] = [StopReason::Requested, StopReason::OutOfTime];
 
 impl Stop {
     /// Requests the end of the run.
     pub fn request(&self) {
-        self.set(StopReason::Asked);
+        self.set(StopReason::Requested);
     }
 
     /// Sets a predicate that is called whenever a round could open, in the order of steps; the run ends if it returns `false`. Only the
@@ -77,7 +77,7 @@ impl Stop {
 
     fn set(&self, reason: StopReason) {
         let set = match reason {
-            StopReason::Asked => 1,
+            StopReason::Requested => 1,
             StopReason::OutOfTime => 2,
         };
         // Only the first request sets the reason.
@@ -96,17 +96,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_reason_stays_and_nobody_is_asked_again() {
-        let (out_of_time, asked) = (Stop::default(), Stop::default());
-        for stop in [&out_of_time, &asked] {
+    fn the_first_stop_reason_is_final() {
+        let (out_of_time, requested) = (Stop::default(), Stop::default());
+        for stop in [&out_of_time, &requested] {
             stop.set_deadline_check(|step| step < Step(2));
             assert!(!stop.forbids(Step(1)) && !stop.is_requested());
         }
-        asked.request();
-        assert!(asked.forbids(Step(1)) && asked.forbids(Step(2)));
+        requested.request();
+        assert!(requested.forbids(Step(1)) && requested.forbids(Step(2)));
         assert!(out_of_time.clone().forbids(Step(2)) && out_of_time.forbids(Step(1)));
         out_of_time.request();
         assert_eq!(out_of_time.reason(), Some(StopReason::OutOfTime));
-        assert_eq!(asked.reason(), Some(StopReason::Asked));
+        assert_eq!(requested.reason(), Some(StopReason::Requested));
     }
 }

@@ -41,7 +41,7 @@ pub struct Timed {
     seconds: Box<dyn Fn(SampleId) -> u64>,
     version: PolicyVersion,
     /// For each response, the policy that it is requested from and the versions of the tokens that it was resumed with.
-    brought: BTreeMap<SampleId, (PolicyVersion, TokenVersions)>,
+    resumed: BTreeMap<SampleId, (PolicyVersion, TokenVersions)>,
     running: BTreeSet<(Nanos, SampleId)>,
     begun: BTreeMap<SampleId, Nanos>,
     aborted: VecDeque<RolloutEvent>,
@@ -57,7 +57,7 @@ impl Timed {
             clock: clock.clone(),
             seconds: Box::new(seconds),
             version: PolicyVersion::default(),
-            brought: BTreeMap::new(),
+            resumed: BTreeMap::new(),
             running: BTreeSet::new(),
             begun: BTreeMap::new(),
             aborted: VecDeque::new(),
@@ -72,7 +72,7 @@ impl Timed {
         self.set();
         let (started, finished) = (self.begun[&id], at.min(self.clock.now()));
         let sampled = u32::try_from(finished.since(started).0 / SECOND).expect("short");
-        let (version, mut token_versions) = self.brought[&id].clone();
+        let (version, mut token_versions) = self.resumed[&id].clone();
         let tokens = token_versions.len() + sampled as usize;
         token_versions.resize(tokens, version);
         RolloutEvent::Completed(Completion {
@@ -115,7 +115,7 @@ impl RolloutEngine for Timed {
             let id = SampleId { step, prompt, sample };
             let partial = resumed.iter().find(|partial| partial.sample == sample);
             let kept = partial.map(|partial| partial.token_versions.clone()).unwrap_or_default();
-            self.brought.insert(id, (self.version, kept));
+            self.resumed.insert(id, (self.version, kept));
             let seconds = (self.seconds)(id);
             self.running.insert((Nanos(self.clock.now().0 + seconds * SECOND), id));
             self.begun.insert(id, self.clock.now());

@@ -42,7 +42,7 @@ impl Log {
         Self { clock: VirtualClock::default(), lines: Arc::default() }
     }
 
-    pub fn say(&self, line: impl std::fmt::Display) {
+    pub fn line(&self, line: impl std::fmt::Display) {
         let seconds = self.clock.now().0 / SECOND;
         self.lines.lock().expect("unpoisoned").push(format!("t={seconds:<3} {line}"));
     }
@@ -58,7 +58,7 @@ pub struct Logged<S>(pub S, pub Log);
 impl<S: Schedule> Schedule for Logged<S> {
     fn on(&mut self, now: Nanos, event: Event) {
         if let Event::Scored { id, score } = &event {
-            self.1.say(format_args!("received for {id}: {score}"));
+            self.1.line(format_args!("received for {id}: {score}"));
         }
         self.0.on(now, event);
     }
@@ -68,7 +68,7 @@ impl<S: Schedule> Schedule for Logged<S> {
         if let Some(decision) = &decision
             && !matches!(decision, Decision::Open { .. } | Decision::Finish)
         {
-            self.1.say(decision);
+            self.1.line(decision);
         }
         decision
     }
@@ -179,7 +179,7 @@ impl Schedule for Script {
 pub struct Watched {
     pub log: Log,
     pub seconds: Arc<dyn Fn(SampleId) -> u64 + Send + Sync>,
-    pub says: fn(SampleId) -> Result<Score, RewardError>,
+    pub score: fn(SampleId) -> Result<Score, RewardError>,
 }
 
 struct Begun(Log, Option<SampleId>);
@@ -187,7 +187,7 @@ struct Begun(Log, Option<SampleId>);
 impl Drop for Begun {
     fn drop(&mut self) {
         if let Some(id) = self.1 {
-            self.0.say(format_args!("{id} dropped"));
+            self.0.line(format_args!("{id} dropped"));
         }
     }
 }
@@ -199,8 +199,8 @@ impl Reward for Watched {
         context.metric("told", 1.0);
         self.log.clock.sleep(Nanos((self.seconds)(sample.id) * SECOND)).await;
         begun.1 = None;
-        self.log.say(format_args!("{} scored", sample.id));
-        (self.says)(sample.id)
+        self.log.line(format_args!("{} scored", sample.id));
+        (self.score)(sample.id)
     }
 }
 
@@ -208,8 +208,8 @@ impl GroupReward for Watched {
     async fn score(&self, group: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
         group.iter().for_each(check_truth);
         self.log.clock.sleep(Nanos((self.seconds)(group[0].id) * SECOND)).await;
-        self.log.say(format_args!("group of {} scored", group[0].id.prompt));
-        group.iter().map(|sample| (self.says)(sample.id)).collect()
+        self.log.line(format_args!("group of {} scored", group[0].id.prompt));
+        group.iter().map(|sample| (self.score)(sample.id)).collect()
     }
 }
 
@@ -272,7 +272,7 @@ impl Rewarded {
                 .gradient(trainer);
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
-            warn(updates.warnings, move |warning| log.say(format_args!("warning: {warning}")));
+            warn(updates.warnings, move |warning| log.line(format_args!("warning: {warning}")));
             raise(updates.errors, faults);
             let metrics = updates.metrics;
             observe(
@@ -298,7 +298,7 @@ struct Closing(Reports, Log);
 
 impl Observer for Closing {
     fn step(&mut self, report: StepReport) {
-        self.1.say(format_args!("step {} over", report.step));
+        self.1.line(format_args!("step {} over", report.step));
         self.0.step(report);
     }
 }

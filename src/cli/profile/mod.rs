@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_stand_by_batch_size_and_length() {
+    fn times_are_tabulated_by_batch_size_and_length() {
         let row = |phase, instances, batch_size, tokens, seconds| Row {
             phase,
             instances,

@@ -34,7 +34,7 @@ fn names_are_replaced_and_values_stay() {
 }
 
 #[test]
-fn our_keys_alone_are_not_touched() {
+fn own_keys_are_not_changed() {
     let own = ["algorithm.lam=0.9", "data.seed=null", "rolout.n=3"];
     assert_eq!(overrides("", &own), own);
 }
@@ -239,7 +239,7 @@ fn unknown_keys_are_reported_with_refused_ones() {
 }
 
 #[test]
-fn values_of_no_consequence_here_are_left_out_with_a_note() {
+fn values_without_effect_are_left_out_with_a_note() {
     let kept = translated("", &[VERL, "data.filter_overlong_prompts=True"]).expect("accepted");
     assert!(kept.remarks.is_empty());
     let keys = [
@@ -255,7 +255,7 @@ fn values_of_no_consequence_here_are_left_out_with_a_note() {
 }
 
 #[test]
-fn the_engine_is_servers_only_if_there_are_any() {
+fn the_engine_is_servers_only_if_servers_are_given() {
     let name = "actor_rollout_ref.rollout.name=vllm";
     let alone = translated("", &[name]).expect("accepted");
     assert!(alone.overrides.is_empty() && alone.remarks[0].contains("rollout.engine = \"torch\""));
@@ -264,7 +264,7 @@ fn the_engine_is_servers_only_if_there_are_any() {
 }
 
 #[test]
-fn what_has_no_meaning_here_is_one_note() {
+fn settings_without_meaning_are_one_note() {
     let keys = [
         VERL,
         "trainer.logger=['console','wandb']",
@@ -285,7 +285,7 @@ fn what_has_no_meaning_here_is_one_note() {
 }
 
 #[test]
-fn of_the_loggers_the_event_file_is_kept() {
+fn only_the_event_file_logger_is_kept() {
     let kept = translated("", &[VERL, "trainer.logger=[console,tensorboard]"]).expect("accepted");
     assert_eq!(kept.overrides, ["rollout.n=8", "trainer.logger=[\"tensorboard\"]"]);
     assert_eq!(kept.ignored, ["trainer.logger"]);

@@ -22,7 +22,7 @@ fn cost(workers: usize, rows: &[Row]) -> LiveCost {
 }
 
 #[test]
-fn an_instance_of_the_policy_is_one_of_each_worker() {
+fn an_instance_of_the_policy_is_one_instance_on_each_worker() {
     let rows = [row(4, 1, 1, 0.1), row(4, 1, 8, 0.8), row(2, 2, 1, 0.06), row(2, 2, 8, 0.5)];
     let alone = cost(1, &rows);
     assert_eq!(alone.decode_iteration(1, 8.0, 8.0 * 64.0), 0.8);

@@ -21,7 +21,7 @@ pub(super) struct ChosenCandidate<'a> {
     /// The candidate to choose.
     pub(super) choice: Candidate<'a>,
     /// The other low-bias candidates whose interval overlaps that of the fastest. They include the fastest itself unless it is the choice.
-    pub(super) rivals: Vec<Candidate<'a>>,
+    pub(super) equivalent: Vec<Candidate<'a>>,
 }
 
 /// The error of the mean length is compared in multiples of this; smaller differences are ignored.
@@ -72,7 +72,7 @@ impl<'a> Candidate<'a> {
         self.summary.speedup_over_sync == Some(SeedStat { mean: 1.0, sd: 0.0 })
     }
 
-    pub(super) fn price(&self) -> CandidateCost {
+    pub(super) fn cost(&self) -> CandidateCost {
         let worst = |of: &dyn Fn(&Summary) -> f64| self.summaries().map(of).fold(0.0, f64::max);
         let off = |summary: &Summary| {
             summary.bias.mean_ratio.map_or(0.0, |ratio| (ratio.mean - 1.0).abs())
@@ -100,8 +100,8 @@ pub(super) fn choose<'a>(
         fit().filter(|one| one.interval().overlaps(fastest.interval())).copied().collect();
     let cheapest = near
         .iter()
-        .min_by(|a, b| a.price().cmp(&b.price()).then_with(|| b.speed().total_cmp(&a.speed())));
+        .min_by(|a, b| a.cost().cmp(&b.cost()).then_with(|| b.speed().total_cmp(&a.speed())));
     let choice = *cheapest.unwrap_or(&fastest);
-    let rivals = near.iter().filter(|one| one.index != choice.index).copied().collect();
-    Some(ChosenCandidate { choice, rivals })
+    let equivalent = near.iter().filter(|one| one.index != choice.index).copied().collect();
+    Some(ChosenCandidate { choice, equivalent })
 }

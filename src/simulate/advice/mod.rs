@@ -139,10 +139,10 @@ impl Decision<'_> {
     pub(super) fn advice(self, assumptions: Vec<AssumptionCheck>) -> Advice {
         let text = text::of(&self, &assumptions);
         let label = |candidate: &Candidate<'_>| candidate.label().to_owned();
-        let rivals = self.chosen.iter().flat_map(|chosen| &chosen.rivals);
+        let equivalent = self.chosen.iter().flat_map(|chosen| &chosen.equivalent);
         Advice {
             choice: self.choice().map(str::to_owned),
-            not_separated: rivals.map(label).collect(),
+            not_separated: equivalent.map(label).collect(),
             fastest: self.fastest().map(label),
             job: self.job,
             ends: self.ends,

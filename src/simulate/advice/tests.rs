@@ -56,7 +56,7 @@ fn the_fastest_of_low_bias_is_chosen_and_the_fastest_named() {
 }
 
 #[test]
-fn where_intervals_overlap_the_less_biased_and_then_the_simpler_is_preferred() {
+fn overlapping_intervals_prefer_less_bias_and_then_simplicity() {
     let biased = advise(&[
         of("sync", 100.0, 1.0, 0.0),
         of("weighted", 50.0, 0.98, 0.0),
@@ -87,7 +87,7 @@ fn where_intervals_overlap_the_less_biased_and_then_the_simpler_is_preferred() {
 }
 
 #[test]
-fn a_gain_that_the_simulator_cannot_tell_from_none_is_not_advised() {
+fn an_insignificant_gain_is_not_advised() {
     let advice = advise(&[of("sync", 100.0, 1.0, 0.0), of("fused", 92.0, 1.0, 0.0)]);
     assert_eq!(advice.choice.as_deref(), Some("sync"));
     assert_eq!(advice.not_separated, ["fused"]);

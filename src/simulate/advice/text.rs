@@ -29,7 +29,7 @@ fn choice(decision: &Decision<'_>) -> String {
             "Choose {}: {}. It is on-policy; {}.",
             choice.label(),
             pace(choice),
-            price(choice),
+            cost_text(choice),
         ),
         None => "No configuration is within the bounds of a choice.".to_owned(),
     }
@@ -37,31 +37,31 @@ fn choice(decision: &Decision<'_>) -> String {
 
 /// Lists the configurations that the simulator cannot separate, and explains why the choice is preferred.
 fn overlap(chosen: &ChosenCandidate<'_>) -> Option<String> {
-    let ChosenCandidate { choice, rivals } = chosen;
-    if rivals.is_empty() {
+    let ChosenCandidate { choice, equivalent } = chosen;
+    if equivalent.is_empty() {
         return None;
     }
-    let mut near: Vec<&Candidate<'_>> = rivals.iter().chain([choice]).collect();
+    let mut near: Vec<&Candidate<'_>> = equivalent.iter().chain([choice]).collect();
     near.sort_by(|a, b| b.speed().total_cmp(&a.speed()));
     let named = |one: &Candidate<'_>| format!("{} {}", one.label(), speed(one));
     let named: Vec<String> = near.into_iter().map(named).collect();
     Some(format!(
         "The intervals of these overlap that of the first, so the simulator cannot tell which is faster: {}. Of them {}",
         named.join(", "),
-        preference(choice, rivals),
+        preference(choice, equivalent),
     ))
 }
 
-fn preference(choice: &Candidate<'_>, rivals: &[Candidate<'_>]) -> String {
+fn preference(choice: &Candidate<'_>, equivalent: &[Candidate<'_>]) -> String {
     let label = choice.label();
-    let price = choice.price();
-    let next = rivals.iter().map(Candidate::price).min();
+    let cost = choice.cost();
+    let next = equivalent.iter().map(Candidate::cost).min();
     let reason = match next {
-        Some(next) if next.bias > price.bias => "has the least bias",
-        Some(next) if next.waste > price.waste => {
+        Some(next) if next.bias > cost.bias => "has the least bias",
+        Some(next) if next.waste > cost.waste => {
             "discards the fewest tokens of those of equal bias"
         }
-        Some(next) if next.settings > price.settings => {
+        Some(next) if next.settings > cost.settings => {
             "needs the fewest settings of those of equal bias and waste"
         }
         _ => "is the fastest of those of equal bias, waste and number of settings",
@@ -89,7 +89,7 @@ fn unbounded(decision: &Decision<'_>) -> Option<String> {
         "Without the bounds, {} has the shortest steps: {}, but {}{stale}{sure}.",
         fastest.label(),
         pace(fastest),
-        price(fastest),
+        cost_text(fastest),
     ))
 }
 
@@ -178,7 +178,7 @@ fn speed(candidate: &Candidate<'_>) -> String {
     format!("{mean} [{} to {}]", ratio(low), ratio(high))
 }
 
-fn price(candidate: &Candidate<'_>) -> String {
+fn cost_text(candidate: &Candidate<'_>) -> String {
     let of_policy = |of: fn(&Summary) -> Option<SeedStat>| match both(candidate, of) {
         Some(values) => format!("{} of the policy's", range(values, ratio)),
         None => "not known".to_owned(),

@@ -7,7 +7,7 @@ use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_simulated::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
-use rollpacker_simulated::rollout::lengths::Likeness;
+use rollpacker_simulated::rollout::lengths::CorrelationEstimate;
 use toml::{Table, Value};
 
 use super::outcome::GanttStep;
@@ -100,17 +100,19 @@ impl Job {
     /// Returns the correlation of the lengths of two responses to a prompt: as set, or the lower end of the interval that the trace allows.
     #[must_use]
     pub fn correlation(&self) -> f64 {
-        let open = self.likeness().map_or(0.0, |likeness| likeness.low);
+        let open = self
+            .correlation_estimate()
+            .map_or(0.0, |correlation_estimate| correlation_estimate.low);
         self.raw.lengths.correlation.unwrap_or(open)
     }
 
-    fn likeness(&self) -> Option<Likeness> {
-        self.trace.as_ref()?.likeness
+    fn correlation_estimate(&self) -> Option<CorrelationEstimate> {
+        self.trace.as_ref()?.correlation_estimate
     }
 
     /// Returns the upper end of the interval of the correlation that the trace allows; `None` if the job sets a correlation.
     pub(super) fn upper_correlation(&self) -> Option<f64> {
-        let Likeness { low, high, .. } = self.likeness()?;
+        let CorrelationEstimate { low, high, .. } = self.correlation_estimate()?;
         (self.raw.lengths.correlation.is_none() && low < high).then_some(high)
     }
 

@@ -20,7 +20,7 @@ fn check_error(text: &str, overrides: &[&str], expected: Expect) {
 }
 
 #[test]
-fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
+fn unset_keys_have_the_defaults_of_the_schedule() {
     let job = |overrides: &[&str]| read("", overrides).expect("valid");
     let sync = job(&["schedule.name=sync"]);
     assert_eq!(
@@ -34,9 +34,12 @@ fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
     );
     let batched = job(&[]);
     assert_eq!((batched.scoring, batched.placement), (Scoring::Streamed, Placement::Stream));
-    let told = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
-    assert_eq!((&told.placement, told.fetch), (&Placement::Separate, GroupDelivery::Once));
-    assert_eq!((told.training_gpus, told.rollout_gpus()), (16, 16));
+    let configured = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
+    assert_eq!(
+        (&configured.placement, configured.fetch),
+        (&Placement::Separate, GroupDelivery::Once)
+    );
+    assert_eq!((configured.training_gpus, configured.rollout_gpus()), (16, 16));
 }
 
 #[test]
@@ -56,7 +59,7 @@ fn the_baseline_keeps_the_cluster_and_the_data_and_nothing_of_the_schedule() {
 }
 
 #[test]
-fn keys_are_known_on_every_floor() {
+fn unknown_keys_are_named_at_every_level() {
     check_error(
         "[cluster]\ngpu = 3",
         &[],
@@ -79,7 +82,7 @@ fn keys_are_known_on_every_floor() {
 }
 
 #[test]
-fn names_and_bounds_are_told() {
+fn errors_list_the_valid_names_and_bounds() {
     check_error(
         "",
         &["cluster.hardware=H8000"],
@@ -129,7 +132,7 @@ fn names_and_bounds_are_told() {
 }
 
 #[test]
-fn what_would_be_read_and_ignored_is_refused() {
+fn settings_without_effect_are_refused() {
     let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
     check(
         &["pipeline.placement=separate", "stream.keep=0.25"],
@@ -184,7 +187,7 @@ fn what_would_be_read_and_ignored_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_a_run() {
+fn a_job_that_does_not_fit_is_refused_before_a_run() {
     let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
     check(
         &["model.name=Qwen2.5-32B"],
@@ -253,7 +256,7 @@ fn a_cache_below_a_longest_prompt_and_response_is_refused_for_every_schedule() {
 }
 
 #[test]
-fn every_number_of_a_job_is_refused_by_its_key_where_it_is_none() {
+fn every_invalid_number_of_a_job_is_refused_by_its_key() {
     for key in RawJob::keys() {
         for value in ["nan", "inf", "-inf", "-1"] {
             let Err(error) = read("", &[&format!("{key}={value}")]) else { continue };
@@ -273,7 +276,7 @@ fn every_number_of_a_job_is_refused_by_its_key_where_it_is_none() {
 }
 
 #[test]
-fn a_correlation_is_of_lengths_that_are_drawn_alike() {
+fn a_correlation_out_of_bounds_or_without_effect_is_refused() {
     read("", &["lengths.correlation=0.5"]).expect("valid");
     check_error(
         "",

@@ -47,7 +47,7 @@ const PAPER: [(&str, Base, &[&str], [f64; 8]); 4] = [
 ];
 
 /// Bars whose numbers were known when a choice was made: the share of endless responses to a hard prompt, and the hardware of the script.
-const IN_VIEW: [(&str, &str); 4] =
+const USED_FOR_FIT: [(&str, &str); 4] =
     [("32k", "R 1.25"), ("32k", "R 1.5"), ("8k", "1"), ("8k, repository", "1")];
 
 /// A bar of the figure.
@@ -96,7 +96,7 @@ fn bars(
 }
 
 fn provenance(cap: &str, bar: Bar) -> Provenance {
-    if IN_VIEW.contains(&(cap, bar.name)) { Fitted } else { HeldOut }
+    if USED_FOR_FIT.contains(&(cap, bar.name)) { Fitted } else { HeldOut }
 }
 
 impl Bar {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_weighs_the_longest_rounds_by_their_numbers() {
+    fn a_bar_weights_the_longest_rounds_by_their_counts() {
         let steps = vec![step("short", 1.0, 0.5), step("short", 3.0, 0.0), step("long", 9.0, 1.0)];
         let outcome = RunOutcome { steps, ..RunOutcome::default() };
         let runs = Runs::new(vec![vec![outcome]], vec![Some(0)]);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_says_by_which_commands_its_jobs_are_run() {
+    fn every_item_lists_the_commands_of_its_jobs() {
         let size = PlanSize { seeds: NonZero::<u64>::MIN, steps: None };
         let commands = Reproduction::new(&[], &[], size).expect("all").commands();
         assert_eq!(commands.len(), 23);

@@ -20,7 +20,7 @@ pub(super) struct Plan {
     overrides: Vec<String>,
     wanted: Vec<PlannedJob>,
     /// The jobs that were added or looked up since the last call of [`take_requested`](Self::take_requested).
-    asked: Vec<JobId>,
+    requested: Vec<JobId>,
 }
 
 /// The number of seeds and steps of each job.
@@ -42,7 +42,7 @@ struct PlannedJob {
 impl Plan {
     /// Creates an empty plan.
     pub(super) fn new(size: PlanSize, overrides: Vec<String>) -> Self {
-        Self { size, overrides, wanted: Vec::new(), asked: Vec::new() }
+        Self { size, overrides, wanted: Vec::new(), requested: Vec::new() }
     }
 
     /// Adds the job `base` with `settings`, `key=value` each, or finds it if the plan has it already.
@@ -59,15 +59,15 @@ impl Plan {
         if known.is_none() {
             self.wanted.push(job);
         }
-        if !self.asked.contains(&id) {
-            self.asked.push(id);
+        if !self.requested.contains(&id) {
+            self.requested.push(id);
         }
         id
     }
 
     /// Returns the jobs that were requested through [`job`](Self::job) since the last call.
     pub(super) fn take_requested(&mut self) -> Vec<JobId> {
-        std::mem::take(&mut self.asked)
+        std::mem::take(&mut self.requested)
     }
 
     /// Restricts the runs to these jobs.

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_mark_repeats() {
+    fn chart_marks_are_unique() {
         let marks: Vec<Mark> = (0..200).map(Mark::of).collect();
         for (index, mark) in marks.iter().enumerate() {
             assert!(!marks[..index].contains(mark), "{index}: {mark:?}");

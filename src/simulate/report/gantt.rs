@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_one_shade_are_one_bar() {
+    fn adjacent_parts_of_one_shade_are_one_bar() {
         let bars = shades(&[8.0, 8.0, 1.0, 0.0, 1.0], 8.0);
         assert_eq!(bars, [(0, 2, 8), (2, 3, 1), (4, 5, 1)]);
         assert_eq!(shown(3), [0, 1, 2]);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_legend_tells_the_ends_of_the_shades() {
+    fn the_legend_shows_the_ends_of_the_shades() {
         let gantt = Gantt { seconds: 2.0, running: vec![vec![12.0, 3.0]], ..Gantt::default() };
         let legend = legend(&gantt);
         assert_eq!(legend.matches("title=\"up to ").count(), SHADES as usize);

@@ -1,4 +1,4 @@
-use rollpacker_simulated::rollout::lengths::Likeness;
+use rollpacker_simulated::rollout::lengths::CorrelationEstimate;
 
 use super::super::advice::Advice;
 use super::super::configuration::summaries;
@@ -44,7 +44,7 @@ fn trace() -> TraceSummary {
         max_response_length: 1000,
         cut: 2,
         prompt_length_column: None,
-        assumed: Some(Likeness {
+        assumed: Some(CorrelationEstimate {
             prompts: 9,
             responses_per_prompt: 1.0,
             least_responses: 1,
@@ -68,7 +68,7 @@ fn advice(text: &str) -> Advice {
 }
 
 #[test]
-fn the_page_shows_everything_and_needs_nothing_else() {
+fn the_page_is_complete_and_self_contained() {
     let runs = vec![simulated("sync", [200.0, 190.0], 1.0), simulated("a<b", [80.0, 210.0], 0.7)];
     let study =
         Study { traces: vec![trace()], advice: vec![advice("Choose sync.")], ..study(runs) };
@@ -101,7 +101,7 @@ fn the_page_shows_everything_and_needs_nothing_else() {
 }
 
 #[test]
-fn every_name_has_a_mark_of_its_own_and_its_settings_behind_it() {
+fn every_name_has_its_own_mark_and_is_followed_by_its_settings() {
     let runs: Vec<ConfigurationRuns> =
         (0..20).map(|n| simulated(&format!("config {n}"), [100.0, 120.0], 1.0)).collect();
     let page = page(&study(runs));

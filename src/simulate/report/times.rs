@@ -70,8 +70,8 @@ pub(super) fn series(
             .label_style(("sans-serif", TEXT))
             .light_line_style(WHITE)
             .draw()?;
-        let beside = sync.into_iter().filter(|(step, _)| (first..=last).contains(step));
-        chart.draw_series(LineSeries::new(beside, GREY.stroke_width(1)))?;
+        let sync_steps = sync.into_iter().filter(|(step, _)| (first..=last).contains(step));
+        chart.draw_series(LineSeries::new(sync_steps, GREY.stroke_width(1)))?;
         chart.draw_series(LineSeries::new(own.iter().copied(), BLUE.stroke_width(2)))?;
         Ok(())
     })

@@ -32,7 +32,7 @@ struct SweepPoint {
     job: Job,
     baseline: usize,
     /// `true` if the configuration was requested, `false` if it was added as a baseline.
-    asked: bool,
+    requested: bool,
 }
 
 impl Sweep {
@@ -77,7 +77,7 @@ impl Sweep {
         let found = found.expect("invariant: every baseline was added");
         let mut points: Vec<SweepPoint> =
             all.into_iter().zip(found).map(ResolvedPoint::point).collect();
-        points.iter_mut().skip(added).for_each(|point| point.asked = true);
+        points.iter_mut().skip(added).for_each(|point| point.requested = true);
         Ok(Self { points })
     }
 
@@ -102,8 +102,8 @@ impl Sweep {
     /// If a configuration is not a valid job; the error names it.
     pub fn under(&self, places: &[usize], settings: &[String]) -> anyhow::Result<Self> {
         let wanted = |index: &usize| {
-            let stands_by = |place: &usize| self.points[*place].baseline == *index;
-            places.contains(index) || places.iter().any(stands_by)
+            let is_baseline_of = |place: &usize| self.points[*place].baseline == *index;
+            places.contains(index) || places.iter().any(is_baseline_of)
         };
         let kept: Vec<usize> = (0..self.points.len()).filter(wanted).collect();
         let point = |&index: &usize| {
@@ -116,7 +116,7 @@ impl Sweep {
             Ok(SweepPoint {
                 job,
                 baseline,
-                asked: places.contains(&index),
+                requested: places.contains(&index),
                 of: String::new(),
                 ..point
             })
@@ -210,7 +210,7 @@ impl SweepPoint {
             seeds: self.job.seeds(),
             outcomes,
             baseline: self.baseline,
-            asked: self.asked,
+            requested: self.requested,
             on_policy: self.job.is_on_policy(),
         }
     }
@@ -255,7 +255,7 @@ impl ResolvedPoint {
         let named = !place.labels.is_empty();
         let label = if named { place.label() } else { job.raw.schedule.name.clone() };
         let of = place.job.join(" ");
-        SweepPoint { label, of, settings: place.settings, job, baseline, asked: false }
+        SweepPoint { label, of, settings: place.settings, job, baseline, requested: false }
     }
 }
 

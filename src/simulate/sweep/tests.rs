@@ -33,7 +33,7 @@ fn check(axes: &[&str], expected: Expect) {
 }
 
 #[test]
-fn sweeps_are_crossed_and_stand_beside_their_baselines() {
+fn sweeps_are_crossed_and_have_baselines() {
     check(
         &[],
         expect![[r#"
@@ -93,7 +93,7 @@ fn baselines_that_are_the_same_run_are_listed_once() {
 }
 
 #[test]
-fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
+fn swept_schedules_ignore_settings_that_they_do_not_use() {
     let overrides = [
         "stream.keep=0.25",
         "planner.rule=paper",
@@ -105,9 +105,9 @@ fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
         sweep.points.into_iter().map(|point| point.label).collect::<Vec<_>>()
     };
     // With the planner, the `sync` of the sweep differs from the baseline, which is therefore added.
-    let mut beside = labels(&overrides);
-    assert_eq!(beside.remove(0), "sync baseline");
-    assert_eq!(beside, labels(&[]));
+    let mut labelled = labels(&overrides);
+    assert_eq!(labelled.remove(0), "sync baseline");
+    assert_eq!(labelled, labels(&[]));
     let error =
         read_sweep(&["pipeline.placement=separate", "planner.rule=paper"], &["schedule.name=all"]);
     let error = error.expect_err("the job combines them itself");
@@ -115,7 +115,7 @@ fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
 }
 
 #[test]
-fn what_cannot_be_swept_is_named() {
+fn keys_that_cannot_be_swept_are_named() {
     check(&["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
     check(&["rollout.n="], expect!["override `rollout.n=`: expected key=value"]);
     check(
@@ -129,7 +129,7 @@ fn what_cannot_be_swept_is_named() {
 }
 
 #[test]
-fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
+fn outcomes_do_not_depend_on_the_number_of_threads() {
     let labels = |threads| {
         let run = |job: &Job, seed| {
             let steps = job.raw.rollout.n as usize;
@@ -151,7 +151,7 @@ fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
 }
 
 #[test]
-fn the_first_error_is_told_with_its_configuration_and_seed() {
+fn the_first_error_names_its_configuration_and_seed() {
     let run = |job: &Job, seed: u64| match (job.raw.rollout.n, seed) {
         (2, 2) => anyhow::bail!("no"),
         _ => Ok(RunOutcome::default()),
@@ -162,7 +162,7 @@ fn the_first_error_is_told_with_its_configuration_and_seed() {
 }
 
 #[test]
-fn other_assumptions_are_run_beside_their_baselines_with_one_seed() {
+fn other_assumptions_run_with_their_baselines_and_one_seed() {
     let sweep = sweep(&["rollout.n=4,8", "schedule.name=fused,tail_batching"]).expect("valid");
     let labels = |sweep: &Sweep| -> Vec<String> {
         sweep.points.iter().map(|point| point.label.clone()).collect()
@@ -171,9 +171,9 @@ fn other_assumptions_are_run_beside_their_baselines_with_one_seed() {
     assert_eq!(labels(&sweep)[..4], all);
     let under = sweep.under(&[3], &["tasks.timeout_s=1".to_owned()]).expect("valid");
     assert_eq!(labels(&under), ["n=4 sync", "n=4 tail_batching"]);
-    for SweepPoint { job, baseline, asked, label, .. } in &under.points {
+    for SweepPoint { job, baseline, requested, label, .. } in &under.points {
         assert_eq!((job.raw.tasks.timeout_s, job.raw.sim.seeds, *baseline), (1.0, 1, 0));
-        assert_eq!(*asked, label == "n=4 tail_batching");
+        assert_eq!(*requested, label == "n=4 tail_batching");
     }
     let error = sweep.under(&[3], &["tasks.timeout_s=0".to_owned()]).expect_err("refused");
     let expected = "configuration n=4 sync: key `tasks.timeout_s`";
@@ -190,8 +190,8 @@ fn a_trace_that_leaves_the_correlation_open_has_an_upper_end() {
         let file = format!("lengths.file={}", trace.display());
         read_sweep(&["lengths.source=trace", &file], &[]).expect("valid")
     };
-    let (open, told) = (at(1), at(32));
-    assert!(told.at_upper_end().is_none());
+    let (open, determined) = (at(1), at(32));
+    assert!(determined.at_upper_end().is_none());
     let upper = open.at_upper_end().expect("it is open");
     let correlations = |sweep: &Sweep| {
         sweep.points.iter().map(|point| point.job.correlation()).collect::<Vec<_>>()

@@ -84,7 +84,7 @@ fn without_speculation_every_synchronous_schedule_takes_as_long_as_sync() {
 
 /// Rounds that launch more have more to decode and gain nothing.
 #[test]
-fn speculation_gains_nothing() {
+fn speculation_saves_no_time() {
     for factors in [["1.25", "1"], ["1", "1.25"], ["1.5", "1.5"]] {
         let [prompts, responses] = factors;
         let prompts = format!("schedule.eta_prompts={prompts}");

@@ -355,7 +355,7 @@ fn drawn(seed: u64, schedule: &str) -> Vec<String> {
 const JOBS: u64 = 24;
 
 #[test]
-fn synchronous_rounds_end_when_the_model_says() {
+fn synchronous_rounds_end_at_the_time_of_the_event_model() {
     let mut preempted = 0;
     for seed in 1..=JOBS {
         let settings = [drawn(seed, "sync"), owned(&["sim.steps=3"])].concat();
@@ -382,7 +382,7 @@ fn preemptions(batch: &rollpacker_dataflow::batch::Batch) -> u32 {
 const LAST: usize = 4;
 
 #[test]
-fn tail_batching_keeps_what_the_model_says_in_short_and_long_rounds() {
+fn tail_batching_keeps_the_responses_of_the_event_model() {
     let mut long = 0;
     for seed in 1..=JOBS {
         let settings = [drawn(seed, "tail_batching"), owned(&["sim.steps=10"])].concat();

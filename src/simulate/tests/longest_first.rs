@@ -44,7 +44,7 @@ fn rollout_s(outcome: &RunOutcome) -> f64 {
 }
 
 #[test]
-fn the_longest_first_end_earlier_with_the_same_responses() {
+fn longest_first_ends_earlier_with_the_same_responses() {
     let read_order = outcome(&["schedule.name=fused"]);
     let longest_first = outcome(&["schedule.name=longest_first"]);
     assert_eq!(longest_first.trained, read_order.trained);

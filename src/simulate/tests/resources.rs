@@ -35,7 +35,7 @@ const MORE: [&str; 5] = [
 const NOISE: f64 = 0.02;
 
 #[test]
-fn more_of_anything_slows_no_schedule() {
+fn more_resources_slow_no_schedule() {
     for variant in variant::all() {
         let settings: Vec<String> = variant.overrides().collect();
         let seconds = step_seconds(&job(BASE, &settings));

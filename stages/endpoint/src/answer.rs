@@ -24,7 +24,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// ```
 #[must_use]
 pub fn message(json: Value) -> String {
-    let said = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
-    let said = said.into_iter().find_map(Value::as_str);
-    said.map_or_else(|| json.to_string(), str::to_owned)
+    let candidates = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
+    let candidates = candidates.into_iter().find_map(Value::as_str);
+    candidates.map_or_else(|| json.to_string(), str::to_owned)
 }

@@ -34,7 +34,7 @@ fn refusal(template: &str) -> String {
 }
 
 #[test]
-fn chatml_is_written_as_transformers_writes_it() {
+fn chatml_matches_transformers() {
     check(
         CHATML,
         &[("user", " 1 < 2 & 'so' ")],
@@ -48,7 +48,7 @@ fn chatml_is_written_as_transformers_writes_it() {
 }
 
 #[test]
-fn the_date_is_the_template_s_own() {
+fn the_default_date_of_a_template_is_used() {
     check(
         "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}26 Jul 2024{% endif %}",
         &[],
@@ -66,7 +66,7 @@ fn the_generation_prompt_is_a_choice() {
 }
 
 #[test]
-fn json_is_python_s() {
+fn json_is_formatted_as_in_python() {
     let json = "{{ messages | tojson }}";
     check(json, &[("user", "<é & \"b\">")], r#"[{"role": "user", "content": "<é & \"b\">"}]"#);
     check(
@@ -94,7 +94,7 @@ fn python_methods_and_loop_controls_work() {
 }
 
 #[test]
-fn what_a_template_raises_is_said() {
+fn errors_raised_by_a_template_are_reported() {
     let error = refusal("{{ raise_exception('roles must alternate') }}");
     assert_eq!(error, "chat template of a string: roles must alternate (line 1)");
     assert!(refusal("{{ strftime_now('%d %b %Y') }}").contains("strftime_now is unknown"));

@@ -33,7 +33,7 @@ fn defaults_are_those_of_transformers() {
 }
 
 #[test]
-fn what_would_change_the_numbers_is_refused_by_name() {
+fn settings_that_would_change_results_are_refused_by_name() {
     check_refused(
         json!({ "model_type": "gemma" }),
         "key `model_type`: expected qwen2, qwen3 or llama, found \"gemma\"",
@@ -165,7 +165,7 @@ fn ends_of_sequence_are_those_of_both_files() {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn a_configuration_round_trips() {
     let llama3 = json!({ "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 32 });
     for with in [

@@ -35,7 +35,7 @@ pub fn is_redundant(config: &ModelConfig, name: &str) -> bool {
 }
 
 /// Returns an error if tensors of the model are missing, or if there are tensors that it does not have.
-pub fn refuse_strangers(
+pub fn refuse_unexpected(
     place: &str,
     missing: Vec<String>,
     extra: Vec<String>,

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_too_long_is_not_tokenised() {
+    fn text_that_must_be_too_long_is_not_tokenised() {
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::characters("ab").unwrap()),
             template: ChatTemplate::plain(),

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_to_the_bit() {
+    fn tensors_round_trip_bit_for_bit() {
         let (_folder, path) = written();
         let file = TensorFile::open(&path).unwrap();
         assert_eq!(file.integer("seven").unwrap(), -7);
@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_says_why() {
+    fn a_write_error_names_the_file_and_the_cause() {
         let error = write(Path::new("/nowhere/state"), &[("n".to_owned(), Scalar::Integer(1))]);
         let message = error.unwrap_err().to_string();
         assert_eq!(message, "cannot write /nowhere/state: No such file or directory (os error 2)");
     }
 
     #[test]
-    fn a_file_cut_short_is_refused() {
+    fn a_truncated_file_is_refused() {
         let (_folder, path) = written();
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();

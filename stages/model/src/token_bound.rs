@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_swallow_text_has_no_bound() {
+    fn tokenizers_that_may_drop_text_have_no_bound() {
         let whitespace = json!({ "pre_tokenizer": { "type": "WhitespaceSplit" } });
         let stripping = json!({ "added_tokens": [{ "id": 258, "content": "<x>", "single_word": false, "lstrip": true,
             "rstrip": false, "normalized": false, "special": true }] });

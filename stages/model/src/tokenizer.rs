@@ -222,19 +222,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_alphabet_lacks_is_unknown() {
+    fn characters_outside_the_alphabet_are_unknown() {
         let tokenizer = Tokenizer::characters("ab").unwrap();
         assert_eq!(tokenizer.encode("acbé").unwrap(), [3, 2, 4, 2]);
     }
 
     #[test]
-    fn a_character_stands_once() {
+    fn a_repeated_character_is_refused() {
         let error = Tokenizer::characters("abca").unwrap_err();
         assert_eq!(error.to_string(), "tokenizer of characters: `a` appears twice, as ids 3 and 6");
     }
 
     #[test]
-    fn a_saved_tokenizer_encodes_alike() {
+    fn a_saved_tokenizer_encodes_the_same() {
         let tokenizer = Tokenizer::characters("abc ").unwrap();
         let folder = tempfile::tempdir().unwrap();
         tokenizer.save(folder.path()).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_tokenizer_is_named() {
+    fn an_invalid_tokenizer_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let error = Tokenizer::from_folder(folder.path()).unwrap_err().to_string();
         assert!(

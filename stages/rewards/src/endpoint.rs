@@ -54,8 +54,8 @@ impl Endpoint {
                 self.wrong(format_args!("expected JSON, found `{found}`: {error}"))
             });
         }
-        let said = json.map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
-        let reason = format!("{}: {status}: {}", self.place(), self.quote(&said));
+        let text = json.map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
+        let reason = format!("{}: {status}: {}", self.place(), self.quote(&text));
         Err(if retryable(status) {
             RewardError::retryable(reason).retry_after(wait)
         } else {

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_named() {
+    fn a_reward_that_cannot_be_created_is_named() {
         let unknown = error("mth", "{}");
         assert!(unknown.starts_with("there is no reward `mth`; there are "), "{unknown}");
         assert!(unknown.contains(" math, "), "{unknown}");

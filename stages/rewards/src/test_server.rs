@@ -44,7 +44,7 @@ pub(super) struct Server {
 struct Seen {
     requests: Mutex<Vec<Request>>,
     connections: AtomicUsize,
-    hung_up: Semaphore,
+    disconnected: Semaphore,
     arrived: Semaphore,
 }
 
@@ -60,7 +60,7 @@ impl Server {
         let seen = Arc::new(Seen {
             requests: Mutex::default(),
             connections: AtomicUsize::new(0),
-            hung_up: Semaphore::new(0),
+            disconnected: Semaphore::new(0),
             arrived: Semaphore::new(0),
         });
         let answer: Arc<Answer> = Arc::new(answer);
@@ -90,8 +90,8 @@ impl Server {
     }
 
     /// Waits until a client closes the connection before it is answered.
-    pub(super) async fn hung_up(&self) {
-        self.seen.hung_up.acquire().await.expect("is open").forget();
+    pub(super) async fn disconnected(&self) {
+        self.seen.disconnected.acquire().await.expect("is open").forget();
     }
 }
 
@@ -117,7 +117,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Seen>, answer: Arc<Answer>) {
             }
             Reply::Hang => {
                 if let Ok(0) | Err(_) = stream.read(&mut [0]).await {
-                    seen.hung_up.add_permits(1);
+                    seen.disconnected.add_permits(1);
                 }
                 return;
             }

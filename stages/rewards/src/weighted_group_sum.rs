@@ -22,8 +22,8 @@ impl WeightedGroupSum {
 
 impl GroupReward for WeightedGroupSum {
     async fn score(&self, group: &[Sample], context: &Context) -> Result<Vec<Score>, RewardError> {
-        let asked = self.terms.iter().map(|(_, _, reward)| reward.score(group, context));
-        let all = join_all(asked).await;
+        let scores = self.terms.iter().map(|(_, _, reward)| reward.score(group, context));
+        let all = join_all(scores).await;
         let mut sums = vec![Score::default(); group.len()];
         let mut applicable = false;
         for ((name, weight, _), scores) in self.terms.iter().zip(all) {
@@ -52,9 +52,9 @@ mod tests {
 
     use super::*;
 
-    struct Says(Result<f64, RewardError>);
+    struct Fixed(Result<f64, RewardError>);
 
-    impl GroupReward for Says {
+    impl GroupReward for Fixed {
         async fn score(&self, group: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
             let value = self.0.clone()?;
             Ok((0..group.len()).map(|at| (value + at as f64).into()).collect())
@@ -65,14 +65,14 @@ mod tests {
     fn terms_are_weighted_response_by_response() {
         let absent = || Err(RewardError::not_applicable("no"));
         let sum = WeightedGroupSum::default()
-            .with("one", 0.5, Says(Ok(1.0)))
-            .with("two", 2.0, Says(Ok(3.0)))
-            .with("none", 1.0, Says(absent()));
+            .with("one", 0.5, Fixed(Ok(1.0)))
+            .with("two", 2.0, Fixed(Ok(3.0)))
+            .with("none", 1.0, Fixed(absent()));
         let group = ["a", "b"].map(|text| Sample::of("any", text, None));
         let scores = block_on(sum.score(&group, &Context::detached())).expect("two apply");
         assert_eq!([scores[0].value, scores[1].value], [6.5, 9.0]);
         assert_eq!(scores[1].components["two"], 4.0);
-        let none = WeightedGroupSum::default().with("none", 1.0, Says(absent()));
+        let none = WeightedGroupSum::default().with("none", 1.0, Fixed(absent()));
         let error = block_on(none.score(&group, &Context::detached())).expect_err("none applies");
         assert_eq!(error.kind, ErrorKind::NotApplicable);
     }

@@ -79,16 +79,16 @@ mod tests {
 
     use super::*;
 
-    struct Says(Result<f64, RewardError>);
+    struct Fixed(Result<f64, RewardError>);
 
-    impl Reward for Says {
+    impl Reward for Fixed {
         async fn score(&self, _: &Sample, _: &Context) -> Result<Score, RewardError> {
             Ok(Score::from(self.0.clone()?).component("part", 3.0))
         }
     }
 
     fn sum(terms: [Result<f64, RewardError>; 2]) -> Result<Score, RewardError> {
-        let [one, two] = terms.map(Says);
+        let [one, two] = terms.map(Fixed);
         let sum = WeightedSum::default().with("one", 0.5, one).with("two", 2.0, two);
         block_on(sum.score(&Sample::of("any", "", None), &Context::detached()))
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_applicable_is_left_out_and_what_fails_is_named() {
+    fn inapplicable_terms_are_left_out_and_failures_are_named() {
         let absent = || Err(RewardError::not_applicable("no"));
         assert_eq!(sum([absent(), Ok(0.25)]).expect("one applies").value, 0.5);
         assert_eq!(sum([absent(), absent()]).expect_err("none").kind, ErrorKind::NotApplicable);

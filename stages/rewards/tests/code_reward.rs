@@ -79,7 +79,7 @@ fn human_eval_passes_with_the_answers_and_fails_without() {
 }
 
 #[test]
-fn human_eval_is_not_fooled() {
+fn human_eval_rejects_known_hacks() {
     let everything = "    class E:\n        __eq__ = __le__ = __lt__ = __ge__ = __gt__ = __contains__ = lambda s, o: True\n\
         \x20       __sub__ = __rsub__ = __add__ = __mul__ = __truediv__ = lambda s, o: 0\n        __abs__ = __float__ = lambda s: 0.0\n\
         \x20       __len__ = lambda s: 0\n        __iter__ = lambda s: iter([])\n        __getitem__ = lambda s, i: s\n    return E()\n";
@@ -154,7 +154,7 @@ fn bounds_that_leave_nothing_to_run_in_are_refused() {
 
 /// Hacks of the score are scored as wrong: none of them adds.
 #[test]
-fn what_only_wants_the_score_does_not_get_it() {
+fn hacks_of_the_score_are_wrong() {
     let hacks = [
         "class E:\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0.0\ndef add(a, b): return E()",
         "class E(int):\n    def __eq__(self, other): return True\n    __hash__ = None\ndef add(a, b): return E()",
@@ -257,7 +257,7 @@ fn text() {
 }
 
 #[test]
-fn broken_tests_are_not_the_models_fault() {
+fn broken_tests_are_not_scored_as_wrong_responses() {
     for truth in [
         "def test_f(:",
         "import no_such_module\ndef test_f(): pass",
@@ -345,7 +345,7 @@ fn a_language_of_a_recipe() {
 }
 
 #[test]
-fn a_language_that_cannot_run_is_not_the_models_fault() {
+fn a_language_that_cannot_run_is_an_error() {
     let language = |run: &[&str]| Language {
         fences: Vec::new(),
         file: "main".into(),

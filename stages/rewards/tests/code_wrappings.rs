@@ -228,7 +228,7 @@ fn score(code: &Code, task: &Task, response: &str) -> (f64, String) {
 }
 
 #[test]
-fn a_solution_passes_in_whatever_stands_around_it() {
+fn a_right_solution_passes_in_any_surrounding_text() {
     let code = start();
     let mut failed = Vec::new();
     for (name, wrap) in WRAPPINGS {
@@ -244,7 +244,7 @@ fn a_solution_passes_in_whatever_stands_around_it() {
 }
 
 #[test]
-fn a_wrong_solution_fails_in_whatever_stands_around_it() {
+fn a_wrong_solution_fails_in_any_surrounding_text() {
     let code = start();
     for (name, wrap) in WRAPPINGS {
         for task in &TASKS {
@@ -257,7 +257,7 @@ fn a_wrong_solution_fails_in_whatever_stands_around_it() {
 
 /// Only the last of several candidates is judged.
 #[test]
-fn candidates_are_no_tries() {
+fn only_the_last_candidate_is_scored() {
     let code = start();
     for task in &TASKS {
         let (right, wrong) = (fenced("python", &task.solution()), fenced("python", &task.wrong()));

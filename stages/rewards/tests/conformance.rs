@@ -30,7 +30,7 @@ fn ground_truth(name: &str) -> &'static str {
 }
 
 #[tokio::test]
-async fn they_pass_the_testkit() {
+async fn the_rewards_pass_the_testkit() {
     let registry = Registry::builtin();
     for name in registry.names().filter(|name| !OTHERS.contains(name)) {
         let sample = |response: &str| Sample {

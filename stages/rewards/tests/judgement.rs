@@ -101,7 +101,7 @@ fn no_hostile_program_passes_or_ends_in_an_error() {
 }
 
 #[test]
-fn honest_programs_get_the_verdict_of_a_plain_python() {
+fn ordinary_programs_get_the_verdict_of_plain_python() {
     let scored = scored(include_str!("judgement/honest.jsonl"));
     let judged: Vec<_> = scored
         .iter()

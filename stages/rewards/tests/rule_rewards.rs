@@ -62,7 +62,7 @@ fn same(ours: &Value, theirs: &Value) -> bool {
 }
 
 #[test]
-fn graders_of_others_are_answered_exactly() {
+fn scores_match_other_graders_exactly() {
     let Some(path) = shared("fixtures/graders_even.jsonl") else { return };
     let text = std::fs::read_to_string(path).expect("readable");
     let mut tried = 0;

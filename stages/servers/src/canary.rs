@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_one_small_update_behind_is_found() {
+    fn a_server_that_is_one_small_update_old_is_detected() {
         let (old, new) = ([-1.0, -2.0], [-1.0001, -2.0001]);
         let before = proven(&[-1.000_01, -2.0], &old);
         let stale = CanaryFigures::compare(&[-1.000_01, -2.0], &new, Some(&before));
         assert!(stale.max < 1e-3 && stale.is_stale && !stale.passes(&config()));
-        let honest = CanaryFigures::compare(&[-1.000_11, -2.0001], &new, Some(&before));
-        assert!(honest.passes(&config()), "{honest}");
+        let correct = CanaryFigures::compare(&[-1.000_11, -2.0001], &new, Some(&before));
+        assert!(correct.passes(&config()), "{correct}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iteration_takes_what_the_cost_model_says_and_time_passes() {
+    fn an_iteration_takes_the_time_of_the_cost_model() {
         let (mut engine, clock) = engine();
         let cost = engine.cost.clone();
         engine.prepare(point(Phase::Decode, 8, 1024)).unwrap();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_instance_holds_is_refused() {
+    fn a_point_that_no_instance_holds_is_refused() {
         let (mut engine, _clock) = engine();
         let refused = engine.prepare(point(Phase::Decode, 1 << 16, 1 << 10)).unwrap_err();
         assert!(refused.to_string().contains("65536 sequences of 1024 tokens"), "{refused}");

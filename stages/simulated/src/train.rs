@@ -15,7 +15,7 @@ use crate::rollout::lengths::LengthModel;
 /// The names of the numbers in a saved state.
 const VERSION: &str = "version";
 const PLACED: &str = "placed";
-const OWED: &str = "owed_s";
+const PENDING_SECONDS: &str = "owed_s";
 
 /// A [`Trainer`] that spends virtual time and publishes versions without weights.
 ///
@@ -32,7 +32,7 @@ pub struct SimulatedTrainer {
     /// The number of devices in use.
     placed: u32,
     /// The time of a change of devices that was not spent yet, in seconds.
-    owed: f64,
+    pending_seconds: f64,
     /// The version that was published last.
     version: PolicyVersion,
     tally: Tally,
@@ -61,7 +61,17 @@ impl SimulatedTrainer {
         clock: VirtualClock,
     ) -> Self {
         let (version, tally) = (PolicyVersion(0), Tally::default());
-        Self { clock, cost, layout, lengths, devices, placed: devices, owed: 0.0, version, tally }
+        Self {
+            clock,
+            cost,
+            layout,
+            lengths,
+            devices,
+            placed: devices,
+            pending_seconds: 0.0,
+            version,
+            tally,
+        }
     }
 
     fn spend(&self, seconds: f64) {
@@ -116,14 +126,14 @@ impl Trainer for SimulatedTrainer {
         let seconds = self.cost.training(self.placed, self.layout, &tokens);
         self.tally.seconds += seconds;
         self.tally.device_seconds += seconds * f64::from(self.placed);
-        let owed = std::mem::take(&mut self.owed);
-        self.spend(seconds + owed);
+        let pending_seconds = std::mem::take(&mut self.pending_seconds);
+        self.spend(seconds + pending_seconds);
         Ok(())
     }
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
         let Tally { responses, longest, .. } = self.tally;
-        let mut seconds = std::mem::take(&mut self.owed);
+        let mut seconds = std::mem::take(&mut self.pending_seconds);
         if responses > 0 {
             seconds += self.cost.optimizer(responses, longest);
         }
@@ -136,11 +146,11 @@ impl Trainer for SimulatedTrainer {
     fn place(&mut self, devices: u32) {
         let before = std::mem::replace(&mut self.placed, devices);
         let calibration = self.cost.calibration();
-        self.owed = match (before, devices) {
+        self.pending_seconds = match (before, devices) {
             // With 0 devices nothing computes. If the trainer takes over all devices, they were handed over by the rollout, which accounts
             // for that cost.
             (_, 0) => 0.0,
-            (before, devices) if before == devices => self.owed,
+            (before, devices) if before == devices => self.pending_seconds,
             (0, devices) if devices >= self.devices => 0.0,
             (0, _) => calibration.handover,
             _ => calibration.reassignment,
@@ -158,7 +168,7 @@ impl Trainer for SimulatedTrainer {
         let numbers = [
             (VERSION.to_owned(), Scalar::Integer(self.version.0 as i64)),
             (PLACED.to_owned(), Scalar::Integer(i64::from(self.placed))),
-            (OWED.to_owned(), Scalar::Float(self.owed)),
+            (PENDING_SECONDS.to_owned(), Scalar::Float(self.pending_seconds)),
         ];
         write(file, &numbers).map_err(TrainError::state)
     }
@@ -167,7 +177,7 @@ impl Trainer for SimulatedTrainer {
         let file = TensorFile::open(file).map_err(TrainError::state)?;
         let integer = |name| file.integer(name).map(i64::unsigned_abs).map_err(TrainError::state);
         let (version, placed) = (PolicyVersion(integer(VERSION)?), integer(PLACED)?);
-        self.owed = file.float(OWED).map_err(TrainError::state)?;
+        self.pending_seconds = file.float(PENDING_SECONDS).map_err(TrainError::state)?;
         self.placed = u32::try_from(placed).unwrap_or(u32::MAX);
         Ok(vec![self.publish(version)?])
     }
@@ -213,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_a_few_sequences_leave_copies_idle_and_a_handover_is_paid_once() {
+    fn small_calls_leave_replicas_idle_and_a_handover_counts_once() {
         let clock = VirtualClock::default();
         let mut trainer = trainer(&clock);
         let sequences: Vec<_> = (0..16).map(|_| sequence(&[3], 4000)).collect();
@@ -230,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_publishes_the_next_version_and_tells_what_the_step_was() {
+    fn an_update_publishes_the_next_version_and_reports_its_step() {
         let clock = VirtualClock::default();
         let mut trainer = trainer(&clock);
         let sequences: Vec<_> = (0..8).map(|_| sequence(&[3], 4000)).collect();
@@ -248,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_has_its_devices_and_what_they_owe() {
+    fn a_state_has_the_devices_and_their_pending_seconds() {
         let clock = VirtualClock::default();
         let mut first = trainer(&clock);
         first.place(8);
@@ -267,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_cannot_do_is_an_error() {
+    fn unsupported_calls_are_errors() {
         let mut trainer = trainer(&VirtualClock::default());
         assert_eq!(
             trainer.save(Path::new("out")).unwrap_err().to_string(),

@@ -79,7 +79,7 @@ fn metrics_without_a_row_have_defaults_by_prefix() {
 }
 
 #[test]
-fn counts_add_up_times_and_levels_are_the_most_the_rest_are_means() {
+fn counts_are_summed_times_and_levels_maximized_and_others_averaged() {
     for (name, expected) in [
         ("reward/errors/timeout", 6.0),
         ("reward/dropped_groups", 6.0),

@@ -77,7 +77,7 @@ pub struct Batched<R> {
 /// The batch that new calls join, and the number of calls so far, which numbers the calls.
 #[derive(Default)]
 struct Collecting {
-    tickets: u64,
+    next_call_id: u64,
     open: Option<(Arc<OpenBatch>, Scores)>,
 }
 
@@ -105,17 +105,17 @@ impl<R: BatchReward> Batched<R> {
     /// Adds a call to the open batch, or opens one. Closes the batch if it is full.
     fn join(&self, call: Call) -> Joined<'_> {
         let mut collecting = lock(&self.collecting);
-        let ticket = collecting.tickets;
-        collecting.tickets += 1;
+        let call_id = collecting.next_call_id;
+        collecting.next_call_id += 1;
         let (batch, scores) = collecting.open.get_or_insert_with(|| self.open()).clone();
         let mut calls = lock(&batch.calls);
-        calls.insert(ticket, call);
+        calls.insert(call_id, call);
         if calls.len() == self.max_size {
             collecting.open = None;
             batch.full.notify_one();
         }
         drop(calls);
-        Joined { collecting: &self.collecting, batch, ticket, scores }
+        Joined { collecting: &self.collecting, batch, call_id, scores }
     }
 
     fn open(&self) -> (Arc<OpenBatch>, Scores) {
@@ -145,7 +145,10 @@ impl<R: BatchReward> Reward for Batched<R> {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let joined = self.join(Call { sample: sample.clone(), context: context.clone() });
         let scores = joined.scores.clone().await;
-        scores.get(&joined.ticket).cloned().expect("invariant: a batch scores all that wait for it")
+        scores
+            .get(&joined.call_id)
+            .cloned()
+            .expect("invariant: a batch scores all that wait for it")
     }
 }
 
@@ -154,7 +157,7 @@ impl<R: BatchReward> Reward for Batched<R> {
 struct Joined<'a> {
     collecting: &'a Mutex<Collecting>,
     batch: Arc<OpenBatch>,
-    ticket: u64,
+    call_id: u64,
     scores: Scores,
 }
 
@@ -162,7 +165,7 @@ impl Drop for Joined<'_> {
     fn drop(&mut self) {
         let mut collecting = lock(self.collecting);
         let mut calls = lock(&self.batch.calls);
-        if calls.remove(&self.ticket).is_some() && calls.is_empty() {
+        if calls.remove(&self.call_id).is_some() && calls.is_empty() {
             collecting.close(&self.batch);
         }
     }
@@ -172,13 +175,13 @@ async fn score(
     reward: &impl BatchReward,
     calls: BTreeMap<u64, Call>,
 ) -> BTreeMap<u64, Result<Score, RewardError>> {
-    let (tickets, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+    let (ids, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
     let scores = match reward.score(&calls).await {
         Ok(scores) if scores.len() == calls.len() => scores,
         Ok(scores) => vec![Err(miscounted(calls.len(), scores.len())); calls.len()],
         Err(error) => vec![Err(error); calls.len()],
     };
-    tickets.into_iter().zip(scores).collect()
+    ids.into_iter().zip(scores).collect()
 }
 
 fn miscounted(expected: usize, found: usize) -> RewardError {

@@ -26,13 +26,13 @@ pub struct Context {
 /// The cancellation of a score. A score is also cancelled if the score that it is part of is cancelled.
 #[derive(Default)]
 struct Cancelled {
-    said: AtomicBool,
+    is_set: AtomicBool,
     outer: Option<Arc<Self>>,
 }
 
 impl Cancelled {
     fn get(&self) -> bool {
-        self.said.load(Ordering::Acquire) || self.outer.as_ref().is_some_and(|outer| outer.get())
+        self.is_set.load(Ordering::Acquire) || self.outer.as_ref().is_some_and(|outer| outer.get())
     }
 }
 
@@ -90,7 +90,7 @@ impl Context {
 
     /// Marks the score as no longer needed.
     pub fn cancel(&self) {
-        self.cancelled.said.store(true, Ordering::Release);
+        self.cancelled.is_set.store(true, Ordering::Release);
     }
 
     /// Returns a copy that is cancelled when this context is, and that can also be cancelled alone: for one of several attempts.
@@ -101,7 +101,7 @@ impl Context {
     }
 
     /// Returns a copy whose call also spends from `budgets`.
-    pub(super) fn paying(&self, budgets: Arc<Buckets>) -> Self {
+    pub(super) fn with_budgets(&self, budgets: Arc<Buckets>) -> Self {
         let mut context = self.clone();
         context.budgets.push(budgets);
         context

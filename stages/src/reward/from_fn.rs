@@ -50,18 +50,18 @@ where
         let (function, sample, context) = (Arc::clone(&self.0), sample.clone(), context.nested());
         let watched = context.clone();
         let call = runtime.spawn_blocking(move || call(&*function, &sample, &context));
-        let _unwanted = Unwanted { context: watched, call: call.abort_handle() };
+        let _cancel_on_drop = CancelOnDrop { context: watched, call: call.abort_handle() };
         call.await.unwrap_or_else(|error| Err(lost(&error)))
     }
 }
 
 /// A guard that cancels the context of a call when the call is dropped, and the call itself if it has not started.
-struct Unwanted {
+struct CancelOnDrop {
     context: Context,
     call: AbortHandle,
 }
 
-impl Drop for Unwanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.context.cancel();
         self.call.abort();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_runtime_it_is_called_in_place() {
+    fn without_a_runtime_the_function_is_called_inline() {
         let here = std::thread::current().id();
         let reward = from_fn(move |sample| {
             assert_eq!(std::thread::current().id(), here);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn on_a_runtime_it_blocks_no_thread_of_the_runtime() {
+    async fn on_a_runtime_the_function_blocks_no_thread_of_the_runtime() {
         let here = std::thread::current().id();
         let (sender, receiver) = mpsc::channel();
         let reward = from_fn(move |_| {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_call_sees_that_it_is_unwanted_and_the_caller_is_not_cancelled() {
+    async fn a_dropped_call_is_cancelled_and_its_caller_is_not() {
         let (started, begun) = mpsc::channel();
         let (ended, end) = mpsc::channel();
         let reward = from_fn_with(move |_: &Sample, context: &Context| {

@@ -45,12 +45,12 @@ impl<R: Reward> Limited<R> {
 
 impl<R: Reward> Reward for Limited<R> {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
-        let asked = Instant::now();
+        let queued = Instant::now();
         // The place is acquired before the budget, so that budget is used as soon as it is granted.
         let _turn = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
         self.buckets.take(self.reward.cost(sample)).await;
-        context.metric("queue_s", asked.elapsed().as_secs_f64());
-        self.reward.score(sample, &context.paying(Arc::clone(&self.buckets))).await
+        context.metric("queue_s", queued.elapsed().as_secs_f64());
+        self.reward.score(sample, &context.with_budgets(Arc::clone(&self.buckets))).await
     }
 
     fn cost(&self, sample: &Sample) -> Cost {

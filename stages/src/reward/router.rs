@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_bears_the_name_of_the_reward_and_does_what_its_route_says() {
+    fn an_error_names_its_reward_and_follows_its_route() {
         let router =
             Router::default().route_named("*", "flaky", Fails).on_error("*", OnError::DropGroup);
         let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_error_does_is_said_before_or_after_the_reward_and_routes_nothing() {
+    fn on_error_may_precede_the_route_and_adds_none() {
         let router = Router::default().on_error("x", OnError::Zero).route("*", Fails);
         assert_eq!(router.on_error_of("x"), OnError::Tolerate);
         let router = router.route("x", Fails);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_that_is_no_number_is_an_error() {
+    fn a_score_that_is_not_a_number_is_an_error() {
         let router = Router::default().route_named("*", "broken", Constant(f64::NAN));
         let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
         let expected = "reward `broken`: failed: `score`: expected a finite number, found NaN";
@@ -298,8 +298,8 @@ mod tests {
     #[test]
     fn a_secret_in_a_label_or_a_name_is_replaced() {
         crate::secret::keep("key-of-the-router");
-        let score = |said: &str| {
-            let router = Router::default().route("*", Repeats(said.to_owned()));
+        let score = |text: &str| {
+            let router = Router::default().route("*", Repeats(text.to_owned()));
             block_on(router.score(&sample("x"), &Context::detached())).expect("scores")
         };
         assert_eq!(score("my key-of-the-router").labels["said"], "my [redacted]");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_reward_owes_one_score_a_response() {
+    fn a_group_reward_must_return_one_score_per_response() {
         let router = Router::default().route_groups("*", "short", OneShort);
         let group = [sample("x"), sample("x")];
         let context = Context::detached();

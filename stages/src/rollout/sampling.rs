@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_where_it_was_left() {
+    fn a_stream_continues_where_it_stopped() {
         let mut stream = RandomStream::new(0, SampleId::default());
         for drawn in 0..100 {
             let mut again = RandomStream::new(0, SampleId::default()).after(drawn);

@@ -22,10 +22,10 @@ pub struct InstanceStatistics {
     pub busy_ns: u64,
     /// Running responses times the time that they ran, in nanoseconds: `sum_k r_k * dt_k`.
     pub running_slot_ns: u64,
-    /// Number of tokens that guests processed, decoded and prefilled.
-    pub guest_tokens: u64,
-    /// Time that guests took between iterations with a response running, in nanoseconds; not part of `busy_ns`.
-    pub guest_ns: u64,
+    /// Number of tokens that colocated models processed, decoded and prefilled.
+    pub colocated_tokens: u64,
+    /// Time that colocated models took between iterations with a response running, in nanoseconds; not part of `busy_ns`.
+    pub colocated_ns: u64,
 }
 
 impl InstanceStatistics {

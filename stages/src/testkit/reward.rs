@@ -47,16 +47,16 @@ pub async fn check_reward(reward: impl Reward, world: &RewardWorld) -> Result<()
     if world.is_deterministic && first != again {
         return Err(Nonconformance::new(CONCURRENT, format!("{first:?}, then {again:?}")));
     }
-    for response in strange_responses() {
-        let strange = |sample: &Sample| Sample { response: response.clone(), ..sample.clone() };
-        let samples: Vec<Sample> = world.samples.iter().map(strange).collect();
+    for response in unusual_responses() {
+        let unusual = |sample: &Sample| Sample { response: response.clone(), ..sample.clone() };
+        let samples: Vec<Sample> = world.samples.iter().map(unusual).collect();
         score_all(&reward, world, &samples).await?;
     }
     Ok(())
 }
 
 /// Responses that a model may write, and that no reward may fail on.
-fn strange_responses() -> [String; 4] {
+fn unusual_responses() -> [String; 4] {
     [
         String::new(),
         "so ".repeat(20_000),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_response_measures_nothing() {
+    fn an_empty_response_measures_zero() {
         assert_eq!(Aggregation::TokenMean.measure(0), 0.0);
         assert_eq!(Aggregation::SeqMeanTokenMean.measure(0), 0.0);
     }

@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn order_and_grouping_do_not_show(
+        fn a_sum_does_not_depend_on_order_or_grouping(
             terms in proptest::collection::vec(-1e3f32..1e3, 1..40),
             cut in 0..40usize,
         ) {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_range_is_refused() {
+    fn a_value_out_of_range_is_refused() {
         for outside in [f32::NAN, f32::INFINITY, -4.3e6, 4.3e6] {
             assert_eq!(sum_of([&outside]), Err(PartialError::OutOfRange), "{outside}");
         }

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn none_stand_for_zeros() {
+    fn an_empty_partial_counts_as_zeros() {
         let numbers = Numbers::Fixed(vec![1, -2]);
         let mut sum = Numbers::default();
         sum.add(numbers.clone()).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused() {
+    fn partials_of_another_kind_or_length_are_refused() {
         let mut sum = Numbers::Fixed(vec![1, 2]);
         let refused = |result: Result<(), PartialError>| result.unwrap_err().to_string();
         let longer = Numbers::Fixed(vec![1; 3]);

@@ -180,7 +180,7 @@ fn check(all: &Value, entry: &Value) {
 }
 
 #[test]
-fn every_policy_loss_matches_its_peer() {
+fn every_policy_loss_matches_its_reference() {
     let all = fixture();
     let entries = all["losses"].as_array().unwrap();
     assert_eq!(entries.len(), 27);

@@ -292,7 +292,7 @@ fn same_weights(a: &Decoder, b: &Decoder) -> bool {
 }
 
 #[test]
-fn what_is_saved_loads_bit_by_bit() {
+fn a_saved_model_loads_bit_for_bit() {
     for model in MODELS {
         let decoder = Fixture::open(model).decoder();
         let folder = tempfile::tempdir().unwrap();
@@ -396,7 +396,7 @@ fn weights_of_another_model_are_refused_by_name() {
 }
 
 #[test]
-fn a_copy_of_the_tied_head_is_let_pass() {
+fn a_copy_of_the_tied_head_is_accepted() {
     let folder = rewritten("qwen2_tied", |mut tensors| {
         let embedding =
             tensors.iter().find(|(name, _)| name == "model.embed_tokens.weight").unwrap().1.copy();

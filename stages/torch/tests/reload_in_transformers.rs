@@ -31,14 +31,14 @@ fn reloads(decoder: &Decoder, tokenizer: Option<&Tokenizer>, ids: &[i64]) -> boo
         println!("skipped: no {python}");
         return false;
     };
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    print!("{said}");
-    !said.starts_with("skipped")
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    print!("{stdout}");
+    !stdout.starts_with("skipped")
 }
 
 #[test]
-fn transformers_loads_what_we_save() {
+fn transformers_loads_saved_models() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models");
     let ids: Vec<i64> = (0..24).map(|at| at * 37 % 256).collect();
     for model in ["qwen2_tied", "qwen3_tied", "llama_untied", "llama3_rope"] {

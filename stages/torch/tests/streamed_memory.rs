@@ -121,7 +121,7 @@ fn resident(folder: &Path) -> Tensor {
 }
 
 #[test]
-fn a_model_of_200_mb_runs_in_60() {
+fn a_model_of_200_mb_runs_in_60_mb() {
     let _no_grad = tch::no_grad_guard();
     set_threads_of_this_thread(1);
     let (small, large) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

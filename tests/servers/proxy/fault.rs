@@ -8,9 +8,9 @@ use serde_json::Value;
 #[derive(Clone)]
 pub(crate) enum Fault {
     /// From this call on, the server sends no byte any more, also for other calls.
-    Silence,
+    Unresponsive,
     /// The server is killed. If it streams, it sends this many events before.
-    Death(usize),
+    Crash(usize),
     /// The call is answered with this status, further header lines and body, and not forwarded.
     Answer { status: &'static str, header: &'static str, body: &'static str },
     /// The function changes the body of the answer.
@@ -41,10 +41,10 @@ impl Sent {
 
 /// Holds calls until a test opens it.
 #[derive(Clone, Default)]
-pub(crate) struct Gate(Arc<(Mutex<Passage>, Condvar)>);
+pub(crate) struct Gate(Arc<(Mutex<GateState>, Condvar)>);
 
 #[derive(Default)]
-struct Passage {
+struct GateState {
     is_open: bool,
     arrived: usize,
 }

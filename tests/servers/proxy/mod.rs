@@ -42,7 +42,7 @@ struct State {
     /// `true` while nothing listens and every connection is reset.
     is_down: AtomicBool,
     /// `true` while no byte is sent.
-    is_silent: AtomicBool,
+    is_unresponsive: AtomicBool,
 }
 
 /// The calls that have a fault: after `skip` calls of the kind, the next `times` ones.
@@ -62,7 +62,7 @@ impl Proxy {
             rules: Mutex::default(),
             calls: Mutex::default(),
             is_down: AtomicBool::new(false),
-            is_silent: AtomicBool::new(false),
+            is_unresponsive: AtomicBool::new(false),
         });
         let listener = Mutex::new(Some(listen(listener, &state)));
         Self { state, listener }
@@ -102,8 +102,8 @@ impl Proxy {
 
     /// Listens again at the same port, in front of another server.
     pub(crate) fn revive(&self, peer: Peer) {
-        let mut listening = self.listener.lock().unwrap();
-        listening.take().unwrap().join().unwrap();
+        let mut listener_thread = self.listener.lock().unwrap();
+        listener_thread.take().unwrap().join().unwrap();
         *self.state.peer.lock().unwrap() = Some(peer);
         self.state.is_down.store(false, Ordering::SeqCst);
         // Another process may use the port for a moment.
@@ -113,7 +113,7 @@ impl Proxy {
                 Err(_) => pause(),
             }
         };
-        *listening = Some(listen(listener, &self.state));
+        *listener_thread = Some(listen(listener, &self.state));
     }
 }
 
@@ -164,7 +164,7 @@ impl State {
     /// # Errors
     /// If the server is down.
     fn check(&self) -> io::Result<()> {
-        while self.is_silent.load(Ordering::SeqCst) && !self.is_down() {
+        while self.is_unresponsive.load(Ordering::SeqCst) && !self.is_down() {
             pause();
         }
         if self.is_down() { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
@@ -207,15 +207,15 @@ impl State {
         self.check()?;
         match fault {
             None => forward(self, request, client, unchanged),
-            Some(Fault::Silence) => {
-                self.is_silent.store(true, Ordering::SeqCst);
+            Some(Fault::Unresponsive) => {
+                self.is_unresponsive.store(true, Ordering::SeqCst);
                 self.check()
             }
-            Some(Fault::Death(_)) if request.kind != TOKENS => {
+            Some(Fault::Crash(_)) if request.kind != TOKENS => {
                 self.go_down();
                 self.check()
             }
-            Some(Fault::Death(events)) => forward(self, request, client, |at, data| {
+            Some(Fault::Crash(events)) => forward(self, request, client, |at, data| {
                 if at == events {
                     self.go_down();
                 }

@@ -49,7 +49,7 @@ fn at_each_operation(
 ) {
     for operation in 0.. {
         let files = disk.copy();
-        files.die_at(operation);
+        files.crash_at(operation);
         first(&files);
         if files.operations() <= operation {
             assert!(operation > 20, "enough operations are tested");
@@ -57,14 +57,14 @@ fn at_each_operation(
         }
         for crash in CRASHES {
             let left = files.copy();
-            left.revive(crash);
+            left.restart(crash);
             look(&left, operation, crash);
         }
     }
 }
 
 #[test]
-fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
+fn a_crash_at_any_operation_leaves_the_old_or_new_snapshot() {
     const STEPS: [u64; 3] = [4, 9, 14];
     for keep in [1, 2] {
         let mut seen = Vec::new();
@@ -96,7 +96,7 @@ fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
 }
 
 #[test]
-fn a_second_crash_at_any_operation_of_recovery_does_no_more_harm() {
+fn a_second_crash_during_recovery_leaves_the_old_or_new_snapshot() {
     let done = std::cell::RefCell::default();
     at_each_operation(
         &Memory::default(),
@@ -125,7 +125,7 @@ fn a_second_crash_at_any_operation_of_recovery_does_no_more_harm() {
 
 /// A part that did not change belongs to several snapshots and must live as long as the last of them.
 #[test]
-fn a_shared_part_outlives_the_snapshot_that_wrote_it() {
+fn a_shared_part_is_kept_after_the_snapshot_that_wrote_it() {
     let run = |files: &Memory| -> Result<(), SnapshotError> {
         let store = open(files, 1)?;
         let write = |step, operator| {

@@ -34,7 +34,7 @@ struct MemoryState {
     durable: BTreeMap<PathBuf, Node>,
     files: Vec<File>,
     operations: usize,
-    dies_at: Option<usize>,
+    crashes_at: Option<usize>,
     capacity: Option<usize>,
     read_only: bool,
     /// `true` if another process writes into every folder that is being removed.
@@ -61,20 +61,20 @@ struct File {
 
 impl Memory {
     /// Makes the process die at its `operation`-th operation from now, counted from 0: that operation and all later ones fail.
-    pub(super) fn die_at(&self, operation: usize) {
+    pub(super) fn crash_at(&self, operation: usize) {
         let mut state = self.lock();
-        (state.operations, state.dies_at) = (0, Some(operation));
+        (state.operations, state.crashes_at) = (0, Some(operation));
     }
 
-    /// Returns the number of operations since [`die_at`](Self::die_at).
+    /// Returns the number of operations since [`crash_at`](Self::crash_at).
     pub(super) fn operations(&self) -> usize {
         self.lock().operations
     }
 
     /// Puts the disk into the state in which the next process finds it.
-    pub(super) fn revive(&self, crash: Crash) {
+    pub(super) fn restart(&self, crash: Crash) {
         let mut state = self.lock();
-        (state.dies_at, state.operations) = (None, 0);
+        (state.crashes_at, state.operations) = (None, 0);
         match crash {
             Crash::Killed | Crash::Torn => {}
             Crash::Cut => state.names = state.durable.clone(),
@@ -167,19 +167,19 @@ impl MemoryState {
     }
 
     fn alive(&self) -> io::Result<()> {
-        let dead = self.dies_at.is_some_and(|at| self.operations > at);
-        if dead { Err(io::Error::other("the process is dead")) } else { Ok(()) }
+        let has_crashed = self.crashes_at.is_some_and(|at| self.operations > at);
+        if has_crashed { Err(io::Error::other("the process is dead")) } else { Ok(()) }
     }
 
     /// Applies some of the name changes that are not on disk.
     fn mixed(&self, seed: u64) -> BTreeMap<PathBuf, Node> {
-        let mut coin = seed;
+        let mut random = seed;
         let mut mixed: BTreeMap<PathBuf, Node> = BTreeMap::new();
         let all: BTreeSet<_> = self.names.keys().chain(self.durable.keys()).collect();
         for path in all {
             let (now, then) = (self.names.get(path), self.durable.get(path));
-            coin = coin.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
-            let node = if coin >> 63 == 0 { now } else { then };
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
+            let node = if random >> 63 == 0 { now } else { then };
             let above = path.parent().expect("not the root");
             let reachable = above == Path::new("/") || mixed.contains_key(above);
             if let Some(node) = node.filter(|_| reachable) {

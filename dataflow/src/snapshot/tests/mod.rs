@@ -4,7 +4,7 @@ mod crash;
 mod memory;
 mod protocol;
 mod store;
-mod toy;
+mod test_graph;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ fn two_snapshots() -> Memory {
 }
 
 #[test]
-fn a_run_that_goes_back_leaves_what_is_newer_behind() {
+fn rewinding_removes_newer_snapshots() {
     let files = two_snapshots();
     let store = open(&files, 3).expect("opens");
     let back = store.at(Step(4)).expect("readable").restored.expect("one");
@@ -43,7 +43,7 @@ fn passed_over(files: &Memory, what: &str) -> Damage {
 }
 
 #[test]
-fn any_flipped_bit_is_found() {
+fn any_flipped_bit_is_detected() {
     let files = two_snapshots();
     let store = open(&files, 3).expect("opens");
     for path in files.paths().into_iter().filter(|path| of_step_9(path)) {
@@ -60,7 +60,7 @@ fn any_flipped_bit_is_found() {
 }
 
 #[test]
-fn any_truncation_is_found() {
+fn any_truncation_is_detected() {
     let original = two_snapshots();
     for path in original.paths().into_iter().filter(|path| of_step_9(path)) {
         for length in 0..original.content(&path).len() {
@@ -73,7 +73,7 @@ fn any_truncation_is_found() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_file_is_named() {
     let remove = |path: &str| {
         let files = two_snapshots();
         crate::snapshot::files::Files::remove(&files, &root().join(path)).expect("removed");
@@ -93,7 +93,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn a_manifest_under_another_name_is_none() {
+fn a_renamed_manifest_is_not_used() {
     let files = two_snapshots();
     let (path, other) = ("/run/step-00000004.0001.json", "/run/step-00000009.0001.json");
     let bytes = files.content(Path::new(path));
@@ -105,7 +105,7 @@ fn a_manifest_under_another_name_is_none() {
 }
 
 #[test]
-fn with_nothing_left_the_list_says_why() {
+fn all_damage_is_listed_if_no_snapshot_is_usable() {
     let files = two_snapshots();
     for path in files.paths().iter().filter(|path| path.extension().is_some_and(|e| e == "bin")) {
         files.damage(path, |bytes| bytes.push(b'!'));
@@ -135,7 +135,7 @@ fn a_snapshot_of_another_run_is_not_restored() {
 }
 
 #[test]
-fn a_step_can_be_asked_for() {
+fn a_step_can_be_selected() {
     let store = open(&two_snapshots(), 3).expect("opens");
     let step = |step| {
         let found = store.at(Step(step)).expect("the folder can be read");
@@ -154,47 +154,47 @@ fn a_process_that_is_not_the_newest_commits_nothing() {
     let zombie = open(&files, 2).expect("opens");
     take(&zombie, Step(4)).expect("the newest");
     let parts = write(&zombie, Step(9)).expect("the newest");
-    let heir = open(&files, 2).expect("opens");
+    let newer = open(&files, 2).expect("opens");
     let fenced =
         |result: Result<(), SnapshotError>| result.expect_err("it is not the newest").to_string();
     let message = "`/run`: this run is generation 0001 of the folder, and generation 0002 has been opened since: another process \
                    resumes the same run";
     assert_eq!(fenced(zombie.commit(Step(9), parts, 2).map(drop)), message);
     assert_eq!(fenced(take(&zombie, Step(14))), message);
-    assert_eq!(restored(&heir), Some(Step(4)));
-    take(&heir, Step(9)).expect("the newest");
-    assert_eq!(restored(&heir), Some(Step(9)));
+    assert_eq!(restored(&newer), Some(Step(4)));
+    take(&newer, Step(9)).expect("the newest");
+    assert_eq!(restored(&newer), Some(Step(9)));
 }
 
 #[test]
-fn what_an_older_process_still_writes_into_is_removed_later() {
+fn a_folder_that_a_fenced_process_writes_into_is_removed_later() {
     let files = Memory::default();
     let zombie = open(&files, 2).expect("opens");
     take(&zombie, Step(4)).expect("the newest");
     write(&zombie, Step(9)).expect("the newest");
     let of_zombie = || files.paths().iter().any(|path| of_step_9(path));
     files.set_written_into(true);
-    let heir = open(&files, 2).expect("opens while the fenced process writes");
+    let newer = open(&files, 2).expect("opens while the fenced process writes");
     assert!(of_zombie());
     files.set_written_into(false);
-    take(&heir, Step(5)).expect("written");
-    take(&heir, Step(14)).expect("written");
+    take(&newer, Step(5)).expect("written");
+    take(&newer, Step(14)).expect("written");
     assert!(!of_zombie(), "{:?}", files.paths());
 }
 
 /// The later snapshots of a zombie process are not preferred to the descendants of the snapshot that its successor restored.
 #[test]
-fn a_newer_generation_goes_before_a_later_step() {
+fn a_newer_generation_is_preferred_to_a_later_step() {
     let files = two_snapshots();
-    let heir = open(&files, 3).expect("opens");
-    let back = heir.at(Step(4)).expect("the folder can be read").restored.expect("it is there");
+    let newer = open(&files, 3).expect("opens");
+    let back = newer.at(Step(4)).expect("the folder can be read").restored.expect("it is there");
     assert_eq!(back.manifest().generation, Generation(1));
-    take(&heir, Step(5)).expect("written");
+    take(&newer, Step(5)).expect("written");
     assert_eq!(restored(&open(&files, 3).expect("opens")), Some(Step(5)));
 }
 
 #[test]
-fn each_process_is_a_generation() {
+fn each_process_has_its_own_generation() {
     let files = Memory::default();
     let generations: Vec<_> =
         (0..3).map(|_| open(&files, 1).expect("opens").generation()).collect();
@@ -215,18 +215,18 @@ fn each_process_is_a_generation() {
 }
 
 #[test]
-fn a_process_that_two_others_overtake_claims_no_generation_of_theirs() {
+fn a_process_that_two_others_overtake_claims_a_free_generation() {
     let files = Memory::default();
     files.interrupt(|files| {
-        let overtaking: Vec<_> =
+        let claimed_meanwhile: Vec<_> =
             (0..2).map(|_| open(files, 1).expect("opens").generation()).collect();
-        assert_eq!(overtaking, [Generation(1), Generation(2)]);
+        assert_eq!(claimed_meanwhile, [Generation(1), Generation(2)]);
     });
     assert_eq!(open(&files, 1).expect("opens").generation(), Generation(3));
 }
 
 #[test]
-fn the_newest_good_ones_are_kept() {
+fn the_newest_good_snapshots_are_kept() {
     let files = Memory::default();
     let store = open(&files, 2).expect("opens");
     for step in [4, 9, 14, 19] {
@@ -246,7 +246,7 @@ fn the_newest_good_ones_are_kept() {
 }
 
 #[test]
-fn a_full_disk_is_named_and_leaves_the_snapshot_before() {
+fn a_full_disk_is_named_and_keeps_the_previous_snapshot() {
     let files = two_snapshots();
     let store = open(&files, 3).expect("opens");
     for free in 0.. {
@@ -280,7 +280,7 @@ fn a_read_only_disk_is_named() {
 }
 
 #[test]
-fn rows_come_back_as_they_were() {
+fn rows_round_trip() {
     use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
     let store = open(&Memory::default(), 1).expect("opens");
     let keys: ArrayRef = Arc::new(UInt64Array::from(vec![Some(3), None]));
@@ -301,7 +301,7 @@ fn rows_come_back_as_they_were() {
 }
 
 #[test]
-fn a_file_that_someone_else_writes_is_a_part_once_it_is_complete() {
+fn an_external_file_becomes_a_part_once_it_is_complete() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Arc::new(SnapshotStore::open(folder.path(), options(1)).expect("opens"));
     let draft = |operator| Draft { store: &store, step: Step(3), operator, worker: 0, held: None };
@@ -310,12 +310,12 @@ fn a_file_that_someone_else_writes_is_a_part_once_it_is_complete() {
         assert_eq!(path.extension().and_then(|e| e.to_str()), Some("safetensors"));
         let path = path.to_owned();
         let trainer = std::thread::spawn(move || {
-            begin.recv().expect("told");
+            begin.recv().expect("sent");
             std::fs::write(path, b"weights").map_err(|error| error.to_string())
         });
         || trainer.join().expect("the trainer is not dropped")
     });
-    begun.send(()).expect("heard");
+    begun.send(()).expect("received");
     let record = store.write(Step(3), "weights", 0, part).expect("written").expect("a file");
     assert_eq!(record.path, "step-00000003/0001/weights-0.safetensors");
     store.commit(Step(3), vec![record.clone()], 1).expect("committed");

@@ -35,7 +35,7 @@ fn always(layout: Layout) -> Change {
 
 /// Four responses have 10, 20, 40 and 80 tokens. An iteration takes 0.1 s, plus 0.01 s for each response that an instance runs.
 #[test]
-fn a_round_lasts_as_long_as_its_responses_run_and_its_dropped_ones_slow_it() {
+fn surplus_responses_slow_a_round_without_extending_it() {
     let cost = Cost { response: 0.01, ..cost() };
     let curve = curve(&[10, 20, 40, 80]);
     let seconds = |completed, layout| {
@@ -53,7 +53,7 @@ fn a_round_lasts_as_long_as_its_responses_run_and_its_dropped_ones_slow_it() {
 
 /// An instance whose cache holds a tenth of the running responses takes ten times as long, with a tenth of the batch.
 #[test]
-fn what_does_not_fit_into_the_cache_waits() {
+fn responses_that_do_not_fit_into_the_cache_wait() {
     let forecast = Forecast::of_round(load(4, 4), &curve(&[50]), job());
     let seconds = |capacity| {
         let cost = Cost { capacity, ..cost() };
@@ -84,7 +84,7 @@ fn tail() -> RoundProgress {
 /// The rest lasts 90 iterations, or 9 s. The trainer processes 10 tokens per second and device. The complete group has 40 tokens; the open
 /// one will have 20 + 110.
 #[test]
-fn training_hides_behind_the_tail_as_far_as_groups_are_complete() {
+fn training_on_complete_groups_overlaps_with_the_tail() {
     let forecast =
         Forecast::new(&tail(), Nanos::from_secs_f64(10.0), &curve(&[10, 100]), job(), None, 0.0);
     near(forecast.seconds(&cost(), always(on(4, 1, 0))), 9.0 + 170.0 / 40.0);
@@ -104,7 +104,7 @@ fn the_projection_adds_the_mean_residual_or_what_the_longest_response_leaves() {
 
 /// Two seconds after a response ended with 10 tokens in 10 s, the responses that still run have 12; younger ones have fewer.
 #[test]
-fn what_runs_is_as_fast_as_the_fastest_that_ended() {
+fn running_responses_are_as_fast_as_the_fastest_that_ended() {
     let mut progress = tail();
     let now = Nanos::from_secs_f64(12.0);
     progress.launch(Nanos::from_secs_f64(11.0), PromptId(2), 3, 10);
@@ -116,7 +116,7 @@ fn what_runs_is_as_fast_as_the_fastest_that_ended() {
 /// One response resumed with 90 tokens and sampled 10 more in 10 s; another was kept whole. Running responses are taken to have sampled 10
 /// tokens, and one length was observed.
 #[test]
-fn what_an_earlier_step_sampled_is_neither_pace_nor_seen_again() {
+fn tokens_of_an_earlier_step_count_neither_for_pace_nor_for_lengths() {
     let mut progress = RoundProgress::new(RoundKind::Long);
     progress.launch(Nanos(0), PromptId(0), 3, 10);
     progress.end(Nanos(1), PromptId(0), response(80, 80, FinishReason::Stop));
@@ -129,7 +129,7 @@ fn what_an_earlier_step_sampled_is_neither_pace_nor_seen_again() {
 }
 
 #[test]
-fn a_paused_response_is_no_length_and_an_aborted_one_only_a_lower_bound() {
+fn a_paused_response_is_not_a_length_and_an_aborted_one_is_a_lower_bound() {
     let mut progress = RoundProgress::new(RoundKind::Short);
     progress.launch(Nanos(0), PromptId(0), 3, 10);
     let now = Nanos::from_secs_f64(1.0);

@@ -68,7 +68,7 @@ prop_compose! {
         trigger in triggers(),
         rounds in rounds(),
         rule in rules(),
-        everywhere: bool,
+        in_all_rounds: bool,
         consolidate: bool,
         keep in 0.01..1.0,
         iteration in 0.001..0.1,
@@ -80,7 +80,7 @@ prop_compose! {
         Case {
             job,
             options: StreamTrainerOptions {
-                rounds: if everywhere { RoundFilter::All } else { RoundFilter::Long },
+                rounds: if in_all_rounds { RoundFilter::All } else { RoundFilter::Long },
                 trigger,
                 keep,
                 headroom: 0.95,
@@ -144,17 +144,17 @@ fn run(
 ) -> Vec<(Event, Vec<Decision>)> {
     let planner = Planner::new(case.rule, case.job, 1).unwrap();
     let mut policy = StreamTrainer::new(case.options, planner, case.cost).unwrap();
-    let (mut start, mut told) = (0, Vec::new());
+    let (mut start, mut history) = (0, Vec::new());
     for (step, round) in (0..).map(Step).zip(&case.rounds) {
         for (at, event) in events(step, round) {
             policy.on(Nanos((start + u64::from(at)) * 10_000_000), event.clone());
             let decisions = std::iter::from_fn(|| policy.poll()).collect();
-            told.push((event, decisions));
+            history.push((event, decisions));
             policy = each(policy);
         }
         start += 300;
     }
-    told
+    history
 }
 
 /// Checks the placement of a round of the given kind, from its decisions up to the drain.

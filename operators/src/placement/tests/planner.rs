@@ -34,7 +34,7 @@ fn preemptions_above_the_last_by_a_twentieth_double_and_four_rounds_without_halv
 }
 
 #[test]
-fn kinds_of_rounds_have_their_own_parallelism_and_a_change_says_why_once() {
+fn kinds_of_rounds_have_their_own_parallelism_and_a_change_has_one_reason() {
     let mut planner = Planner::new(Rule::paper(), job(), 1).unwrap();
     for count in [1, 2] {
         planner.observe(RoundKind::Long, count, &cost());

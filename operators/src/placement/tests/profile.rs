@@ -37,7 +37,7 @@ fn near(found: Option<f64>, expected: f64) {
 }
 
 #[test]
-fn between_measurements_and_beyond_the_largest_values_lie_on_lines() {
+fn times_are_interpolated_and_extrapolated_linearly() {
     near(seconds(8.0, 100.0), truth(8.0, 100.0));
     near(seconds(4.5, 55.0), truth(4.5, 55.0));
     near(seconds(32.0, 200.0), truth(32.0, 200.0));
@@ -45,7 +45,7 @@ fn between_measurements_and_beyond_the_largest_values_lie_on_lines() {
 }
 
 #[test]
-fn what_was_not_measured_has_no_time_and_is_never_chosen() {
+fn an_unmeasured_placement_has_no_time_and_is_never_chosen() {
     let two = Placement { instances: 1, tensor_parallel: 2 };
     assert_eq!(profile().seconds(Phase::Decode, two, 1.0, 10.0), None);
     assert!(measured().decode_iteration(2, 1.0, 10.0).is_infinite());
@@ -53,7 +53,7 @@ fn what_was_not_measured_has_no_time_and_is_never_chosen() {
 }
 
 #[test]
-fn the_next_larger_count_of_instances_stands_in_or_the_largest() {
+fn an_unmeasured_count_uses_the_next_larger_or_the_largest() {
     let counts = [1, 4].map(|count| Row { instances: count, ..row(1, 10, f64::from(count)) });
     let profile = Profile::new(counts.to_vec()).unwrap();
     let at = |instances| {
@@ -64,7 +64,7 @@ fn the_next_larger_count_of_instances_stands_in_or_the_largest() {
 }
 
 #[test]
-fn rows_survive_a_round_trip_and_bad_ones_are_named() {
+fn rows_round_trip_and_bad_ones_are_named() {
     let text = serde_json::to_string(&profile()).unwrap();
     assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile());
     let error = Profile::new(vec![row(1, 10, 1.0), row(0, 10, 1.0)]).unwrap_err().to_string();
@@ -87,7 +87,7 @@ fn measured() -> MeasuredCost {
 
 /// Prefill takes 5 ms per token. Of 400 tokens cached on four instances, half move to the two that stay, 100 to each.
 #[test]
-fn a_change_costs_its_base_and_the_prefill_of_what_moves() {
+fn a_change_costs_its_base_and_the_prefill_of_moved_responses() {
     let of = |instances| Placement { instances, tensor_parallel: 1 };
     near(Some(measured().reconfiguration(of(4), of(2), 400.0)), 2.0 + 0.5);
     near(Some(measured().reconfiguration(of(4), of(4), 400.0)), 0.0);
@@ -121,7 +121,7 @@ fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
 }
 
 #[test]
-fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
+fn a_faster_cell_is_drifted_until_it_returns_to_the_profile() {
     let mut drift =
         DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 1 }).unwrap();
     drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0) / 2.0));
@@ -132,7 +132,7 @@ fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
 
 /// Five iterations of a cell are 1.5 times as slow, each with another batch size. Two iterations of another cell are too few to judge.
 #[test]
-fn a_step_counts_once_a_cell_and_what_drifted_is_renewed_from_it() {
+fn a_step_is_one_measurement_per_cell_and_renews_drifted_cells() {
     let mut drift =
         DriftMonitor::new(DriftOptions { band: 1.25, smoothing: 0.5, least: 2 }).unwrap();
     let mut profile = profile();

@@ -107,7 +107,7 @@ fn algorithm_1_keeps_half_at_the_first_milestone_that_fits() {
 /// No lengths are known, so each response may reach 100 tokens in addition to 10 of its prompt: 110 for each running one. 2 x 690 x 0.95 =
 /// 1311 tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
 #[test]
-fn fewer_leave_when_half_cannot_hold_the_rest() {
+fn fewer_instances_are_freed_if_half_cannot_hold_the_rest() {
     let small = Cost { capacity: 690, ..cost() };
     let script = "open 0 long
          launch @0 0..20 x 1 of 10
@@ -173,7 +173,7 @@ fn a_fixed_trigger_fires_at_its_share_whether_the_rest_fits_or_not() {
 }
 
 #[test]
-fn never_takes_turns() {
+fn without_a_trigger_training_follows_the_rollout() {
     let mut policy = trainer(triggered(Trigger::Never), job(), cost(), 1);
     assert_eq!(
         second_round(&mut policy, "long"),
@@ -272,7 +272,7 @@ fn options_out_of_range_are_refused_by_name() {
 /// are expected to sample 20 more, 496 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more, 320
 /// in all.
 #[test]
-fn lengths_of_long_ago_are_forgotten() {
+fn old_lengths_are_forgotten() {
     let tight = Cost { capacity: 200, ..cost() };
     let kept = |short: u64| {
         let mut policy = trainer(StreamTrainerOptions::paper(), job(), tight, 1);

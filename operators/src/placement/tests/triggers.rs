@@ -92,7 +92,7 @@ struct World {
 }
 
 impl World {
-    fn tell(&mut self, policy: &mut StreamTrainer<Roofline>, held: f64, event: Event) {
+    fn deliver(&mut self, policy: &mut StreamTrainer<Roofline>, held: f64, event: Event) {
         policy.on(Nanos::from_secs_f64(self.now), event);
         while let Some(decision) = policy.poll() {
             let free = self.rollout.instances == 0 || decision.rollout.instances == 0;
@@ -127,10 +127,10 @@ impl World {
     fn step(&mut self, policy: &mut StreamTrainer<Roofline>, step: Step) -> f64 {
         (self.tokens, self.waiting) = (0.0, 0.0);
         let start = self.now;
-        self.tell(policy, 0.0, Event::Opened { step, round: RoundKind::Full });
+        self.deliver(policy, 0.0, Event::Opened { step, round: RoundKind::Full });
         for prompt in (0..PROMPTS).map(PromptId) {
             let launched = Event::Launched { step, prompt, samples: SAMPLES, prompt_length: 200 };
-            self.tell(policy, 0.0, launched);
+            self.deliver(policy, 0.0, launched);
         }
         let lengths = lengths(step.0 + 1);
         let mut order: Vec<_> = lengths.iter().map(|(id, length)| (*length, *id)).collect();
@@ -143,17 +143,17 @@ impl World {
             let id = SampleId { step, prompt: PromptId(*prompt), sample: *sample };
             let (tokens, finish_reason) = (*length as u32, FinishReason::Stop);
             let ended = Event::Response { id, tokens, resumed: 0, finish_reason, preemptions: 0 };
-            self.tell(policy, held, ended);
+            self.deliver(policy, held, ended);
             let group = groups.entry(*prompt).or_default();
             *group = (group.0 + 1, group.1 + length + 200.0);
             if group.0 == SAMPLES {
                 self.waiting += group.1;
                 let prompt = PromptId(*prompt);
-                self.tell(policy, held, Event::Admitted { step, prompt, samples: SAMPLES });
+                self.deliver(policy, held, Event::Admitted { step, prompt, samples: SAMPLES });
             }
         }
-        self.tell(policy, 0.0, Event::Closed { step });
-        self.tell(policy, 0.0, Event::Drained { step });
+        self.deliver(policy, 0.0, Event::Closed { step });
+        self.deliver(policy, 0.0, Event::Drained { step });
         self.spend(self.cost.training(self.training_devices, self.waiting.max(1.0)));
         self.now - start
     }

@@ -38,11 +38,11 @@ fn timeline(mut policy: AdaptiveLimits, scores: &[&[Execution]]) -> String {
     for executions in scores {
         policy.executed(id(0), 0, executions);
         let right = |it: &Execution| if it.correct { "right" } else { "wrong" };
-        let said: Vec<_> = executions
+        let fields: Vec<_> = executions
             .iter()
             .map(|it| format!("{}:{} {}", it.case, right(it), it.took.as_secs_f64()))
             .collect();
-        line(&mut policy, &said.join(", "));
+        line(&mut policy, &fields.join(", "));
     }
     text
 }
@@ -70,18 +70,18 @@ fn limits_follow_the_longest_correct_execution_of_the_case() {
 }
 
 #[test]
-fn a_fixed_limit_learns_nothing_that_it_uses() {
+fn a_fixed_limit_does_not_adapt() {
     let fixed = LimitOptions { mode: LimitMode::Fixed, max_s: 1.0, ..LimitOptions::default() };
-    let told = timeline(timeouts(fixed), &[&[ran(0, 0.1, true), ran(1, 0.9, true)]]);
+    let expected = timeline(timeouts(fixed), &[&[ran(0, 0.1, true), ran(1, 0.9, true)]]);
     expect![[r#"
         nothing known                 1.00 s   1.00 s
         0:right 0.1, 1:right 0.9      1.00 s   1.00 s
     "#]]
-    .assert_eq(&told);
+    .assert_eq(&expected);
 }
 
 #[test]
-fn rows_and_cases_are_apart_and_a_reference_stands_in_until_something_is_known() {
+fn limits_are_per_row_and_case_and_fall_back_to_the_reference() {
     let mut policy = unaudited();
     policy.executed(id(0), 3, &[ran(1, 4.0, true)]);
     let seconds = |policy: &mut AdaptiveLimits, row, case| {
@@ -94,7 +94,7 @@ fn rows_and_cases_are_apart_and_a_reference_stands_in_until_something_is_known()
 }
 
 #[test]
-fn what_is_audited_follows_from_seed_and_response_and_is_the_share() {
+fn audits_depend_on_seed_and_response_and_have_the_given_share() {
     let options = LimitOptions { audit_share: 0.25, ..LimitOptions::default() };
     let audited = |seed| -> Vec<bool> {
         let mut policy = AdaptiveLimits::new(options, seed).expect("in bounds");
@@ -140,7 +140,7 @@ fn options_out_of_bounds_are_named() {
 }
 
 #[test]
-fn a_snapshot_reads_back_as_it_was() {
+fn a_snapshot_round_trips() {
     let mut policy = unaudited();
     policy.executed(id(0), 5, &[ran(2, 1.0 / 3.0, true)]);
     let written = serde_json::to_string(&policy).expect("JSON");

@@ -134,8 +134,8 @@ fn prompts_are_decided_once() {
     assert_eq!(undecided, "it closes step 1, and p1 was neither admitted, deferred nor rejected");
     let lost = failure(2, [open(0), launch(0..2), defer(), close(), Decision::Finish]);
     assert_eq!(lost, "it finishes, and the deferred prompt p1 was neither admitted nor rejected");
-    let stranger = Decision::Reject { prompt: PromptId(9), reason: Reason::NoQuota };
-    assert!(failure(0, [stranger]).contains("p9 was never offered"));
+    let unknown_prompt = Decision::Reject { prompt: PromptId(9), reason: Reason::NoQuota };
+    assert!(failure(0, [unknown_prompt]).contains("p9 was never offered"));
 }
 
 #[test]

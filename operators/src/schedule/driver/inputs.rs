@@ -35,7 +35,7 @@ impl ScheduleDriver {
             let domain = row.text(column::DOMAIN).unwrap_or_default().into();
             self.arrived.insert(prompt, (last, row));
             let LastPrompt { epoch, row, .. } = last;
-            self.tell(Event::Prompt(Offer { prompt, epoch, row, domain }));
+            self.enqueue(Event::Prompt(Offer { prompt, epoch, row, domain }));
         }
     }
 
@@ -44,7 +44,7 @@ impl ScheduleDriver {
     pub(in crate::schedule) fn end_of_prompts(&mut self) {
         if !self.ended && !self.finished {
             self.ended = true;
-            self.tell(Event::EndOfPrompts);
+            self.enqueue(Event::EndOfPrompts);
         }
     }
 
@@ -63,9 +63,9 @@ impl ScheduleDriver {
         let reasons = batch.text(column::FINISH_REASON);
         for (row, id) in sample_ids(step, batch).enumerate() {
             let finish_reason = finish_reason(reasons.value(row));
-            self.tell(Event::Response { id, tokens: tokens.value(row), finish_reason });
+            self.enqueue(Event::Response { id, tokens: tokens.value(row), finish_reason });
             if let Some(score) = self.scores.as_mut().and_then(|scores| scores.ended(id)) {
-                self.tell(Event::Scored { id, score });
+                self.enqueue(Event::Scored { id, score });
             }
         }
     }
@@ -83,12 +83,12 @@ impl ScheduleDriver {
                 gate.curriculum.scored(id, score);
                 continue;
             }
-            let told = match &mut self.scores {
+            let ready = match &mut self.scores {
                 Some(scores) => scores.scored(id, score),
                 None => Some(score),
             };
-            if let Some(score) = told {
-                self.tell(Event::Scored { id, score });
+            if let Some(score) = ready {
+                self.enqueue(Event::Scored { id, score });
             }
         }
     }

@@ -133,22 +133,22 @@ impl ScheduleDriver {
     /// Switches to lockstep: races are decided by tokens.
     pub(super) fn race_in_lockstep(&mut self) {
         // A resumed schedule already holds some of the prompts that the budget granted.
-        let told = self.prompts.held.values().filter(|held| !held.launched).count();
-        let allowance = self.budget.granted().saturating_sub(told);
+        let unlaunched = self.prompts.held.values().filter(|held| !held.launched).count();
+        let allowance = self.budget.granted().saturating_sub(unlaunched);
         self.sequencer = Some(Sequencer::new(self.schedule.wants_scores(), allowance));
         self.scores = None;
     }
 
     /// Passes an event to the schedule. In lockstep the sequencer holds it until its turn.
-    fn tell(&mut self, event: Event) {
+    fn enqueue(&mut self, event: Event) {
         match &mut self.sequencer {
             Some(sequencer) => sequencer.take(event),
-            None => self.tell_now(event),
+            None => self.deliver_through_gate(event),
         }
     }
 
     /// Delivers an event, unless it concerns prompts that a curriculum has to judge first.
-    fn tell_now(&mut self, event: Event) {
+    fn deliver_through_gate(&mut self, event: Event) {
         if let Some(gate) = &mut self.gate {
             match event {
                 Event::Prompt(offer) => return gate.hold(offer),
@@ -206,7 +206,7 @@ impl ScheduleDriver {
         // A policy that is not taken up goes no further around the feedback edge. When none is in flight, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
-            self.tell_now(Event::Policy { step });
+            self.deliver_through_gate(Event::Policy { step });
         }
     }
 
@@ -216,7 +216,7 @@ impl ScheduleDriver {
         self.drain(&mut give);
         while let Some(SequencedEvent { tick, event, passes }) = self.next_turn() {
             self.passed = passes.then_some(tick).or(self.passed);
-            self.tell_now(event);
+            self.deliver_through_gate(event);
             self.drain(&mut give);
         }
     }
@@ -359,15 +359,15 @@ impl ScheduleDriver {
 
     /// Reports the failure of a schedule at the step of its open round, or at the first step whose policy it has. A failure before the
     /// first policy is reported once that arrives. The step keeps its capabilities, so that no frontier marks it as complete.
-    pub(super) fn fail(&mut self, mut tell: impl FnMut(&OpenStep, Fault)) {
+    pub(super) fn fail(&mut self, mut report: impl FnMut(&OpenStep, Fault)) {
         if let Some((open, fault)) = self.published.take_fault() {
-            tell(open, fault);
+            report(open, fault);
         }
         let round = self.round.and_then(|(step, _)| self.open.get(&step));
         if let Some(open) = round.or_else(|| self.open.values().next())
             && let Some(fault) = self.failure.take()
         {
-            tell(open, fault);
+            report(open, fault);
         }
     }
 

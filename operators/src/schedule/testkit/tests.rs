@@ -55,8 +55,9 @@ impl Broken {
 
 impl Schedule for Broken {
     fn on(&mut self, now: Nanos, event: Event) {
-        let is_unasked = matches!(event, Event::Prompt(_)) && !self.rounds.wants_prompts();
-        if let (Event::Prompt(offer), true, Breaks::Offers) = (&event, is_unasked, self.breaks) {
+        let is_unrequested = matches!(event, Event::Prompt(_)) && !self.rounds.wants_prompts();
+        if let (Event::Prompt(offer), true, Breaks::Offers) = (&event, is_unrequested, self.breaks)
+        {
             let reason = Reason::NoQuota;
             return self.decided.push(Decision::Reject { prompt: offer.prompt, reason });
         }

@@ -135,17 +135,17 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn offer(&mut self, schedule: &mut impl Schedule) {
-        let mut unasked = self.world.read_ahead;
-        while !self.ended && (schedule.wants_prompts() || unasked > 0) {
-            unasked -= usize::from(!schedule.wants_prompts());
+        let mut extra_offers = self.world.read_ahead;
+        while !self.ended && (schedule.wants_prompts() || extra_offers > 0) {
+            extra_offers -= usize::from(!schedule.wants_prompts());
             let next = self.world.prompts.get(self.offered).cloned();
             self.offered += 1;
             self.ended = next.is_none();
-            self.tell(schedule, next.map_or(Event::EndOfPrompts, Event::Prompt));
+            self.deliver(schedule, next.map_or(Event::EndOfPrompts, Event::Prompt));
         }
     }
 
-    fn tell(&mut self, schedule: &mut impl Schedule, event: Event) {
+    fn deliver(&mut self, schedule: &mut impl Schedule, event: Event) {
         self.log.push(Entry::Event(event.clone()));
         schedule.on(Nanos(self.now * self.world.scale), event);
         while let Some(decision) = schedule.poll() {
@@ -172,13 +172,13 @@ impl Run<'_> {
     /// Delivers an event of the agenda. A response is followed by its reward if the schedule wants it.
     fn happen(&mut self, schedule: &mut impl Schedule, event: Event) {
         if let Event::Response { id, tokens, finish_reason } = event {
-            let (fate, _) = self.running.remove(&id).expect("only running responses end");
-            let fate = GroupOutcome { sampled: tokens, ..fate };
+            let (outcome, _) = self.running.remove(&id).expect("only running responses end");
+            let outcome = GroupOutcome { sampled: tokens, ..outcome };
             if self.pausing.remove(&id) && finish_reason != FinishReason::Abort {
-                self.kept.insert((id.prompt, id.sample), fate);
+                self.kept.insert((id.prompt, id.sample), outcome);
             }
             if finish_reason.is_whole() {
-                self.whole.insert(id, fate);
+                self.whole.insert(id, outcome);
                 if schedule.wants_scores() {
                     let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 2]);
                     let score = ((random >> 8 & 7) / 3) as f64;
@@ -186,7 +186,7 @@ impl Run<'_> {
                 }
             }
         }
-        self.tell(schedule, event);
+        self.deliver(schedule, event);
     }
 
     /// Generates a response with a long-tailed duration, or the rest of a paused one. A response that had ended ends at once.
@@ -199,9 +199,9 @@ impl Run<'_> {
             _ => FinishReason::Stop,
         };
         let fresh = GroupOutcome { tokens: duration as u32, sampled: 0, finish_reason };
-        let fate = self.kept.remove(&(id.prompt, id.sample)).unwrap_or(fresh);
-        let GroupOutcome { tokens, sampled, finish_reason } = fate;
-        let twice = self.running.insert(id, (fate, self.now));
+        let outcome = self.kept.remove(&(id.prompt, id.sample)).unwrap_or(fresh);
+        let GroupOutcome { tokens, sampled, finish_reason } = outcome;
+        let twice = self.running.insert(id, (outcome, self.now));
         assert!(twice.is_none(), "{id} runs already");
         let event = Event::Response { id, tokens, finish_reason };
         self.later((tokens - sampled).into(), random, event);
@@ -217,15 +217,15 @@ impl Run<'_> {
 
     /// Pauses a response. Half of the pauses come too late.
     fn pause(&mut self, id: SampleId) {
-        if let Some(fate) = self.whole.get(&id) {
-            self.kept.insert((id.prompt, id.sample), *fate);
+        if let Some(outcome) = self.whole.get(&id) {
+            self.kept.insert((id.prompt, id.sample), *outcome);
             return;
         }
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 1]);
         self.pausing.insert(id);
         if random.is_multiple_of(2) {
-            let (fate, launched) = self.running[&id];
-            let sampled = fate.sampled + (self.now - launched) as u32;
+            let (outcome, launched) = self.running[&id];
+            let sampled = outcome.sampled + (self.now - launched) as u32;
             self.cut(id, sampled, FinishReason::Pause);
         }
     }

@@ -8,8 +8,8 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
 use super::log::{
-    admitted, as_defer, decided, ended, fates, is_admit, is_open, launches, live, open_round,
-    reported, requested, rounds, scores, since_open, stopped, told,
+    admitted, as_defer, decided, ended, has_event, is_admit, is_open, launches, live, open_round,
+    outcomes, reported, requested, rounds, scores, since_open, stopped,
 };
 use crate::schedule::testkit::Entry;
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
@@ -42,7 +42,7 @@ impl Contract {
     pub(super) fn check(&self, log: &[Entry]) {
         for (index, entry) in log.iter().enumerate() {
             match entry {
-                Entry::Event(_) => self.nothing_is_overdue(&log[..index]),
+                Entry::Event(_) => self.check_overdue(&log[..index]),
                 Entry::Decision(decision) => self.decision(&log[..index], decision),
             }
         }
@@ -75,7 +75,10 @@ impl Contract {
     fn open(&self, past: &[Entry], step: Step) {
         assert_eq!(open_round(past), None, "two rounds are open");
         assert_eq!(step.0, rounds(past).len() as u64, "steps ascend by one");
-        assert!(told(past, |event| *event == Event::Policy { step }), "{step} is not published");
+        assert!(
+            has_event(past, |event| *event == Event::Policy { step }),
+            "{step} is not published"
+        );
         assert!(self.total_steps.is_none_or(|total| step.0 < total), "step {step} is one too many");
         assert!(!self.undecided(past).is_empty(), "round {step} has no prompts");
     }
@@ -84,13 +87,16 @@ impl Contract {
         let (round, step) = (since_open(past), open_round(past).expect("an open round"));
         let epoch = self.undecided(past).first().map(|offer| offer.epoch);
         let offer = self.prompts.iter().find(|offer| offer.prompt == prompt).expect("a prompt");
-        assert!(told(past, |event| *event == Event::Prompt(offer.clone())), "{prompt} is unknown");
+        assert!(
+            has_event(past, |event| *event == Event::Prompt(offer.clone())),
+            "{prompt} is unknown"
+        );
         assert_eq!(
             Some(offer.epoch),
             epoch,
             "{prompt} is launched before the epoch before is over"
         );
-        assert!(fates(round, prompt).is_empty(), "{prompt} was decided");
+        assert!(outcomes(round, prompt).is_empty(), "{prompt} was decided");
         assert!(self.undecided(past).contains(&offer), "{prompt} was trained on or rejected");
         assert!(!requested(round, prompt).contains(&sample), "{prompt}.{sample}@{step} runs twice");
         let (running, requested) = (live(round, prompt).len(), requested(round, prompt).len());
@@ -110,7 +116,7 @@ impl Contract {
     fn admit(&self, past: &[Entry], prompt: PromptId, samples: &[u32]) {
         let (round, step) = (since_open(past), open_round(past).expect("an open round"));
         assert!(admitted(round).len() < self.places, "no place was left for {prompt}");
-        assert!(fates(round, prompt).is_empty(), "{prompt} was decided before");
+        assert!(outcomes(round, prompt).is_empty(), "{prompt} was decided before");
         assert!(!decided(past, |decision| is_admit(decision, prompt)), "{prompt} is trained twice");
         let members: BTreeSet<u32> = ended(round, prompt).into_iter().collect();
         assert_eq!(samples, members.into_iter().collect::<Vec<_>>(), "the group of {prompt}");
@@ -136,7 +142,7 @@ impl Contract {
         }
         let round = since_open(past);
         assert!(self.filters && reason == Reason::ZeroVariance, "{prompt} was rejected");
-        assert!(fates(round, prompt).is_empty(), "{prompt} was decided before");
+        assert!(outcomes(round, prompt).is_empty(), "{prompt} was decided before");
         assert!(!varies(self.judged(round, prompt)), "{prompt} was rejected though it varies");
     }
 
@@ -157,7 +163,7 @@ impl Contract {
         let round = since_open(past);
         assert!(self.pauses, "{id} was paused");
         assert_eq!(open_round(past), Some(id.step), "{id} is not of the open round");
-        assert!(fates(round, id.prompt).is_empty(), "{} was decided", id.prompt);
+        assert!(outcomes(round, id.prompt).is_empty(), "{} was decided", id.prompt);
         let known = live(round, id.prompt).contains(&id.sample)
             || ended(round, id.prompt).contains(&id.sample);
         assert!(known && !stopped(round, id.prompt).contains(&id.sample), "{id} does not run");
@@ -166,7 +172,7 @@ impl Contract {
     fn defer(&self, past: &[Entry], prompt: PromptId) {
         let round = since_open(past);
         assert!(!requested(round, prompt).is_empty(), "{prompt} was not launched");
-        assert!(fates(round, prompt).is_empty(), "{prompt} was decided before");
+        assert!(outcomes(round, prompt).is_empty(), "{prompt} was decided before");
         let last = past.iter().rev().map_while(as_defer).next();
         assert!(last.is_none_or(|last| last < prompt), "deferrals are in launch order");
     }
@@ -176,7 +182,8 @@ impl Contract {
         assert_eq!(open_round(past), Some(step), "the round that closes is open");
         let launched: BTreeSet<_> = launches(round).into_iter().map(|(prompt, _)| prompt).collect();
         for &prompt in &launched {
-            let is_decided = fates(round, prompt).len() + usize::from(is_rejected(round, prompt));
+            let is_decided =
+                outcomes(round, prompt).len() + usize::from(is_rejected(round, prompt));
             assert_eq!(is_decided, 1, "{prompt} was launched, then decided once");
             assert!(live(round, prompt).is_empty(), "{prompt} still runs");
             assert!(unanswered(round, prompt).is_empty(), "{prompt} was not answered");
@@ -220,7 +227,7 @@ impl Contract {
     }
 
     /// Checks that between events no possible decision is pending.
-    fn nothing_is_overdue(&self, past: &[Entry]) {
+    fn check_overdue(&self, past: &[Entry]) {
         if open_round(past).is_none() || decided(past, is_last) {
             return;
         }
@@ -229,7 +236,7 @@ impl Contract {
         let mut waits = false;
         for (prompt, _) in launches(round) {
             let is_complete = ended(round, prompt).len() == self.responses as usize;
-            let is_decided = !fates(round, prompt).is_empty() || is_rejected(round, prompt);
+            let is_decided = !outcomes(round, prompt).is_empty() || is_rejected(round, prompt);
             let surplus = is_complete || is_decided || is_full;
             assert!(!surplus || live(round, prompt).is_empty(), "surplus of {prompt} runs on");
             if is_complete && !is_decided && self.filters {

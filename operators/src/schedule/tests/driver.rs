@@ -64,10 +64,10 @@ fn of_both(column: &str, values: ArrayRef) -> Batch {
 }
 
 #[test]
-fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
+fn early_scores_are_delivered_after_the_ends_of_their_responses() {
     let (decided, stop) = (Rc::new(RefCell::new(Vec::new())), Stop::default());
     let ends = stop.clone();
-    let told = decided.clone();
+    let sink = decided.clone();
     run(|scope, _| {
         let mut operator = Operator::new("schedule", scope);
         let (_requests, _) = operator.output(&schema::REQUESTS, &[]);
@@ -89,7 +89,7 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
                 };
                 driver.decide(|port, _, batch| {
                     if port == SchedulePort::Decisions {
-                        told.borrow_mut().extend(text(batch));
+                        sink.borrow_mut().extend(text(batch));
                     }
                 });
             };

@@ -61,7 +61,7 @@ fn a_group_without_variance_is_rejected_and_replaced_at_once() {
 }
 
 #[test]
-fn a_replacement_that_is_not_offered_yet_is_wanted() {
+fn a_replacement_that_is_not_offered_yet_is_requested() {
     check(
         config(),
         "prompts 0..2
@@ -131,7 +131,7 @@ fn the_bound_fails_the_run_as_soon_as_it_is_certain() {
 }
 
 #[test]
-fn the_bound_ends_in_a_smaller_step_when_so_configured() {
+fn the_bound_makes_the_step_smaller_if_configured() {
     check(
         Config { on_exhausted: OnExhausted::SmallerStep, ..config() },
         "prompts 0..9

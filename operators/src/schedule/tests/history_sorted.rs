@@ -23,7 +23,7 @@ fn check(config: Config, script: &str, expect: Expect) {
 }
 
 #[test]
-fn the_first_epoch_goes_by_the_order_read_and_reads_no_further_than_a_round() {
+fn the_first_epoch_keeps_the_read_order_and_reads_at_most_one_round() {
     check(
         config(),
         "prompts 0..2
@@ -176,7 +176,7 @@ proptest! {
     /// The composition of a round is fixed before its first response, so other lengths in the same step do not change it. Mutant: rounds
     /// planned again at each opening while the previous one still reports.
     #[test]
-    fn what_a_round_launches_does_not_hang_on_its_own_lengths(
+    fn the_launches_of_a_round_do_not_depend_on_its_own_lengths(
         rows in prop::collection::vec((1..500_u32, 1..500_u32), 1..12),
         window in prop::option::of(1..4_usize),
     ) {

@@ -196,7 +196,7 @@ mod law {
 
         /// Mutant: published policies left out of the snapshot.
         #[test]
-        fn a_snapshot_goes_on_as_the_original(case in cases(), at in 0..200_usize) {
+        fn a_restored_snapshot_continues_like_the_original(case in cases(), at in 0..200_usize) {
             for make in [Case::tail_batching, Case::synchronous] {
                 let mut event = 0;
                 let resumed = case.world.run_with(make(&case), |schedule| {
@@ -209,7 +209,7 @@ mod law {
 
         /// Events that break the contract do not cause a panic.
         #[test]
-        fn any_order_of_events_is_survived(case in cases(), seed: u64) {
+        fn any_order_of_events_causes_no_panic(case in cases(), seed: u64) {
             let log = case.world.run(case.tail_batching()).unwrap();
             let mut events: Vec<Event> = log.into_iter().filter_map(|entry| match entry {
                 Entry::Event(event) => Some(event),

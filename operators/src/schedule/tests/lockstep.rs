@@ -69,7 +69,7 @@ struct Race {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum Command {
     Advance(Tick),
     Launch(SampleId),
     Stop(SampleId, FinishReason),
@@ -79,7 +79,7 @@ enum Asked {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     launched: Tick,
-    brought: u32,
+    resumed_tokens: u32,
     /// The number of tokens so far.
     tokens: u32,
     /// The number of tokens at the end of the response.
@@ -88,14 +88,14 @@ struct Running {
 
 impl Running {
     fn tick(&self) -> Tick {
-        Tick(self.launched.0 + u64::from(self.tokens - self.brought))
+        Tick(self.launched.0 + u64::from(self.tokens - self.resumed_tokens))
     }
 }
 
 #[derive(Default)]
 struct Worker {
     /// The requests that the worker has not processed.
-    inbox: VecDeque<Asked>,
+    inbox: VecDeque<Command>,
     taken_in: u64,
     tick: Tick,
     running: BTreeMap<SampleId, Running>,
@@ -119,10 +119,10 @@ struct Play {
     whole: BTreeMap<SampleId, u32>,
     stopping: BTreeMap<SampleId, FinishReason>,
     /// The tokens of responses whose ends were released.
-    heard: BTreeMap<SampleId, u32>,
-    brought: BTreeMap<(PromptId, u32), u32>,
+    reported: BTreeMap<SampleId, u32>,
+    resumed_tokens: BTreeMap<(PromptId, u32), u32>,
     /// The launch tick and the resumed tokens of responses that were launched and whose ends were not released.
-    untold: BTreeMap<SampleId, (Tick, u32)>,
+    unreported: BTreeMap<SampleId, (Tick, u32)>,
     open: Step,
     tick: Tick,
     /// The number of prompts that the reader may read in total; `read` is the number that it has read.
@@ -154,9 +154,9 @@ impl Race {
             kept: BTreeMap::new(),
             whole: BTreeMap::new(),
             stopping: BTreeMap::new(),
-            heard: BTreeMap::new(),
-            brought: BTreeMap::new(),
-            untold: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            resumed_tokens: BTreeMap::new(),
+            unreported: BTreeMap::new(),
             open: Step(0),
             tick: Tick(0),
             allowance: self.ahead as u64,
@@ -230,8 +230,8 @@ impl Play {
             }
             7 => {
                 let worker = self.roll(self.workers.len());
-                if let Some(asked) = self.workers[worker].inbox.pop_front() {
-                    self.take_in(worker, asked);
+                if let Some(command) = self.workers[worker].inbox.pop_front() {
+                    self.take_in(worker, command);
                 }
             }
             _ => self.decode(),
@@ -270,12 +270,12 @@ impl Play {
         }
     }
 
-    fn take_in(&mut self, worker: usize, asked: Asked) {
+    fn take_in(&mut self, worker: usize, command: Command) {
         let race = self.race;
         let site = &mut self.workers[worker];
         site.taken_in += 1;
-        match asked {
-            Asked::Advance(tick) => {
+        match command {
+            Command::Advance(tick) => {
                 site.tick = tick;
                 // Responses that have ended are handed out; those to be scored, in any order.
                 let is_out =
@@ -283,20 +283,22 @@ impl Play {
                 let out: Vec<_> = site.running.extract_if(.., is_out).collect();
                 out.into_iter().for_each(|(id, running)| self.hand_out(id, running.length));
             }
-            Asked::Launch(id) => match self.kept.remove(&(id.prompt, id.sample)) {
+            Command::Launch(id) => match self.kept.remove(&(id.prompt, id.sample)) {
                 Some((tokens, true)) => {
                     let (tick, finish_reason) = (site.tick, FinishReason::Stop);
                     site.ends.push(End { tick, id, tokens, finish_reason });
                     self.hand_out(id, tokens);
                 }
                 kept => {
-                    let (brought, length) = (kept.map_or(0, |(tokens, _)| tokens), race.length(id));
+                    let (resumed_tokens, length) =
+                        (kept.map_or(0, |(tokens, _)| tokens), race.length(id));
                     let launched = site.tick;
-                    let running = Running { launched, brought, tokens: brought, length };
+                    let running =
+                        Running { launched, resumed_tokens, tokens: resumed_tokens, length };
                     site.running.insert(id, running);
                 }
             },
-            Asked::Stop(id, reason) => self.stop(worker, id, reason),
+            Command::Stop(id, reason) => self.stop(worker, id, reason),
         }
     }
 
@@ -315,7 +317,8 @@ impl Play {
         let site = &mut self.workers[worker];
         if let Some(running) = site.running.remove(&id) {
             let tick = site.tick;
-            let tokens = running.brought + u32::try_from(tick.0 - running.launched.0).expect("few");
+            let tokens =
+                running.resumed_tokens + u32::try_from(tick.0 - running.launched.0).expect("few");
             assert!(tokens <= running.tokens, "{id} is stopped at a tick that it has not reached");
             site.ends.push(End { tick, id, tokens, finish_reason });
             if pauses {
@@ -349,7 +352,7 @@ impl Play {
             let Some(step) = self.published.front().filter(|_| is_due) else { return };
             let event = Event::Policy { step: *step };
             self.published.pop_front();
-            self.tell(event);
+            self.deliver(event);
             self.drain(None);
         }
     }
@@ -363,12 +366,12 @@ impl Play {
         {
             assert!(turn.tick >= self.tick, "ticks do not go back");
             self.tick = turn.tick;
-            self.tell(turn.event);
+            self.deliver(turn.event);
             self.drain(turn.passes.then_some(self.tick));
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn deliver(&mut self, event: Event) {
         self.check(&event);
         self.log.push((self.tick, format!("{event:?}")));
         self.schedule.on(Nanos(self.tick.0), event);
@@ -377,10 +380,10 @@ impl Play {
     /// Checks that a response ends at the tick of its launch plus the number of tokens that it sampled itself, and is released once.
     fn check(&mut self, event: &Event) {
         let Event::Response { id, tokens, finish_reason } = *event else { return };
-        let (launched, brought) =
-            self.untold.remove(&id).expect("launched, and not reported before");
-        assert_eq!(self.tick.0 - launched.0, u64::from(tokens - brought), "{id}");
-        self.heard.insert(id, tokens);
+        let (launched, resumed_tokens) =
+            self.unreported.remove(&id).expect("launched, and not reported before");
+        assert_eq!(self.tick.0 - launched.0, u64::from(tokens - resumed_tokens), "{id}");
+        self.reported.insert(id, tokens);
         let stopped = self.stopping.remove(&id);
         if finish_reason.is_whole() {
             // A response that ends at the tick at which it is stopped counts as ended.
@@ -389,29 +392,29 @@ impl Play {
             assert_eq!(stopped, Some(finish_reason), "{id}");
         }
         if stopped == Some(FinishReason::Pause) {
-            self.brought.insert((id.prompt, id.sample), tokens);
+            self.resumed_tokens.insert((id.prompt, id.sample), tokens);
         }
     }
 
     fn drain(&mut self, passed: Option<Tick>) {
-        let mut asked: Vec<Asked> = passed.into_iter().map(Asked::Advance).collect();
+        let mut commands: Vec<Command> = passed.into_iter().map(Command::Advance).collect();
         while let Some(decision) = self.schedule.poll() {
             self.log.push((self.tick, decision.to_string()));
             self.sequencer.decided(&decision);
-            self.decide(decision, &mut asked);
+            self.decide(decision, &mut commands);
         }
-        for asked in asked {
+        for command in commands {
             let all = 0..self.workers.len();
-            let to = match asked {
-                Asked::Advance(_) => all,
-                Asked::Launch(id) | Asked::Stop(id, _) => {
+            let to = match command {
+                Command::Advance(_) => all,
+                Command::Launch(id) | Command::Stop(id, _) => {
                     let worker = usize::try_from(id.prompt.0).expect("small") % all.len();
                     worker..worker + 1
                 }
             };
             for worker in to {
                 self.sequencer.sent(worker, 1);
-                self.workers[worker].inbox.push_back(asked);
+                self.workers[worker].inbox.push_back(command);
             }
         }
         if self.schedule.wants_prompts() && self.sequencer.is_out_of_prompts() {
@@ -419,7 +422,7 @@ impl Play {
         }
     }
 
-    fn decide(&mut self, decision: Decision, asked: &mut Vec<Asked>) {
+    fn decide(&mut self, decision: Decision, commands: &mut Vec<Command>) {
         match decision {
             Decision::Open { step, .. } => self.open = step,
             Decision::Launch { prompt, samples, .. } => {
@@ -428,13 +431,13 @@ impl Play {
                 }
                 for sample in samples {
                     let id = SampleId { step: self.open, prompt, sample };
-                    asked.push(Asked::Launch(id));
-                    let brought = self.brought.remove(&(prompt, sample)).unwrap_or(0);
-                    self.untold.insert(id, (self.tick, brought));
+                    commands.push(Command::Launch(id));
+                    let resumed_tokens = self.resumed_tokens.remove(&(prompt, sample)).unwrap_or(0);
+                    self.unreported.insert(id, (self.tick, resumed_tokens));
                 }
             }
-            Decision::Abort { id, .. } => self.stopped(id, FinishReason::Abort, asked),
-            Decision::Pause { id, .. } => self.stopped(id, FinishReason::Pause, asked),
+            Decision::Abort { id, .. } => self.stopped(id, FinishReason::Abort, commands),
+            Decision::Pause { id, .. } => self.stopped(id, FinishReason::Pause, commands),
             Decision::Admit { prompt, samples, .. } => {
                 let id = |sample| SampleId { step: self.open, prompt, sample };
                 self.admitted.extend(samples.into_iter().map(id));
@@ -453,12 +456,12 @@ impl Play {
         }
     }
 
-    fn stopped(&mut self, id: SampleId, reason: FinishReason, asked: &mut Vec<Asked>) {
-        asked.push(Asked::Stop(id, reason));
-        match self.heard.get(&id) {
+    fn stopped(&mut self, id: SampleId, reason: FinishReason, commands: &mut Vec<Command>) {
+        commands.push(Command::Stop(id, reason));
+        match self.reported.get(&id) {
             None => drop(self.stopping.insert(id, reason)),
             Some(tokens) if reason == FinishReason::Pause => {
-                self.brought.insert((id.prompt, id.sample), *tokens);
+                self.resumed_tokens.insert((id.prompt, id.sample), *tokens);
             }
             Some(_) => {}
         }
@@ -484,14 +487,14 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn delays_change_nothing(race in races(), workers in 1..4_usize, dice: [u64; 2]) {
+    fn delays_change_no_event_and_no_decision(race in races(), workers in 1..4_usize, dice: [u64; 2]) {
         let log = race.play(1, dice[0]);
         prop_assert_eq!(race.play(workers, dice[1]), log);
     }
 }
 
 #[test]
-fn how_far_the_reader_is_ahead_changes_nothing_either() {
+fn reading_ahead_changes_no_decision_in_lockstep() {
     for schedule in 0..schedules().len() {
         let race = Race { schedule, prompts: 11, staleness: 1, ahead: 7, seed: 5 };
         let decisions = |race: Race| -> Vec<String> {
@@ -507,7 +510,7 @@ fn how_far_the_reader_is_ahead_changes_nothing_either() {
 }
 
 #[test]
-fn what_ends_as_it_is_launched_has_ended_though_it_is_stopped_at_the_same_tick() {
+fn a_response_that_ends_at_its_launch_tick_counts_as_ended_when_stopped() {
     let (step, prompt) = (Step(0), PromptId(3));
     let mut sequencer = Sequencer::new(false, 1);
     let reason = Reason::Queued;
@@ -533,9 +536,9 @@ fn what_ends_as_it_is_launched_has_ended_though_it_is_stopped_at_the_same_tick()
     );
     let ends = vec![end(1, 0, FinishReason::Pause)];
     sequencer.notice(Notice { worker: 0, taken_in: 3, floor: Tick::MAX, ends });
-    let told = std::iter::from_fn(|| sequencer.next(false, false)).map(|turn| turn.event);
-    let told: Vec<_> = told.collect();
+    let events = std::iter::from_fn(|| sequencer.next(false, false)).map(|turn| turn.event);
+    let events: Vec<_> = events.collect();
     let response =
         |sample, finish_reason| Event::Response { id: id(sample), tokens: 4, finish_reason };
-    assert_eq!(told, [response(0, FinishReason::Stop), response(1, FinishReason::Pause)]);
+    assert_eq!(events, [response(0, FinishReason::Stop), response(1, FinishReason::Pause)]);
 }

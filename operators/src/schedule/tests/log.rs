@@ -6,7 +6,7 @@ use rollpacker_stages::rollout::FinishReason;
 use crate::schedule::testkit::Entry;
 use crate::schedule::{Decision, Event, Reason};
 
-pub(super) fn told(log: &[Entry], test: impl Fn(&Event) -> bool) -> bool {
+pub(super) fn has_event(log: &[Entry], test: impl Fn(&Event) -> bool) -> bool {
     log.iter().any(|entry| matches!(entry, Entry::Event(event) if test(event)))
 }
 
@@ -74,13 +74,13 @@ pub(super) fn admitted(log: &[Entry]) -> Vec<PromptId> {
     log.iter().filter_map(admit).collect()
 }
 
-pub(super) fn fates(round: &[Entry], prompt: PromptId) -> Vec<&'static str> {
-    let fate = |entry: &Entry| match entry {
+pub(super) fn outcomes(round: &[Entry], prompt: PromptId) -> Vec<&'static str> {
+    let outcome = |entry: &Entry| match entry {
         Entry::Decision(decision) if is_admit(decision, prompt) => Some("admit"),
         Entry::Decision(Decision::Defer { prompt: it, .. }) if *it == prompt => Some("defer"),
         _ => None,
     };
-    round.iter().filter_map(fate).collect()
+    round.iter().filter_map(outcome).collect()
 }
 
 /// Returns the samples of `prompt` that were aborted in the round.

@@ -1,5 +1,6 @@
 //! Tests of schedules against timelines, laws and a slow oracle.
 
+mod all_schedules;
 mod contract;
 mod curriculum;
 mod driver;
@@ -13,7 +14,6 @@ mod log;
 mod longest_first;
 mod oracle;
 mod partial;
-mod rivals;
 mod sorted;
 mod sync;
 mod tail_batching;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::log::{
-    admitted, as_defer, decided, ended, fates, is_admit, is_open, launched_samples, launches, live,
-    open_round, rounds, since_open, told,
+    admitted, as_defer, decided, ended, has_event, is_admit, is_open, launched_samples, launches,
+    live, open_round, outcomes, rounds, since_open,
 };
 use crate::schedule::testkit::Entry;
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, RoundKind};
@@ -39,11 +39,11 @@ impl Oracle {
         for (index, entry) in log.iter().enumerate() {
             let past = &log[..index];
             match entry {
-                Entry::Event(_) => self.nothing_is_overdue(past),
+                Entry::Event(_) => self.check_overdue(past),
                 Entry::Decision(decision) => self.decision(past, decision),
             }
         }
-        self.nothing_is_overdue(log);
+        self.check_overdue(log);
         self.outcome(log);
     }
 
@@ -76,7 +76,7 @@ impl Oracle {
         assert_eq!(open_round(past), None, "two rounds are open");
         assert_eq!(step.0, rounds(past).len() as u64, "steps ascend by one");
         assert!(
-            told(past, |event| *event == Event::Policy { step }),
+            has_event(past, |event| *event == Event::Policy { step }),
             "the policy of {step} is not published"
         );
         assert!(self.total_steps.is_none_or(|total| step.0 < total), "step {step} is one too many");
@@ -96,7 +96,7 @@ impl Oracle {
             let round = since_open(past);
             let left = ended(round, prompt).len() + live(round, prompt).len();
             assert!(left < self.responses as usize, "{prompt} had enough responses left");
-            assert!(fates(round, prompt).is_empty(), "{prompt} was decided");
+            assert!(outcomes(round, prompt).is_empty(), "{prompt} was decided");
             assert_eq!(
                 samples,
                 launched_samples(round, prompt)..launched_samples(round, prompt) + 1
@@ -207,7 +207,7 @@ impl Oracle {
     fn admit(&self, past: &[Entry], prompt: PromptId, samples: &[u32]) {
         let round = since_open(past);
         assert!(open_round(past).is_some(), "{prompt} was admitted outside a round");
-        assert!(fates(round, prompt).is_empty(), "{prompt} was decided before");
+        assert!(outcomes(round, prompt).is_empty(), "{prompt} was decided before");
         assert!(
             !decided(past, |decision| is_admit(decision, prompt)),
             "{prompt} was trained on before"
@@ -226,7 +226,7 @@ impl Oracle {
         let round = since_open(past);
         assert_eq!(open_round(past), Some(id.step), "{id} is not of the open round");
         assert!(live(round, id.prompt).contains(&id.sample), "{id} does not run");
-        let is_admitted = fates(round, id.prompt) == ["admit"];
+        let is_admitted = outcomes(round, id.prompt) == ["admit"];
         match reason {
             Reason::GroupFull => assert!(is_admitted, "{id} is still wanted"),
             Reason::RoundFull => {
@@ -238,7 +238,7 @@ impl Oracle {
 
     fn defer(&self, past: &[Entry], prompt: PromptId) {
         let round = since_open(past);
-        assert!(fates(round, prompt).is_empty(), "{prompt} was decided before");
+        assert!(outcomes(round, prompt).is_empty(), "{prompt} was decided before");
         assert_eq!(self.free(round, prompt), 0, "{prompt} was deferred although a place was free");
         let last = past.iter().rev().map_while(as_defer).next();
         assert!(last.is_none_or(|last| last < prompt), "deferrals are in launch order");
@@ -249,7 +249,7 @@ impl Oracle {
         assert_eq!(open_round(past), Some(step), "the round that closes is open");
         for (prompt, _) in launches(round) {
             assert_eq!(
-                fates(round, prompt).len(),
+                outcomes(round, prompt).len(),
                 1,
                 "{prompt} was launched, then admitted or deferred"
             );
@@ -277,7 +277,7 @@ impl Oracle {
     }
 
     /// Checks that between events no possible decision is pending.
-    fn nothing_is_overdue(&self, past: &[Entry]) {
+    fn check_overdue(&self, past: &[Entry]) {
         if open_round(past).is_none() {
             return;
         }
@@ -286,7 +286,7 @@ impl Oracle {
         for (prompt, _) in launches(round) {
             let is_free = self.free(round, prompt) > 0;
             let running = !live(round, prompt).is_empty();
-            let is_decided = fates(round, prompt) == ["admit"];
+            let is_decided = outcomes(round, prompt) == ["admit"];
             is_open |= is_free;
             assert!(
                 ended(round, prompt).len() < self.responses as usize || is_decided || !is_free,
@@ -302,7 +302,7 @@ impl Oracle {
         let end = log.iter().position(|entry| *entry == Entry::Decision(Decision::Finish));
         let log = &log[..end.expect("the run ends")];
         let offered = |prompt| {
-            told(log, |event| matches!(event, Event::Prompt(offer) if offer.prompt == prompt))
+            has_event(log, |event| matches!(event, Event::Prompt(offer) if offer.prompt == prompt))
         };
         for prompt in
             self.prompts.iter().map(|offer| offer.prompt).filter(|prompt| offered(*prompt))

@@ -18,7 +18,7 @@ fn check(config: Config, script: &str, expect: Expect) {
 }
 
 #[test]
-fn the_tail_is_paused_with_what_has_ended_of_it_and_goes_on_first() {
+fn the_tail_is_paused_with_its_ended_responses_and_resumed_first() {
     check(
         config(),
         "prompts 0..9
@@ -47,7 +47,7 @@ fn the_tail_is_paused_with_what_has_ended_of_it_and_goes_on_first() {
 }
 
 #[test]
-fn a_round_closes_when_its_pauses_are_answered_and_one_that_came_too_late_is_kept_whole() {
+fn a_round_closes_after_its_pauses_and_keeps_late_responses_whole() {
     check(
         config(),
         "prompts 0..9
@@ -80,7 +80,7 @@ fn a_round_closes_when_its_pauses_are_answered_and_one_that_came_too_late_is_kep
 }
 
 #[test]
-fn a_paused_response_that_was_lost_is_asked_for_anew() {
+fn a_lost_paused_response_is_launched_again() {
     check(
         config(),
         "prompts 0..9
@@ -155,7 +155,7 @@ fn a_round_waits_for_a_group_that_would_become_too_old() {
 }
 
 #[test]
-fn with_versions_to_spare_a_round_waits_for_nothing() {
+fn with_spare_versions_a_round_does_not_wait() {
     check(
         Config { max_versions: 3, ..config() },
         "prompts 0..9
@@ -250,7 +250,7 @@ fn more_oversubscription_than_versions_is_refused() {
 }
 
 #[test]
-fn tail_batching_goes_on_in_its_long_round_with_what_its_short_round_cut_off() {
+fn a_long_round_resumes_responses_that_its_short_round_paused() {
     let config = tail_batching::Config {
         prompts: 1,
         responses: 2,

@@ -25,7 +25,7 @@ fn check(config: Config, script: &str, expect: Expect) {
 }
 
 #[test]
-fn on_policy_mode_aborts_at_the_harvest_and_launches_what_ran_after_what_did_not() {
+fn on_policy_mode_aborts_at_the_harvest_and_relaunches_aborted_prompts_last() {
     check(
         config(Mode::OnPolicy),
         "prompts 0..9

@@ -125,7 +125,7 @@ fn a_response_that_another_aborted_is_replaced() {
 }
 
 #[test]
-fn no_prompts_at_all_finish_at_once() {
+fn a_run_without_prompts_finishes_at_once() {
     check(
         None,
         "end\npolicy 0",
@@ -147,7 +147,7 @@ fn counts_of_zero_are_refused() {
 }
 
 #[test]
-fn schedules_are_objects() {
+fn schedules_are_object_safe() {
     let mut boxed: Box<dyn Schedule> = Box::new(schedule(None));
     assert!(boxed.wants_prompts());
     assert_eq!(boxed.poll(), None);

@@ -191,7 +191,7 @@ fn figure_12_responses_only_defers_nothing() {
 }
 
 #[test]
-fn prompts_are_wanted_as_long_as_the_next_round_cannot_be_decided() {
+fn prompts_are_requested_until_the_next_round_can_be_decided() {
     check(
         config(),
         "prompts 0..5
@@ -734,7 +734,7 @@ fn a_lost_response_is_replaced_only_when_the_others_cannot_fill_the_group() {
 }
 
 #[test]
-fn a_run_that_resumes_behind_its_end_finishes() {
+fn a_run_resumed_past_its_end_finishes() {
     check(
         Config { total_steps: Some(5), ..config() },
         "prompts 0..6\npolicy 5",

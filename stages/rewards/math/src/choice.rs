@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_in_latex_is_told_from_its_choice() {
+    fn a_label_in_latex_is_separated_from_its_choice() {
         assert_eq!(labelled(r"\textbf{(C)}\ 5"), Some(('C', "5")));
         assert_eq!(labelled(r"\textbf{(c) } \frac12"), Some(('C', r"\frac12")));
         for text in [r"\textbf{(C)}", r"\text{C}5", r"(C) 5", r"\text{(CD)} 5"] {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_letter_is_none() {
+    fn text_that_is_not_a_letter_is_none() {
         for text in [
             "",
             "Paris",

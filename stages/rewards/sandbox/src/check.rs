@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_to_the_checker_as_they_are_written() {
+    fn numbers_are_passed_to_the_checker_verbatim() {
         let long = "[123456789012345678901234567890, 0.10]";
         let call = Call {
             arguments: vec![Json::parse(long).expect("JSON")],

@@ -308,8 +308,8 @@ const LEGACY: &[i64] = &[];
 
 /// Returns the programs for a run, in the order in which they are installed. `execute` allows the run to execute other programs.
 pub(super) fn programs(execute: bool) -> Result<Vec<Vec<u8>>, SandboxError> {
-    let asked = [asked(namespaces(), SeccompAction::KillProcess), asked(others(), EPERM)];
-    let mut programs: Vec<_> = asked.into_iter().collect::<Built<_>>().map_err(failed)?;
+    let compiled = [compiled(namespaces(), SeccompAction::KillProcess), compiled(others(), EPERM)];
+    let mut programs: Vec<_> = compiled.into_iter().collect::<Built<_>>().map_err(failed)?;
     programs.push(dispatch::program(
         &answers(execute),
         SeccompAction::Errno(libc::ENOSYS.unsigned_abs()),
@@ -336,7 +336,7 @@ fn answers(execute: bool) -> BTreeMap<i64, SeccompAction> {
 
 /// Matches `clone` with namespaces.
 fn namespaces() -> Built<Rules> {
-    let asks = |flag: &i32| {
+    let with_flag = |flag: &i32| {
         let flag = u64::from(flag.unsigned_abs());
         SeccompRule::new(vec![SeccompCondition::new(
             0,
@@ -345,7 +345,7 @@ fn namespaces() -> Built<Rules> {
             flag,
         )?])
     };
-    Ok(Rules::from([(libc::SYS_clone, NAMESPACES.iter().map(asks).collect::<Built<_>>()?)]))
+    Ok(Rules::from([(libc::SYS_clone, NAMESPACES.iter().map(with_flag).collect::<Built<_>>()?)]))
 }
 
 /// Matches arguments that are not permitted, of calls that are allowed otherwise.
@@ -380,7 +380,7 @@ fn equal_to(argument: u8, value: u64) -> Built<SeccompRule> {
 }
 
 /// Builds a filter that gives `answer` to the calls that match a rule, and kills the process on a call of another architecture.
-fn asked(rules: Built<Rules>, answer: SeccompAction) -> Built<BpfProgram> {
+fn compiled(rules: Built<Rules>, answer: SeccompAction) -> Built<BpfProgram> {
     let target: TargetArch = std::env::consts::ARCH.try_into()?;
     SeccompFilter::new(rules?, SeccompAction::Allow, answer, target)?.try_into()
 }

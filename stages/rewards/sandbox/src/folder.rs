@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_cleared_and_stays() {
+    fn clearing_a_folder_keeps_the_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::create_dir_all(folder.path().join("a/b")).expect("a folder");
         fs::write(folder.path().join("c"), "x").expect("a file");

@@ -18,7 +18,7 @@ use super::setup::{ARGUMENTS, ENVIRONMENT, Setup};
 const DYING: Duration = Duration::from_secs(2);
 
 /// The maximum number of bytes of an error stream that are read.
-const WORDS: u64 = 64 << 10;
+const MOST_OUTPUT: u64 = 64 << 10;
 
 /// The variable that limits the allocator to one arena for all threads. By default, each thread reserves 64 MiB of address space, which
 /// counts toward the memory limit, so that eight threads could exhaust it.
@@ -67,20 +67,21 @@ impl Process {
 
     /// Kills the process and returns the end of its error stream. The flag is `true` if the container failed, rather than the process in
     /// it.
-    pub(super) fn last_words(&mut self) -> (bool, String) {
+    pub(super) fn error_output(&mut self) -> (bool, String) {
         match &mut self.child {
             Child::Contained(child) => {
                 let status = child.try_wait();
                 let _ = child.kill();
                 let status = status.and_then(|status| status.map_or_else(|| child.wait(), Ok));
-                let ours = status
+                let own_error = status
                     .ok()
                     .filter(|status| status.exit_code.is_none())
                     .map(|status| status.reason);
-                let said = words(&mut self.errors);
-                let contained = said.contains("hakoniwa:") || said.is_empty() && ours.is_some();
-                let said = if said.is_empty() { ours.unwrap_or_default() } else { said };
-                (contained, said)
+                let output = words(&mut self.errors);
+                let contained =
+                    output.contains("hakoniwa:") || output.is_empty() && own_error.is_some();
+                let output = if output.is_empty() { own_error.unwrap_or_default() } else { output };
+                (contained, output)
             }
             Child::Plain(child) => {
                 let _ = child.kill();
@@ -138,12 +139,12 @@ fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Returns the end of an error stream, which usually contains the reason of a failure; empty if it cannot be read.
 fn words(errors: &mut File) -> String {
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let size = errors.metadata().map_or(0, |file| file.len());
     let _ = errors
-        .seek(SeekFrom::Start(size.saturating_sub(WORDS)))
-        .and_then(|_| errors.take(WORDS).read_to_end(&mut said));
-    String::from_utf8_lossy(&said).into_owned()
+        .seek(SeekFrom::Start(size.saturating_sub(MOST_OUTPUT)))
+        .and_then(|_| errors.take(MOST_OUTPUT).read_to_end(&mut output));
+    String::from_utf8_lossy(&output).into_owned()
 }
 
 /// Reads until all processes have closed the other end of the socket. The processes of a container hold it open, so this waits for their

@@ -116,7 +116,7 @@ impl Slot {
     fn run(&mut self, job: &Packed, call: &Call) -> Result<Verdict, SandboxError> {
         let first = match self.attempt(job, call) {
             Ending::Over(answer) => return answer,
-            first if call.is_over() => return first.told(),
+            first if call.is_over() => return first.into_result(),
             first => first,
         };
         tracing::warn!("sandbox: {}; running the job a second time", first.reason());
@@ -124,7 +124,7 @@ impl Slot {
         if !matches!(second, Ending::Over(_)) {
             tracing::warn!("sandbox: {} again in the second attempt", second.reason());
         }
-        second.told()
+        second.into_result()
     }
 
     fn attempt(&mut self, job: &Packed, call: &Call) -> Ending {
@@ -145,7 +145,7 @@ impl Slot {
         }
         let ending = match answer {
             Ok(answer) => read(answer),
-            Err(lost) => lose(&lost),
+            Err(lost) => lost_ending(&lost),
         };
         if starved { ending.starved() } else { ending }
     }
@@ -188,7 +188,7 @@ impl Ending {
     }
 
     /// Returns the result of a job that is not attempted again.
-    fn told(self) -> Result<Verdict, SandboxError> {
+    fn into_result(self) -> Result<Verdict, SandboxError> {
         match self {
             Self::Over(answer) => answer,
             Self::Broken(verdict) => Ok(verdict),
@@ -227,8 +227,8 @@ fn read(answer: Answer) -> Ending {
 }
 
 /// Converts the loss of a zygote to the end of an attempt.
-fn lose(lost: &Lost) -> Ending {
-    match lost.silent_in_case() {
+fn lost_ending(lost: &Lost) -> Ending {
+    match lost.unanswered_case_seconds() {
         Some(seconds) => {
             let message = "the slot did not respond after the time limit of the case".into();
             let silent = Case { outcome: Outcome::Timeout, seconds, message };

@@ -138,10 +138,10 @@ pub(super) fn starved(mut verdict: Verdict) -> Verdict {
     if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
         && matches!(case.outcome, Outcome::Failed | Outcome::RuntimeError | Outcome::Timeout)
     {
-        let said = std::mem::take(&mut case.message);
+        let message = std::mem::take(&mut case.message);
         *case = Case {
             outcome: Outcome::Memory,
-            message: format!("{WHY}\n{said}").trim_end().into(),
+            message: format!("{WHY}\n{message}").trim_end().into(),
             ..*case
         };
     }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_pass_for_want_of_memory_says_so() {
+    fn a_failure_from_lack_of_memory_is_reported() {
         let check = |outcome, expected| {
             let case = |outcome| Case { outcome, seconds: 1.0, message: "m".into() };
             let cases = vec![case(Outcome::Passed), case(outcome), case(Outcome::Failed)];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_a_fault_is_one() {
+    fn a_fault_report_is_a_fault() {
         let found = |report: &str| complete(report.as_bytes()).expect_err("no verdict");
         assert_eq!(found("{\"fault\": \"f\"}\n"), SandboxError::Fault { reason: "f".into() });
         assert_eq!(found("{\"tests\": \"t\"}\n"), SandboxError::Tests { reason: "t".into() });

@@ -54,7 +54,7 @@ pub(super) struct Facts {
 /// A message of the zygote about a job.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Word {
+enum ChildMessage {
     /// A case began. It ends, or the zygote ends it, within this number of seconds.
     Within { within: f64 },
     /// The job ended. A report of `report` bytes follows.
@@ -95,7 +95,7 @@ pub(super) struct Lost {
 
 impl Lost {
     /// Returns the time limit of the case that was running when the zygote stopped responding; `None` if it died.
-    pub(super) fn silent_in_case(&self) -> Option<f64> {
+    pub(super) fn unanswered_case_seconds(&self) -> Option<f64> {
         let is_silent =
             matches!(self.error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
         self.seconds.filter(|_| is_silent)
@@ -167,9 +167,9 @@ impl Zygote {
 
     /// Returns the reason why the zygote did not start, from its error stream or that of the container.
     fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
-        let (contained, said) = self.process.last_words();
+        let (contained, output) = self.process.error_output();
         let reason =
-            if said.trim().is_empty() { error.to_string() } else { said.trim().to_owned() };
+            if output.trim().is_empty() { error.to_string() } else { output.trim().to_owned() };
         if contained {
             SandboxError::NoIsolation { missing: reason }
         } else {
@@ -194,14 +194,14 @@ impl Zygote {
     pub(super) fn run(&mut self, number: u32, job: &Packed) -> Result<Answer, Lost> {
         let mut seconds = None;
         let answer =
-            self.converse(number, job, &mut seconds).map_err(|error| Lost { error, seconds });
+            self.exchange(number, job, &mut seconds).map_err(|error| Lost { error, seconds });
         if let Some(work) = &self.work {
             folder::clear(work);
         }
         answer
     }
 
-    fn converse(
+    fn exchange(
         &mut self,
         number: u32,
         job: &Packed,
@@ -213,17 +213,17 @@ impl Zygote {
         self.control.write_all(&job.frame)?;
         loop {
             match frame::read(&mut self.control)? {
-                Word::Within { within } => {
+                ChildMessage::Within { within } => {
                     *seconds = Some(within);
                     self.control
                         .set_read_timeout(Some(Duration::from_secs_f64(within) + PATIENCE))?;
                 }
-                Word::End { report, .. } if report > MOST_REPORT => {
+                ChildMessage::End { report, .. } if report > MOST_REPORT => {
                     return Err(io::Error::other(format!(
                         "a report of {report} bytes exceeds the limit of {MOST_REPORT}"
                     )));
                 }
-                Word::End { end, message, report } => {
+                ChildMessage::End { end, message, report } => {
                     let report = frame::read_bytes(&mut self.control, report)?;
                     return Ok(Answer { end, message, report, seconds: seconds.unwrap_or(0.0) });
                 }

@@ -55,7 +55,7 @@ fn the_probe_finds_every_layer() {
 }
 
 #[test]
-fn no_attack_passes_or_stays() {
+fn no_attack_passes_or_leaves_processes() {
     let _alone = alone();
     let secret = hostile::secret();
     let sandbox = start(1);
@@ -105,7 +105,7 @@ fn a_thousand_samples_leak_nothing() {
 }
 
 #[test]
-fn nothing_is_left_of_a_sandbox_that_is_dropped() {
+fn a_dropped_sandbox_is_removed_completely() {
     let _alone = alone();
     let before = machine::descendants();
     let sandbox = start(2);
@@ -117,7 +117,7 @@ fn nothing_is_left_of_a_sandbox_that_is_dropped() {
 }
 
 #[test]
-fn a_job_that_is_dropped_is_killed_and_the_slot_goes_on() {
+fn a_dropped_job_is_killed_and_its_slot_remains_usable() {
     let _alone = alone();
     let sandbox = start(1);
     let idle = machine::descendants();
@@ -147,9 +147,9 @@ fn a_job_that_is_dropped_is_killed_and_the_slot_goes_on() {
 fn many_processes_share_one_limit_on_memory() {
     let _alone = alone();
     let sandbox = start(1);
-    let said = sandbox.active().to_string();
-    if !said.lines().any(|line| line.starts_with("cgroups") && line.contains(": memory")) {
-        return skipped(&said);
+    let output = sandbox.active().to_string();
+    if !output.lines().any(|line| line.starts_with("cgroups") && line.contains(": memory")) {
+        return skipped(&output);
     }
     for wait in ["os.wait()", "time.sleep(1000)"] {
         let hoard = format!(
@@ -162,7 +162,7 @@ fn many_processes_share_one_limit_on_memory() {
 }
 
 #[test]
-fn control_groups_are_cleared_away() {
+fn control_groups_are_removed() {
     let _alone = alone();
     assert_eq!(machine::groups(), Vec::<std::path::PathBuf>::new());
     let sandbox = start(2);
@@ -202,7 +202,7 @@ fn jobs_share_nothing() {
 
 /// Every job is forked from the zygote and inherits its memory. Neither the solution nor the tests of an earlier job may be in it.
 #[test]
-fn no_memory_of_a_former_job() {
+fn a_job_has_no_memory_of_an_earlier_job() {
     let _alone = alone();
     let sandbox = start(1);
     let mark = ["QUEEN", "BEE"].concat();
@@ -240,7 +240,7 @@ fn run_under_fire(sandbox: &Sandbox, job: &Job, times: usize) -> Result<Verdict,
 }
 
 #[test]
-fn a_job_whose_slot_is_killed_is_run_once_more() {
+fn a_job_whose_slot_is_killed_is_retried_once() {
     let _alone = alone();
     let sandbox = start(1);
     let idle = machine::descendants();
@@ -264,7 +264,7 @@ fn a_slot_that_is_killed_again_is_a_fault_and_is_replaced() {
 
 /// Address space that threads reserve does not count as memory.
 #[test]
-fn sixteen_threads_are_honest() {
+fn sixteen_threads_fit_within_the_memory_limit() {
     let _alone = alone();
     let sandbox =
         Sandbox::start(SandboxConfig { slots: 1, ..SandboxConfig::default() }).expect("it starts");
@@ -281,9 +281,10 @@ fn many_processes_share_one_limit_on_the_processors() {
     let _alone = alone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let sandbox = start(cores);
-    let said = sandbox.active().to_string();
-    if cores < 2 || !said.lines().any(|line| line.starts_with("cgroups") && line.contains("cpu")) {
-        return skipped(&said);
+    let output = sandbox.active().to_string();
+    if cores < 2 || !output.lines().any(|line| line.starts_with("cgroups") && line.contains("cpu"))
+    {
+        return skipped(&output);
     }
     let busy = "import os, time\ndef add(a, b):\n    reader, writer = os.pipe()\n    begin = time.monotonic()\n    for _ in range(30):\n        if os.fork() == 0:\n            \
         os.setsid()\n            while time.monotonic() < begin + 2: pass\n            os.write(writer, b'%f\\n' % time.process_time())\n            os._exit(0)\n    \
@@ -296,7 +297,7 @@ fn many_processes_share_one_limit_on_the_processors() {
 /// Time in which a solution waits for a processor is not charged: two calls of 0.3 s each stay within 1.5 s, however many other processes
 /// compute.
 #[test]
-fn a_busy_neighbour_fails_nobody() {
+fn waiting_for_a_processor_does_not_count_towards_the_time_limit() {
     let _alone = alone();
     let sandbox = start(1);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -373,13 +374,13 @@ fn it_starts_and_runs_within_a_multi_threaded_runtime() {
 }
 
 #[test]
-fn without_isolation_it_must_be_told_so_and_says_so() {
+fn running_without_isolation_must_be_configured_and_is_reported() {
     let _alone = alone();
     let sandbox = start_without_isolation();
-    let said = sandbox.active().to_string();
+    let output = sandbox.active().to_string();
     assert!(
-        said.contains("MISSING: shared with this process") && said.contains("warning"),
-        "{said}"
+        output.contains("MISSING: shared with this process") && output.contains("warning"),
+        "{output}"
     );
     let idle = machine::descendants();
     for (code, expected) in [
@@ -394,7 +395,7 @@ fn without_isolation_it_must_be_told_so_and_says_so() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn a_failed_start_names_the_cause() {
     let _alone = alone();
     let failed = |config: SandboxConfig| {
         Sandbox::start(config).map(|_| ()).expect_err("it does not start").to_string()
@@ -422,7 +423,7 @@ fn what_cannot_start_says_why() {
 
 /// The module writes more to standard error than a pipe holds before it fails.
 #[test]
-fn what_a_preload_says_is_heard_to_its_end() {
+fn the_error_output_of_a_preload_is_read_completely() {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let made = Command::new("python3")
@@ -448,7 +449,7 @@ fn what_a_preload_says_is_heard_to_its_end() {
 
 /// Runs the isolation tests again as an unprivileged user.
 #[test]
-fn all_the_same_as_an_ordinary_user() {
+fn the_isolation_tests_pass_as_an_unprivileged_user() {
     const USER: u32 = 61_234;
     if !machine::is_root() || std::env::var_os("SANDBOX_TEST_AS_USER").is_some() {
         return;
@@ -461,8 +462,8 @@ fn all_the_same_as_an_ordinary_user() {
     std::fs::copy(std::env::current_exe().expect("this test"), &tests).expect("copied");
     for test in [
         "the_probe_finds_every_layer",
-        "no_attack_passes_or_stays",
-        "a_job_that_is_dropped_is_killed_and_the_slot_goes_on",
+        "no_attack_passes_or_leaves_processes",
+        "a_dropped_job_is_killed_and_its_slot_remains_usable",
     ] {
         let mut command = Command::new(&tests);
         command
@@ -473,10 +474,10 @@ fn all_the_same_as_an_ordinary_user() {
             .gid(USER)
             .current_dir("/");
         let output = command.output().expect("the test runs");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}{}",
+            output.status.success() && stdout.contains("1 passed"),
+            "{stdout}{}",
             String::from_utf8_lossy(&output.stderr)
         );
     }

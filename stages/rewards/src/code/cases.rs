@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_check_is_said() {
+    fn an_invalid_check_is_reported() {
         let wrong = |truth: Value| read(&truth.to_string(), None).expect_err("no check");
         assert_eq!(
             wrong(json!({"answer": 3})),
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn long_integers_stay_what_they_are() {
+    fn long_integers_are_preserved() {
         let truth =
             r#"{"fn_name": "f", "inputs": [[123456789012345678901234567890]], "outputs": [1]}"#;
         let check = check(&Sample::of("s", "", Some(truth))).expect("a check");

@@ -95,7 +95,7 @@ mod tests {
     const PROMPT: &str = "import os\nfrom math import pi\n\ndef half(a):\n    return a / 2\n\n@cache\ndef f(a):\n    '''doc'''\n";
 
     #[test]
-    fn a_body_stands_after_its_prompt() {
+    fn a_body_is_indented_after_its_prompt() {
         for (body, expected) in [
             ("    return a\n", "    return a\n"),
             ("return a\n", "    return a\n"),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_has_what_stands_before_it_in_its_prompt() {
+    fn a_function_keeps_the_preceding_code_of_its_prompt() {
         let preamble =
             "import os\nfrom math import pi\n\ndef half(a):\n    return a / 2\n\n".to_owned();
         for code in [

@@ -27,11 +27,11 @@ type Answer = Shared<BoxFuture<'static, Result<Score, RewardError>>>;
 struct Memory {
     capacity: usize,
     scores: LruCache<Key, Score>,
-    asked: HashMap<Key, Asked>,
+    in_flight: HashMap<Key, InFlight>,
 }
 
 /// A call in flight, and the number of callers that wait for it.
-struct Asked {
+struct InFlight {
     answer: Answer,
     waiting: usize,
 }
@@ -41,19 +41,19 @@ impl Cached {
     #[must_use]
     pub fn new(reward: impl Reward, capacity: usize) -> Self {
         // A bounded cache would allocate its whole capacity at once.
-        let memory = Memory { capacity, scores: LruCache::unbounded(), asked: HashMap::new() };
+        let memory = Memory { capacity, scores: LruCache::unbounded(), in_flight: HashMap::new() };
         Self { reward: SharedReward::new(reward), memory: Arc::new(Mutex::new(memory)) }
     }
 
     /// Returns the shared call of a sample. It makes progress while at least one caller waits for it, and is dropped with the last of them.
-    fn ask(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
+    fn begin(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
         let (reward, sample) = (self.reward.clone(), sample.clone());
         // The call gets a context of its own: it must not be cancelled when only the first caller stops waiting.
-        let asked = Context::new(Arc::clone(context.clock())).with_limits(context.limits.clone());
-        let (memory, told) = (Arc::clone(&self.memory), context.clone());
+        let inner = Context::new(Arc::clone(context.clock())).with_limits(context.limits.clone());
+        let (memory, outer) = (Arc::clone(&self.memory), context.clone());
         let answer = async move {
-            let score = reward.score(&sample, &asked).await;
-            asked.take_metrics().iter().for_each(|(name, value)| told.metric(name, *value));
+            let score = reward.score(&sample, &inner).await;
+            inner.take_metrics().iter().for_each(|(name, value)| outer.metric(name, *value));
             if let Ok(score) = &score {
                 let kept = Score { executions: Vec::new(), ..score.clone() };
                 lock(&memory).keep(key, kept);
@@ -73,13 +73,13 @@ impl Reward for Cached {
                 context.metric("cached", 1.0);
                 return Ok(score);
             }
-            let asked = memory
-                .asked
-                .entry(key)
-                .or_insert_with(|| Asked { answer: self.ask(key, sample, context), waiting: 0 });
-            context.metric("cached", f64::from(asked.waiting > 0));
-            asked.waiting += 1;
-            (asked.answer.clone(), Waits { memory: &self.memory, key })
+            let in_flight = memory.in_flight.entry(key).or_insert_with(|| InFlight {
+                answer: self.begin(key, sample, context),
+                waiting: 0,
+            });
+            context.metric("cached", f64::from(in_flight.waiting > 0));
+            in_flight.waiting += 1;
+            (in_flight.answer.clone(), Waits { memory: &self.memory, key })
         };
         answer.await
     }
@@ -98,10 +98,10 @@ struct Waits<'a> {
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         let mut memory = lock(self.memory);
-        let Some(asked) = memory.asked.get_mut(&self.key) else { return };
-        asked.waiting -= 1;
+        let Some(in_flight) = memory.in_flight.get_mut(&self.key) else { return };
+        in_flight.waiting -= 1;
         // Drop the call only after the lock is released, since its destructor may take long.
-        let _gone = (asked.waiting == 0).then(|| memory.asked.remove(&self.key));
+        let _gone = (in_flight.waiting == 0).then(|| memory.in_flight.remove(&self.key));
         drop(memory);
     }
 }

@@ -13,13 +13,13 @@ use super::*;
 #[derive(Clone, Default)]
 struct Scripted {
     script: Arc<Mutex<Vec<RewardError>>>,
-    asked: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
     ended: Arc<AtomicUsize>,
 }
 
 impl Reward for Scripted {
     async fn score(&self, _: &Sample, context: &Context) -> Result<Score, RewardError> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.calls.fetch_add(1, Ordering::Relaxed);
         sleep(Duration::from_secs(1)).await;
         self.ended.fetch_add(1, Ordering::Relaxed);
         context.metric("ended", 1.0);
@@ -35,7 +35,7 @@ impl Scripted {
     }
 
     fn counts(&self) -> (usize, usize) {
-        (self.asked.load(Ordering::Relaxed), self.ended.load(Ordering::Relaxed))
+        (self.calls.load(Ordering::Relaxed), self.ended.load(Ordering::Relaxed))
     }
 }
 
@@ -56,7 +56,7 @@ async fn timed(reward: &SharedReward, context: &Context) -> (Result<Score, Rewar
 }
 
 #[test]
-fn options_of_the_guard_are_taken_and_the_others_stay() {
+fn options_of_the_guard_are_removed_and_the_others_kept() {
     let options = r#"{"url": "x", "timeout_s": 3, "cache": 5}"#;
     let mut options = serde_json::from_str(options).expect("JSON");
     let guard = Guard::take(&mut options).expect("options");
@@ -112,7 +112,7 @@ async fn a_call_that_takes_too_long_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_try_follows_where_it_may_help() {
+async fn retryable_errors_are_retried() {
     let busy = || RewardError::retryable("busy");
     let scripted = Scripted::failing([busy(), RewardError::timeout("slow")]);
     let reward = guarded(r#"{"attempts": 3, "backoff_s": 10}"#, scripted.clone());
@@ -136,7 +136,7 @@ async fn another_try_follows_where_it_may_help() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_asks_to_be_left_alone_is_left_alone() {
+async fn retry_after_is_respected() {
     let busy = RewardError::retryable("busy").retry_after(Some(Duration::from_secs(100)));
     let reward = guarded(r#"{"attempts": 2}"#, Scripted::failing([busy.clone()]));
     let (score, took) = timed(&reward, &Context::detached()).await;
@@ -154,14 +154,14 @@ async fn whoever_asks_to_be_left_alone_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_take_turns() {
+async fn calls_wait_for_a_free_slot() {
     let reward = guarded(r#"{"concurrency": 2}"#, Scripted::default());
     let context = Context::detached();
     let took = join_all((0..6).map(|_| timed(&reward, &context))).await;
     let took: Vec<_> = took.iter().map(|(_, took)| took.round()).collect();
     assert_eq!(took, [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]);
-    let told = context.take_metrics().into_iter().filter(|(name, _)| name == "queue_s");
-    let waited: Vec<_> = told.map(|(_, seconds)| seconds.round()).collect();
+    let queue_times = context.take_metrics().into_iter().filter(|(name, _)| name == "queue_s");
+    let waited: Vec<_> = queue_times.map(|(_, seconds)| seconds.round()).collect();
     assert_eq!(waited, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]);
 }
 
@@ -189,7 +189,7 @@ async fn tokens_wait_for_their_budget_and_one_call_gets_through_at_any_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_queue_gives_back_what_was_taken() {
+async fn a_dropped_waiting_call_returns_its_budget() {
     let reward = guarded(r#"{"requests_per_minute": 1}"#, Scripted::default());
     let (context, sample) = (Context::detached(), sample("x"));
     reward.score(&sample, &context).await.expect("scores");
@@ -202,7 +202,7 @@ async fn who_leaves_the_queue_gives_back_what_was_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn equal_samples_are_asked_of_once() {
+async fn equal_samples_are_scored_once() {
     let scripted = Scripted::default();
     let reward = guarded(r#"{"cache": 2}"#, scripted.clone());
     let context = Context::detached();
@@ -220,7 +220,7 @@ async fn equal_samples_are_asked_of_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shared_call_outlives_who_asked_first_and_ends_with_the_last() {
+async fn a_shared_call_runs_until_its_last_caller_is_dropped() {
     let scripted = Scripted::default();
     let reward = guarded(r#"{"cache": 2}"#, scripted.clone());
     let (context, sample) = (Context::detached(), sample("x"));
@@ -241,7 +241,7 @@ async fn a_shared_call_outlives_who_asked_first_and_ends_with_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_are_not_remembered() {
+async fn errors_are_not_cached() {
     let scripted = Scripted::failing([RewardError::fatal("wrong")]);
     let reward = guarded(r#"{"cache": 2}"#, scripted.clone());
     let context = Context::detached();
@@ -250,7 +250,7 @@ async fn errors_are_not_remembered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_of_a_call_begins_with_its_turn() {
+async fn the_timeout_of_a_call_starts_after_the_queue() {
     let options = r#"{"timeout_s": 1.5, "concurrency": 1, "attempts": 2}"#;
     let reward = guarded(options, Scripted::default());
     let context = Context::detached();

@@ -41,7 +41,7 @@ async fn answered(answer: Value) -> Result<Score, RewardError> {
 }
 
 #[tokio::test]
-async fn a_server_of_slime_is_asked_in_its_words() {
+async fn a_request_uses_the_field_names_of_slime() {
     let server = Server::start(|_, _| Reply::json(&json!(0.5))).await;
     let reward = reward(&format!("{}/rm", server.url), json!({}));
     assert_eq!(score(&reward, "is 4").await, Ok(0.5.into()));
@@ -53,7 +53,7 @@ async fn a_server_of_slime_is_asked_in_its_words() {
 }
 
 #[tokio::test]
-async fn a_server_of_openrlhf_is_asked_in_lists() {
+async fn a_request_to_openrlhf_has_lists() {
     let server = Server::start(|_, request| {
         let queries = request.body["query"].as_array().expect("a list");
         let lengths: Vec<_> = queries.iter().map(|query| query.as_str().map(str::len)).collect();
@@ -77,7 +77,7 @@ async fn a_server_of_openrlhf_is_asked_in_lists() {
 }
 
 #[tokio::test]
-async fn fields_have_the_names_that_are_wanted() {
+async fn fields_have_the_configured_names() {
     let server = Server::start(|_, _| Reply::json(&json!({"acc": true, "score": 7}))).await;
     let fields = json!({"q": "messages", "src": "data_source", "extra": "extra_info"});
     let reward = reward(&server.url, json!({"fields": fields, "score": "acc"}));
@@ -89,7 +89,7 @@ async fn fields_have_the_names_that_are_wanted() {
 }
 
 #[tokio::test]
-async fn answers_are_read_and_what_is_none_is_an_error() {
+async fn answers_are_parsed_and_invalid_ones_are_errors() {
     assert_eq!(answered(json!(true)).await, Ok(1.0.into()));
     assert_eq!(answered(json!([0.25])).await, Ok(0.25.into()));
     assert_eq!(answered(json!({"rewards": [0.25]})).await, Ok(0.25.into()));
@@ -109,12 +109,12 @@ async fn answers_are_read_and_what_is_none_is_an_error() {
 }
 
 #[tokio::test]
-async fn errors_are_of_their_kind_and_say_what_the_server_said() {
-    let check = async |reply: fn() -> Reply, kind: ErrorKind, said: &str| {
+async fn errors_have_their_kind_and_the_message_of_the_server() {
+    let check = async |reply: fn() -> Reply, kind: ErrorKind, expected: &str| {
         let server = Server::start(move |_, _| reply()).await;
         let error = score(&reward(&server.url, json!({})), "x").await.expect_err("fails");
         assert_eq!(error.kind, kind, "{error}");
-        assert!(error.reason.contains(said) && error.reason.contains(&server.url), "{error}");
+        assert!(error.reason.contains(expected) && error.reason.contains(&server.url), "{error}");
         error.retry_after
     };
     let busy = || {
@@ -142,7 +142,7 @@ async fn errors_are_of_their_kind_and_say_what_the_server_said() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_may_come_back() {
+async fn an_unreachable_server_is_retryable() {
     let server = Server::start(|_, _| Reply::Hang).await;
     let url = server.url.clone();
     drop(server);
@@ -152,22 +152,22 @@ async fn a_server_that_is_not_there_may_come_back() {
 }
 
 #[tokio::test]
-async fn a_dropped_call_hangs_up() {
+async fn a_dropped_call_closes_its_connection() {
     let server = Server::start(|_, _| Reply::Hang).await;
     let reward = reward(&server.url, json!({}));
     tokio::select! {
         _ = score(&reward, "x") => panic!("it never answers"),
         () = server.arrived() => {}
     }
-    server.hung_up().await;
+    server.disconnected().await;
     let reward = Guard { timeout_s: Some(0.05), ..Guard::default() }.wrap(reward).expect("wraps");
     let error = score(&reward, "x").await.expect_err("it never answers");
     assert_eq!(error.kind, ErrorKind::Timeout);
-    server.hung_up().await;
+    server.disconnected().await;
 }
 
 #[test]
-fn a_key_that_is_missing_is_named_and_a_url_that_is_none() {
+fn a_missing_key_and_an_invalid_url_are_named() {
     let error = |options: Value| {
         let options = serde_json::from_value(options).expect("options");
         HttpReward::new(options).err().expect("wrong").to_string()
@@ -179,7 +179,7 @@ fn a_key_that_is_missing_is_named_and_a_url_that_is_none() {
 }
 
 #[test]
-fn a_url_that_is_none_is_not_repeated_where_it_may_have_a_password() {
+fn an_invalid_url_that_may_have_a_password_is_not_printed() {
     let error = |url: &str| {
         let options = serde_json::from_value(json!({ "url": url })).expect("options");
         HttpReward::new(options).err().expect("wrong").to_string()
@@ -191,7 +191,7 @@ fn a_url_that_is_none_is_not_repeated_where_it_may_have_a_password() {
 }
 
 #[test]
-fn a_key_in_the_place_of_its_variable_is_not_repeated() {
+fn a_key_given_instead_of_its_variable_is_not_printed() {
     let options = json!({"url": "http://x", "api_key_env": "sk-0123"});
     let error = HttpReward::new(serde_json::from_value(options).expect("options"));
     let error = error.err().expect("wrong").to_string();
@@ -214,20 +214,20 @@ async fn the_key_is_sent_and_stays_out_of_errors() {
 
 /// The server repeats the request in every part of the answer that is read.
 #[tokio::test]
-async fn a_server_that_repeats_a_request_gets_no_secret_out() {
-    let said = format!("Bearer {} dXNlcjpwYXNzLXdvcmQ= pass-word query-key", key());
+async fn secrets_in_server_answers_are_redacted() {
+    let leaked = format!("Bearer {} dXNlcjpwYXNzLXdvcmQ= pass-word query-key", key());
     let echoed = |status, body: Value| Reply::Text(status, "", body.to_string());
     let long = |length| format!("{}{}", " x".repeat(length), key());
     let replies = [
-        echoed(401, json!({"error": {"message": said}})),
-        echoed(500, json!({"headers": {"authorization": said}})),
-        Reply::Text(400, "", format!("<html>{said}")),
+        echoed(401, json!({"error": {"message": leaked}})),
+        echoed(500, json!({"headers": {"authorization": leaked}})),
+        Reply::Text(400, "", format!("<html>{leaked}")),
         Reply::Text(400, "", long(240)),
-        Reply::Text(200, "", format!("<html>{said}")),
-        echoed(200, json!({"score": said})),
-        echoed(200, json!({"error": said})),
-        echoed(200, json!({said.clone(): 1})),
-        echoed(200, json!({"score": 1, "why": said, said.clone(): 2})),
+        Reply::Text(200, "", format!("<html>{leaked}")),
+        echoed(200, json!({"score": leaked})),
+        echoed(200, json!({"error": leaked})),
+        echoed(200, json!({leaked.clone(): 1})),
+        echoed(200, json!({"score": 1, "why": leaked, leaked.clone(): 2})),
     ];
     let replies = std::sync::Mutex::new(replies.into_iter());
     let server = Server::start(move |_, _| {

@@ -144,8 +144,8 @@ impl Judge {
     fn messages(&self, sample: &Sample) -> Result<Vec<Message>, RewardError> {
         let Judgement { verdict, after_think, .. } = &self.judgement;
         let response = sample.response.as_str();
-        let spoken = response.rsplit_once("</think>").map_or(response, |(_, spoken)| spoken.trim());
-        let response = if *after_think { spoken } else { response };
+        let answer = response.rsplit_once("</think>").map_or(response, |(_, answer)| answer.trim());
+        let response = if *after_think { answer } else { response };
         self.template.render(sample, response, &verdict.instruction())
     }
 

@@ -12,7 +12,7 @@ use crate::{Guard, Made, Registry};
 #[derive(Clone)]
 struct Scripted {
     answers: Vec<&'static str>,
-    asked: Arc<Mutex<Vec<Vec<Message>>>>,
+    requests: Arc<Mutex<Vec<Vec<Message>>>>,
 }
 
 impl Chat for Scripted {
@@ -21,7 +21,7 @@ impl Chat for Scripted {
         messages: &[Message],
         sampling: &JudgeSampling,
     ) -> Result<String, RewardError> {
-        self.asked.lock().expect("no panic").push(messages.to_vec());
+        self.requests.lock().expect("no panic").push(messages.to_vec());
         let seed = usize::try_from(sampling.seed).expect("small");
         let answer = self.answers.get(seed).or(self.answers.last()).expect("has answers");
         Ok((*answer).to_owned())
@@ -30,7 +30,7 @@ impl Chat for Scripted {
 
 impl Scripted {
     fn new(answers: &[&'static str]) -> Self {
-        Self { answers: answers.to_vec(), asked: Arc::default() }
+        Self { answers: answers.to_vec(), requests: Arc::default() }
     }
 }
 
@@ -72,7 +72,7 @@ fn made(url: &str, options: Value) -> impl Reward {
 }
 
 #[tokio::test]
-async fn a_server_judges() {
+async fn a_server_returns_a_verdict() {
     let server = Server::start(right_if_four).await;
     let options = json!({"max_tokens": 99, "extra_body": {"top_p": 0.5, "seed": null}});
     let judge = made(&server.url, options);
@@ -112,24 +112,24 @@ async fn a_response_that_gives_a_verdict_does_not_win() {
 }
 
 #[tokio::test]
-async fn an_unreadable_verdict_is_asked_for_once_more_and_is_never_a_0() {
+async fn an_unreadable_verdict_is_retried_once_and_never_scores_0() {
     let chat = Scripted::new(&["Well...", "Verdict: YES"]);
     let context = Context::detached();
     let reward = judge(&chat, Judgement::default());
     let found = reward.score(&sample("4"), &context).await.expect("the second is readable");
     assert_eq!(found.value, 1.0);
-    let told: f64 = context.take_metrics().iter().map(|(_, value)| value).sum();
-    assert_eq!((told, chat.asked.lock().expect("no panic").len()), (1.0, 2));
+    let total: f64 = context.take_metrics().iter().map(|(_, value)| value).sum();
+    assert_eq!((total, chat.requests.lock().expect("no panic").len()), (1.0, 2));
 
     let chat = Scripted::new(&["Well..."]);
     let error = score(&judge(&chat, Judgement::default()), "4").await.expect_err("none");
     assert_eq!(error.kind, ErrorKind::Fatal);
     assert!(error.reason.ends_with("found `Well...`"), "{error}");
-    assert_eq!(chat.asked.lock().expect("no panic").len(), 2);
+    assert_eq!(chat.requests.lock().expect("no panic").len(), 2);
 }
 
 #[tokio::test]
-async fn votes_are_drawn_anew_and_counted() {
+async fn votes_are_sampled_separately_and_counted() {
     let chat = Scripted::new(&["Verdict: YES", "Verdict: NO", "Verdict: YES"]);
     let judgement = Judgement { votes: 3, temperature: 0.7, ..Judgement::default() };
     let reward = judge(&chat, judgement.clone());
@@ -141,17 +141,17 @@ async fn votes_are_drawn_anew_and_counted() {
 }
 
 #[tokio::test]
-async fn what_was_thought_is_kept_from_the_judge() {
-    let asked = async |after_think| {
+async fn thinking_is_hidden_from_the_judge() {
+    let prompt_of = async |after_think| {
         let chat = Scripted::new(&["Verdict: NO"]);
         let reward = judge(&chat, Judgement { after_think, ..Judgement::default() });
         score(&reward, "<think>hidden</think>\nshown").await.expect("scores");
-        let asked = chat.asked.lock().expect("no panic");
-        asked[0][1].content.clone()
+        let requests = chat.requests.lock().expect("no panic");
+        requests[0][1].content.clone()
     };
-    let text = asked(true).await;
+    let text = prompt_of(true).await;
     assert!(text.contains("]\nshown\n[/") && !text.contains("hidden"), "{text}");
-    assert!(asked(false).await.contains("<think>hidden</think>\nshown"));
+    assert!(prompt_of(false).await.contains("<think>hidden</think>\nshown"));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn options_are_checked() {
 }
 
 #[tokio::test]
-async fn a_server_that_fails_for_a_while_is_asked_again() {
+async fn a_temporarily_failing_server_is_retried() {
     let server = Server::start(|number, request| match number {
         0 => Reply::Text(429, "retry-after: 0.01\r\n", "busy".to_owned()),
         1 => Reply::Raw("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"cho"),
@@ -196,7 +196,7 @@ async fn a_server_that_fails_for_a_while_is_asked_again() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_off_is_no_verdict() {
+async fn a_truncated_answer_is_not_a_verdict() {
     let server = Server::start(|_, _| {
         let message = json!({"content": "Verdict: 1"});
         Reply::json(&json!({"choices": [{"message": message, "finish_reason": "length"}]}))
@@ -214,7 +214,7 @@ async fn an_answer_that_is_cut_off_is_no_verdict() {
 }
 
 #[tokio::test]
-async fn a_dropped_call_hangs_up_all_its_votes() {
+async fn a_dropped_call_closes_the_connections_of_all_votes() {
     let server = Server::start(|_, _| Reply::Hang).await;
     let judge = made(&server.url, json!({"votes": 2, "temperature": 1}));
     let (sample, context) = (sample("4"), Context::detached());
@@ -227,15 +227,15 @@ async fn a_dropped_call_hangs_up_all_its_votes() {
     }
     drop(call);
     let both = async {
-        server.hung_up().await;
-        server.hung_up().await;
+        server.disconnected().await;
+        server.disconnected().await;
     };
     tokio::time::timeout(Duration::from_secs(30), both).await.expect("both connections are closed");
 }
 
 /// The second question takes as much from the budgets as the first.
 #[tokio::test(start_paused = true)]
-async fn a_question_asked_again_is_paid_for() {
+async fn retried_questions_count_against_the_budgets() {
     let begin = tokio::time::Instant::now();
     for (answers, minutes) in [(["Verdict: YES", "Verdict: NO"], 0.0), (["?", "Verdict: NO"], 1.0)]
     {

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_in_its_place() {
+    fn the_last_verdict_line_counts() {
         let check = |answer, expected| {
             assert_eq!(value(&VerdictForm::YesNo, answer), expected, "{answer}");
         };
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unreadable_is_shown() {
+    fn an_unreadable_answer_is_quoted() {
         let error = score().read("Well.\nVerdict: 9").expect_err("out of range");
         let expected = "expected a last line `Verdict: <number from 1 to 5>`, found `Verdict: 9`";
         assert_eq!(error.to_string(), expected);

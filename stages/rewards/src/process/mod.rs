@@ -76,7 +76,7 @@ impl ProcessReward {
 
 impl Reward for ProcessReward {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        let answer = self.pool.ask(object(&self.fields, sample)?).await?;
+        let answer = self.pool.request(object(&self.fields, sample)?).await?;
         answer::score(&answer, None)
     }
 }

@@ -82,7 +82,10 @@ impl Pool {
 
     /// Sends a request to an idle or new process and returns its answer without the id. The process becomes idle again only if it answered;
     /// otherwise it is dropped, and thereby killed.
-    pub(crate) async fn ask(&self, mut request: Map<String, Value>) -> Result<Value, RewardError> {
+    pub(crate) async fn request(
+        &self,
+        mut request: Map<String, Value>,
+    ) -> Result<Value, RewardError> {
         let _turn = self.turns.acquire().await.expect("invariant: the semaphore is never closed");
         let id = self.requests.fetch_add(1, Ordering::Relaxed);
         request.insert("id".to_owned(), id.into());
@@ -92,7 +95,7 @@ impl Pool {
             // Boxed, because it is large and most requests need no new process.
             None => Box::pin(self.start()).await?.0,
         };
-        let answered = tokio::time::timeout(self.limit, worker.ask(id, &line)).await;
+        let answered = tokio::time::timeout(self.limit, worker.request(id, &line)).await;
         let mut answer = answered.map_err(|_| late(self.limit))??;
         self.idle().push(worker);
         answer.as_object_mut().map(|answer| answer.remove("id"));
@@ -106,7 +109,7 @@ impl Pool {
         };
         let loaded = async {
             let mut worker = Worker::start(&self.command)?;
-            let answered = tokio::time::timeout(LONGEST_CALL, worker.ask(0, line)).await;
+            let answered = tokio::time::timeout(LONGEST_CALL, worker.request(0, line)).await;
             let answer = answered.map_err(|_| late(LONGEST_CALL))??;
             match answer["error"].as_str() {
                 Some(error) => Err(RewardError::fatal(error)),

@@ -66,7 +66,7 @@ async fn errors_are_of_their_kind_and_end_no_process() {
 }
 
 #[tokio::test]
-async fn a_process_that_ends_is_told_of_and_replaced() {
+async fn a_process_that_exits_is_reported_and_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let mark = folder.path().join("mark").display().to_string();
     let reward = shell(&format!(
@@ -103,7 +103,7 @@ async fn a_process_that_breaks_the_protocol_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_process_that_repeats_a_key_gets_it_nowhere() {
+async fn secrets_in_process_output_are_redacted() {
     rollpacker_stages::secret::keep("key-of-the-process");
     for body in [
         "echo my key-of-the-process >&2; exit",
@@ -120,7 +120,7 @@ async fn a_process_that_repeats_a_key_gets_it_nowhere() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_is_fatal() {
+async fn a_process_that_cannot_start_is_fatal() {
     let command = vec!["/nonexistent/program".to_owned()];
     let options = ProcessOptions { command, processes: 1, fields: all() };
     let error = score(&ProcessReward::new(options).expect("options"), "x").await;
@@ -137,11 +137,11 @@ async fn a_dropped_call_kills_the_whole_group() {
     let body = format!(r#"(trap '' TERM HUP; exec 3>{alive}; echo go >&3; sleep 1000) & wait"#);
     let reward = SharedReward::new(shell(&body));
     let (sample, context) = (Sample::of("any", "x", None), Context::detached());
-    let mut said = [0; 3];
+    let mut bytes = [0; 3];
     let call = async { drop(reward.score(&sample, &context).await) };
     tokio::select! {
         () = call => panic!("it never answers"),
-        read = receiver.read_exact(&mut said) => drop(read.expect("reads")),
+        read = receiver.read_exact(&mut bytes) => drop(read.expect("reads")),
     }
     // Only the call is dropped, not the reward.
     let mut rest = Vec::new();

@@ -22,7 +22,7 @@ pub(super) struct Worker {
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     stderr: ChildStderr,
-    said: Tail,
+    output: Tail,
 }
 
 /// The last bytes of a stream.
@@ -66,7 +66,7 @@ impl Worker {
             stdin: stdin.expect(piped),
             stdout: BufReader::new(stdout.expect(piped)),
             stderr: stderr.expect(piped),
-            said: Tail::default(),
+            output: Tail::default(),
         })
     }
 
@@ -79,7 +79,7 @@ impl Worker {
 
     /// Sends `line`, the request `id`, and returns the answer. After an error, or if the future is dropped early, the process must not be
     /// used again.
-    pub(super) async fn ask(&mut self, id: u64, line: &str) -> Result<Value, RewardError> {
+    pub(super) async fn request(&mut self, id: u64, line: &str) -> Result<Value, RewardError> {
         let answer = match self.exchange(line).await {
             Ok(answer) if answer.ends_with(b"\n") => answer,
             Ok(answer) if answer.len() as u64 == LONGEST_LINE => {
@@ -98,7 +98,7 @@ impl Worker {
 
     /// Writes a line and reads one, while collecting standard error.
     async fn exchange(&mut self, line: &str) -> io::Result<Vec<u8>> {
-        let Self { stdin, stdout, stderr, said, .. } = self;
+        let Self { stdin, stdout, stderr, output, .. } = self;
         let write = async {
             // Write errors are ignored: a process that does not read either reports the reason or exits, which makes a better message.
             drop(stdin.write_all(line.as_bytes()).await);
@@ -108,7 +108,7 @@ impl Worker {
         let mut stdout = stdout.take(LONGEST_LINE);
         let talk = async { tokio::join!(write, stdout.read_until(b'\n', &mut answer)).1 };
         let listen = async {
-            said.listen(stderr).await;
+            output.listen(stderr).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
@@ -121,7 +121,7 @@ impl Worker {
     /// Returns the error for a process that ended before it answered, with its status and its last output.
     async fn ended(&mut self, error: Option<io::Error>) -> RewardError {
         // Standard error ends with the process, unless a child of it holds it open.
-        let _ = tokio::time::timeout(GRACE, self.said.listen(&mut self.stderr)).await;
+        let _ = tokio::time::timeout(GRACE, self.output.listen(&mut self.stderr)).await;
         self.kill();
         let status =
             self.child.wait().await.as_ref().map_or_else(ToString::to_string, ToString::to_string);
@@ -141,9 +141,9 @@ impl Worker {
     }
 
     fn wrong(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
-        let said = self.said.text();
-        let said = if said.is_empty() { said } else { format!("; its output: {said}") };
-        RewardError::retryable(format_args!("{reason}{said}"))
+        let output = self.output.text();
+        let output = if output.is_empty() { output } else { format!("; its output: {output}") };
+        RewardError::retryable(format_args!("{reason}{output}"))
     }
 
     fn kill(&self) {

@@ -159,7 +159,7 @@ impl PythonSignature {
 
 impl Reward for PythonReward {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        let answer = self.pool.ask(self.request(sample)?).await?;
+        let answer = self.pool.request(self.request(sample)?).await?;
         answer::score(&answer, None)
     }
 }

@@ -39,8 +39,8 @@ impl AnswerIn {
 /// first opening tag after the previous pair.
 pub(super) fn tagged(text: &str) -> Option<&str> {
     let (mut rest, mut last) = (text, None);
-    while let Some((_, behind)) = rest.split_once("<answer>") {
-        let Some((inside, after)) = behind.split_once("</answer>") else { break };
+    while let Some((_, after_tag)) = rest.split_once("<answer>") {
+        let Some((inside, after)) = after_tag.split_once("</answer>") else { break };
         (rest, last) = (after, Some(inside));
     }
     last
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_found_where_it_is_said_to_stand() {
+    fn an_answer_is_found_at_its_configured_place() {
         let find = |place: AnswerIn, text: &'static str| place.find(text);
         let tagged = "<think>x</think> so <answer> 1 </answer> or <answer>2</answer> yes";
         assert_eq!(find(AnswerIn::Auto, tagged), Some("2"));

@@ -34,8 +34,8 @@ impl Reward for Exact {
             return Ok(Score::from(false).label("outcome", "no_answer"));
         };
         let form = self.form();
-        let said = form.of(answer);
-        let right = targets.iter().any(|target| form.of(target) == said);
+        let found = form.of(answer);
+        let right = targets.iter().any(|target| form.of(target) == found);
         let outcome = if right { "right" } else { "wrong" };
         Ok(Score::from(right).label("outcome", outcome).label("answer", answer))
     }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_count_is_said() {
+    fn ignored_differences_are_configured() {
         let plain = &Exact::default();
         let with = |change: fn(&mut Exact)| {
             let mut exact = Exact::default();

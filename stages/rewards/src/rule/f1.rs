@@ -30,7 +30,8 @@ impl Reward for F1 {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         let targets = targets(sample)?;
         let answer = self.answer.find(&sample.response);
-        let of = |target: &str| answer.map_or_else(Overlap::default, |said| overlap(said, target));
+        let of =
+            |target: &str| answer.map_or_else(Overlap::default, |answer| overlap(answer, target));
         let best = targets
             .iter()
             .map(|target| of(target))
@@ -45,18 +46,18 @@ impl Reward for F1 {
 /// Answers that get no partial credit.
 const WHOLE: [&str; 3] = ["yes", "no", "noanswer"];
 
-fn overlap(said: &str, target: &str) -> Overlap {
-    let (said, target) = (SQUAD.of(said), SQUAD.of(target));
-    if said != target && [&said, &target].iter().any(|text| WHOLE.contains(&text.as_str())) {
+fn overlap(answer: &str, target: &str) -> Overlap {
+    let (answer, target) = (SQUAD.of(answer), SQUAD.of(target));
+    if answer != target && [&answer, &target].iter().any(|text| WHOLE.contains(&text.as_str())) {
         return Overlap::default();
     }
     let mut wanted: HashMap<&str, usize> = HashMap::new();
     words(&target).for_each(|word| *wanted.entry(word).or_default() += 1);
-    let same = words(&said).filter(|word| take(&mut wanted, word)).count() as f64;
+    let same = words(&answer).filter(|word| take(&mut wanted, word)).count() as f64;
     if same == 0.0 {
         return Overlap::default();
     }
-    let precision = same / words(&said).count() as f64;
+    let precision = same / words(&answer).count() as f64;
     let recall = same / words(&target).count() as f64;
     Overlap { f1: (2.0 * precision * recall) / (precision + recall), precision, recall }
 }
@@ -71,13 +72,13 @@ mod tests {
 
     use super::*;
 
-    fn check(said: &str, target: &str, expected: [f64; 3]) {
-        let Overlap { f1, precision, recall } = overlap(said, target);
-        assert_eq!([f1, precision, recall], expected, "{said:?} against {target:?}");
+    fn check(answer: &str, target: &str, expected: [f64; 3]) {
+        let Overlap { f1, precision, recall } = overlap(answer, target);
+        assert_eq!([f1, precision, recall], expected, "{answer:?} against {target:?}");
     }
 
     #[test]
-    fn words_are_counted_as_often_as_both_have_them() {
+    fn common_words_are_counted_as_often_as_both_have_them() {
         check("the red, red car", "Red car", [0.8, 2.0 / 3.0, 1.0]);
         check("red", "red red", [2.0 / 3.0, 1.0, 0.5]);
         check("blue", "red", [0.0; 3]);

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_stand_once_and_in_order() {
+    fn tags_must_occur_once_and_in_order() {
         let style = FormatStyle::ThinkAnswer;
         check(style, "<think>a</think>\n<answer>b</answer>\n", [true, true]);
         check(style, "a</think><answer>b</answer>", [false, true]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_alone_is_what_trl_asks_for() {
+    fn the_think_format_of_trl_has_only_thinking() {
         let style = FormatStyle::Think;
         check(style, "<think>\na\n</think>\nb", [true, true]);
         check(style, "<think>a</think>b</think>", [true, true]);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_to_be_known() {
+    fn the_number_of_tokens_must_be_known() {
         let overlong = SoftOverlong(SoftOverlongOptions { max_length: 4, cache: 1 });
         let score = |sample: &Sample| block_on(overlong.score(sample, &Context::detached()));
         assert!(score(&sample(0, None)).expect_err("no tokens").reason.contains("response_length"));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shorter_are_preferred_and_the_wrong_never_gain() {
+    fn shorter_right_responses_score_higher_and_wrong_ones_never_gain() {
         let score = |samples: &[(u32, f64)]| {
             let group: Vec<_> =
                 samples.iter().map(|(length, own)| sample(*length, Some(*own))).collect();

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_right_in_any_order_and_dress() {
+    fn an_answer_is_right_in_any_order_and_formatting() {
         check(TRUTH, "right");
         check(
             "<think>Zoey is a knave?</think><answer>\n(2) Mary Ann is a knave.\n(1) Zoey is a Knight\n</answer>",
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_to_be_named_once_and_nobody_else() {
+    fn every_person_must_be_named_once_and_no_other() {
         check("(1) Zoey is a knave\n(2) Mary Ann is a knave", "wrong");
         check("(1) Zoey is a knight", "wrong");
         check("Zoey is a knight\nMary Ann is a knave\nBob is a knave", "wrong");
@@ -147,14 +147,14 @@ mod tests {
     #[test]
     fn roles_are_those_of_the_ground_truth() {
         let truth = "(1) Zoey is a pioneer\n(2) Bob is a laggard";
-        let said = |text| score(Logic::default(), text, truth).value;
-        assert_eq!(said("Zoey is a pioneer\nBob is a laggard"), 1.0);
-        assert_eq!(said("Zoey is a laggard\nBob is a laggard"), 0.0);
-        assert_eq!(said("Zoey is a pioneer\nBob is a laggard\nAda is a knight"), 0.0);
+        let value = |text| score(Logic::default(), text, truth).value;
+        assert_eq!(value("Zoey is a pioneer\nBob is a laggard"), 1.0);
+        assert_eq!(value("Zoey is a laggard\nBob is a laggard"), 0.0);
+        assert_eq!(value("Zoey is a pioneer\nBob is a laggard\nAda is a knight"), 0.0);
     }
 
     #[test]
-    fn form_is_apart() {
+    fn the_format_is_scored_separately() {
         let formed = |text: &str| score(Logic::default(), text, TRUTH).components["format"];
         assert_eq!(formed(&format!("<think>so</think>\n<answer>{TRUTH}</answer>")), 1.0);
         assert_eq!(formed("<think>so</think> <answer>?</answer>"), 1.0);

@@ -52,9 +52,9 @@ struct Choices(Vec<(char, String)>);
 const OPENING: &str =
     r#"(?:[\s*_$`"'“‘(\[{]|\\[(\[]|\\left\s*[(\[]|\\(?:text|math|bold|boxed|mbox)[a-z]*[\s{])*"#;
 
-static SAID: LazyLock<Regex> = LazyLock::new(|| {
-    let said = r"(?i)\b(?:answer|option|choice)(?:\s+is)?\s*[:：]?";
-    valid(&format!(r"{said}{OPENING}([a-z])\b[^a-z'’]?"))
+static STATED: LazyLock<Regex> = LazyLock::new(|| {
+    let stated = r"(?i)\b(?:answer|option|choice)(?:\s+is)?\s*[:：]?";
+    valid(&format!(r"{stated}{OPENING}([a-z])\b[^a-z'’]?"))
 });
 static BOLD: LazyLock<Regex> =
     LazyLock::new(|| valid(r"\*\*\s*\(?([A-Z])\)?\s*(?:[.:)][^*]*)?\*\*"));
@@ -134,13 +134,13 @@ impl Choices {
 
     /// Returns the letter that an answer chooses.
     fn chosen(&self, answer: &str) -> Option<char> {
-        let said = [&*SAID, &*BOLD]
+        let stated = [&*STATED, &*BOLD]
             .into_iter()
             .flat_map(|mark| mark.captures_iter(answer))
             .filter_map(|found| found.get(1).map(|inside| (inside.start(), inside.as_str())))
             .filter(|(at, inside)| *inside != "a" || !is_article(&answer[at + 1..]));
         let marked = boxed(answer)
-            .chain(said)
+            .chain(stated)
             .filter_map(|(at, inside)| Some((at, self.read_choice(inside)?)))
             .max_by_key(|(position, _)| *position);
         marked
@@ -169,9 +169,9 @@ impl Choices {
 
     /// Returns the letter of the choice with this text.
     fn named(&self, text: &str) -> Option<char> {
-        let said = SQUAD.of(text);
+        let stated = SQUAD.of(text);
         let is = |(_, choice): &&(char, String)| {
-            choice.trim() == text.trim() || (!said.is_empty() && SQUAD.of(choice) == said)
+            choice.trim() == text.trim() || (!stated.is_empty() && SQUAD.of(choice) == stated)
         };
         self.0.iter().find(is).map(|(letter, _)| *letter)
     }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn else_the_last_letter_that_stands_alone_counts() {
+    fn otherwise_the_last_single_letter_counts() {
         check("not C but B", Some('B'));
         check("B or D", Some('D'));
         check("B. A car would be late.", Some('B'));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_may_be_said_in_full() {
+    fn a_choice_may_be_given_as_its_full_text() {
         let value =
             |response, truth, extra| score(response, truth, Some(extra)).expect("scored").value;
         let list = r#"{"choices": ["London", "Paris", "Rome"]}"#;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_choice_is_an_error() {
+    fn an_invalid_choice_is_an_error() {
         let error = |truth, extra| score("B", truth, extra).expect_err("no choice").reason;
         assert_eq!(error("nine", None), "field `ground_truth`: expected a letter, found `nine`");
         let list = Some(r#"{"choices": ["x", "y"]}"#);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused() {
+    fn an_invalid_expression_is_refused() {
         let options = serde_json::from_str(r#"{"pattern": "("}"#).expect("options");
         let error = Pattern::new(options).expect_err("no expression").to_string();
         assert!(error.starts_with("`pattern`: regex parse error"), "{error}");

@@ -21,7 +21,7 @@ pub(super) struct CacheRoom {
     /// `true` if requests wait in the server.
     is_full: bool,
     /// `true` while a reading is in progress.
-    is_asked: bool,
+    is_polled: bool,
     /// The time of the next reading.
     due: Option<Instant>,
 }
@@ -73,12 +73,12 @@ impl Coordinator {
     }
 
     /// Requests the use of its KV cache from each server that is ready, at most once a second.
-    pub(super) fn ask_for_room(&mut self) {
+    pub(super) fn poll_room(&mut self) {
         let now = Instant::now();
         // One server needs no choice.
         let is_due = |member: &Member| {
             member.is_ready()
-                && !member.room.is_asked
+                && !member.room.is_polled
                 && member.room.due.is_none_or(|due| due <= now)
         };
         let due: Vec<usize> = match self.members.len() {
@@ -86,7 +86,7 @@ impl Coordinator {
             all => (0..all).filter(|&server| is_due(&self.members[server])).collect(),
         };
         for server in due {
-            self.members[server].room.is_asked = true;
+            self.members[server].room.is_polled = true;
             let (client, sender) = (self.members[server].server.clone(), self.sender.clone());
             self.tasks.spawn(async move {
                 let used = client.cache_use().await;
@@ -101,7 +101,7 @@ impl Coordinator {
         let member = &mut self.members[server];
         let load = member.load;
         member.room.update(used, load);
-        member.room.is_asked = false;
+        member.room.is_polled = false;
         member.room.due = Some(Instant::now() + INTERVAL);
     }
 }

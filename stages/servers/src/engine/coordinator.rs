@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::config::ServersConfig;
 use super::delivery::Loading;
-use super::errand::{Brought, Delivery, Fault, News};
+use super::delivery_task::{Delivered, Delivery, Fault, Progress};
 use super::member::Member;
 use super::output::Output;
 use super::response::Response;
@@ -36,8 +36,8 @@ pub(super) enum Message {
     Refused(RolloutError),
     /// Weights are ready to be loaded.
     Prepared(u64, Result<Arc<Delivery>, RolloutError>),
-    News(usize, News),
-    Brought(usize, String, Result<Brought, Fault>),
+    Progress(usize, Progress),
+    Delivered(usize, String, Result<Delivered, Fault>),
     Tokens(SampleId, u64, Piece),
     Ended(SampleId, u64, Result<Outcome, ServerError>),
     /// The use of a server's KV cache, if the server reports it.
@@ -59,7 +59,7 @@ pub(super) struct Coordinator {
     /// Responses without a call, in the order of their requests.
     pub(super) waiting: VecDeque<SampleId>,
     /// The server that has the prefix of a prompt.
-    pub(super) homes: BTreeMap<(Step, PromptId), usize>,
+    pub(super) assigned: BTreeMap<(Step, PromptId), usize>,
     /// The number of loads that were commanded.
     pub(super) loads: u64,
     /// The version that new responses need.
@@ -69,7 +69,7 @@ pub(super) struct Coordinator {
     pub(super) calls: u64,
     pub(super) tasks: JoinSet<()>,
     /// The time from which on no server was in rotation or on the way to it.
-    pub(super) gone_since: Option<Instant>,
+    pub(super) unavailable_since: Option<Instant>,
     pub(super) last_fault: Option<String>,
     pub(super) has_failed: bool,
 }
@@ -101,8 +101,8 @@ impl Coordinator {
             Message::Abort(id) => self.abort(id),
             Message::Refused(error) => self.fail(error),
             Message::Prepared(number, prepared) => self.prepared(number, prepared),
-            Message::News(server, news) => self.heard(server, news),
-            Message::Brought(server, salt, result) => self.brought(server, salt, result),
+            Message::Progress(server, progress) => self.on_progress(server, progress),
+            Message::Delivered(server, salt, result) => self.delivered(server, salt, result),
             Message::Tokens(id, number, piece) => self.add(id, number, piece),
             Message::Ended(id, number, result) => self.call_ended(id, number, result),
             Message::Room(server, used) => self.room(server, used),
@@ -124,7 +124,7 @@ impl Coordinator {
             return;
         }
         self.repeat_aborts();
-        self.ask_for_room();
+        self.poll_room();
         self.dispatch();
         self.check_rotation();
     }
@@ -132,14 +132,14 @@ impl Coordinator {
     /// Fails if no server was in rotation for too long.
     fn check_rotation(&mut self) {
         if !self.members.iter().all(Member::is_gone) {
-            self.gone_since = None;
+            self.unavailable_since = None;
             return;
         }
         if let Some(error) = self.all_refuse() {
             return self.fail(error);
         }
         let limit = self.config.server_timeout;
-        let since = *self.gone_since.get_or_insert_with(|| {
+        let since = *self.unavailable_since.get_or_insert_with(|| {
             tracing::warn!(?limit, "no inference server is in rotation; waiting for one");
             Instant::now()
         });
@@ -157,7 +157,7 @@ impl Coordinator {
         let first = SampleId { sample: 0, ..id };
         let last = SampleId { sample: u32::MAX, ..id };
         if self.responses.range(first..=last).next().is_none() {
-            self.homes.remove(&prompt);
+            self.assigned.remove(&prompt);
         }
         let completion = response.complete(reason, self.clock.now(), &*self.detokenize);
         self.output.send(RolloutEvent::Completed(completion));

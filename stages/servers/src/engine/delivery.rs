@@ -7,7 +7,7 @@ use rollpacker_stages::rollout::{Policy, RolloutError};
 
 use super::config::ServersConfig;
 use super::coordinator::{Coordinator, Message};
-use super::errand::{Brought, Delivery, Errand, Fault, News};
+use super::delivery_task::{Delivered, Delivery, Fault, Progress, WeightDeliveryTask};
 use super::member::MemberState;
 use crate::vllm::protocol::PauseMode;
 use crate::weights::{PublishedWeights, WeightRoot};
@@ -52,7 +52,7 @@ impl Coordinator {
         let Some((_, delivery)) = &self.latest else { return };
         let (delivery, wait) = (Arc::clone(delivery), self.config.pause == PauseMode::Wait);
         let member = &mut self.members[server];
-        if member.has_errand {
+        if member.is_delivering {
             return;
         }
         match &member.state {
@@ -73,7 +73,7 @@ impl Coordinator {
         let is_new = matches!(member.state, MemberState::Starting);
         // A server that failed, or that may still run requests of an earlier trainer, aborts its running requests.
         let mode = if is_suspect || is_new { PauseMode::Abort } else { self.config.pause };
-        let errand = Errand {
+        let task = WeightDeliveryTask {
             server: member.server.clone(),
             pulse: Arc::clone(&member.pulse),
             config: Arc::clone(&self.config),
@@ -84,7 +84,7 @@ impl Coordinator {
             had_weights: is_suspect && member.has(&delivery.policy),
             delivery,
         };
-        member.has_errand = true;
+        member.is_delivering = true;
         if !is_suspect {
             self.begin_load(server);
         }
@@ -93,9 +93,9 @@ impl Coordinator {
             if is_suspect {
                 breaker.permitted().await;
             }
-            let tell = |news| drop(sender.send(Message::News(server, news)));
-            let result = errand.run(tell).await;
-            let _gone = sender.send(Message::Brought(server, errand.delivery.salt(), result));
+            let report = |progress| drop(sender.send(Message::Progress(server, progress)));
+            let result = task.run(report).await;
+            let _gone = sender.send(Message::Delivered(server, task.delivery.salt(), result));
         });
     }
 
@@ -109,10 +109,10 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn heard(&mut self, server: usize, news: News) {
-        match news {
-            News::Loads => self.begin_load(server),
-            News::Failed(figures) => {
+    pub(super) fn on_progress(&mut self, server: usize, progress: Progress) {
+        match progress {
+            Progress::Loads => self.begin_load(server),
+            Progress::Failed(figures) => {
                 let name = self.members[server].server.name();
                 tracing::warn!(server = name, %figures, "the canary failed; loading the weights again");
                 let measurements = &self.output.shared.measurements;
@@ -123,10 +123,15 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn brought(&mut self, server: usize, salt: String, result: Result<Brought, Fault>) {
-        self.members[server].has_errand = false;
+    pub(super) fn delivered(
+        &mut self,
+        server: usize,
+        salt: String,
+        result: Result<Delivered, Fault>,
+    ) {
+        self.members[server].is_delivering = false;
         match result {
-            Ok(brought) => self.rejoin(server, brought),
+            Ok(delivered) => self.rejoin(server, delivered),
             Err(Fault::Folder(error)) => self.fail(self.load_error(error.to_string())),
             Err(fault) => {
                 self.evict(server);
@@ -137,32 +142,32 @@ impl Coordinator {
         self.dispatch();
     }
 
-    fn rejoin(&mut self, server: usize, brought: Brought) {
+    fn rejoin(&mut self, server: usize, delivered: Delivered) {
         let member = &mut self.members[server];
         let name = member.server.name();
         if member.is_lost && member.failures > 0 {
             tracing::warn!(server = name, "an inference server is back in rotation");
         }
-        tracing::debug!(server = name, figures = %brought.figures, "a server has the weights");
-        let first = *member.first_difference.get_or_insert(brought.figures.mean);
-        if brought.figures.is_farther(DRIFT, first)
+        tracing::debug!(server = name, figures = %delivered.figures, "a server has the weights");
+        let first = *member.first_difference.get_or_insert(delivered.figures.mean);
+        if delivered.figures.is_farther(DRIFT, first)
             && !std::mem::replace(&mut member.has_drifted, true)
         {
             tracing::warn!(
                 server = name,
-                figures = %brought.figures,
+                figures = %delivered.figures,
                 "the canary has drifted since the first delivery: the server may not load all of the weights"
             );
         }
         member.state = MemberState::Ready;
         member.is_lost = false;
-        member.proven = Some(brought.proven);
+        member.proven = Some(delivered.proven);
         // The breaker closes when a response ends, so that a server that only fails to generate is not called at once again and again.
         member.failures = 0;
-        member.policy = Some(brought.policy);
+        member.policy = Some(delivered.policy);
         let measurements = &self.output.shared.measurements;
-        measurements.record_canary(&brought.figures);
-        measurements.record_phases(brought.phases);
+        measurements.record_canary(&delivered.figures);
+        measurements.record_phases(delivered.phases);
         self.count_servers();
         self.settle_unproven(server);
         self.check_loaded();
@@ -179,7 +184,7 @@ impl Coordinator {
         } else {
             tracing::warn!(server = name, %fault, "an inference server is out of rotation");
         }
-        self.lose(server);
+        self.count_lost(server);
         let member = &mut self.members[server];
         member.state = match fault {
             Fault::Canary { .. } => MemberState::Out { salt, fault },
@@ -205,13 +210,13 @@ impl Coordinator {
         self.output.shared.measurements.change(|reading| reading.server_errors += 1);
         if is_in_rotation {
             self.members[server].state = MemberState::Suspect;
-            self.lose(server);
+            self.count_lost(server);
             self.advance(server);
         }
     }
 
     /// Counts a server that leaves the rotation because of a fault.
-    fn lose(&mut self, server: usize) {
+    fn count_lost(&mut self, server: usize) {
         if !std::mem::replace(&mut self.members[server].is_lost, true) {
             self.output.shared.measurements.change(|reading| reading.servers_lost += 1);
         }

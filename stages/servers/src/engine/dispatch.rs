@@ -49,8 +49,8 @@ impl Coordinator {
     fn server_for(&self, id: SampleId, now: Instant) -> Option<usize> {
         let (oldest, most) = (self.responses.get(&id)?.oldest, self.config.max_running);
         let takes = |server: &usize| self.members[*server].takes(oldest, most, now);
-        let home = self.homes.get(&(id.step, id.prompt)).copied().filter(takes);
-        home.or_else(|| self.choose((0..self.members.len()).filter(takes)))
+        let current = self.assigned.get(&(id.step, id.prompt)).copied().filter(takes);
+        current.or_else(|| self.choose((0..self.members.len()).filter(takes)))
     }
 
     fn call(&mut self, id: SampleId, server: usize) {
@@ -78,7 +78,7 @@ impl Coordinator {
         member.load += response.tokens();
         let running = Running::new(number, request, server, policy.version, task);
         response.run(running, self.clock.now());
-        self.homes.insert((id.step, id.prompt), server);
+        self.assigned.insert((id.step, id.prompt), server);
     }
 
     /// Aborts a response of the caller.

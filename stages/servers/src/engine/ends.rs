@@ -13,7 +13,7 @@ use crate::http::{Reaction, ServerError};
 use crate::server::{Finish, Outcome, Piece};
 
 /// The number of calls in a row that may fail without a token before the response is given up.
-const FRUITLESS: u32 = 10;
+const MOST_FAILED_ATTEMPTS: u32 = 10;
 
 impl Coordinator {
     /// Adds tokens to a response.
@@ -82,7 +82,8 @@ impl Coordinator {
         let is_whole = match &outcome.labels {
             Some(labels) => match response.keep_labelled(labels, &allowed) {
                 Ok(tokens) => {
-                    response.fruitless = if tokens == 0 { response.fruitless } else { 0 };
+                    response.failed_attempts =
+                        if tokens == 0 { response.failed_attempts } else { 0 };
                     true
                 }
                 Err((label, discarded)) => {
@@ -130,7 +131,7 @@ impl Coordinator {
             ServerError::Garbage { .. } => (0, response.discard()),
             _ => response.keep_certain(),
         };
-        response.fruitless = if kept == 0 { response.fruitless } else { 0 };
+        response.failed_attempts = if kept == 0 { response.failed_attempts } else { 0 };
         self.count_discarded(discarded);
         match error.reaction() {
             Reaction::Elsewhere => {
@@ -151,15 +152,17 @@ impl Coordinator {
         if response.is_aborted {
             return self.finish(id, FinishReason::Abort);
         }
-        response.fruitless += 1;
-        let fruitless = response.fruitless;
+        response.failed_attempts += 1;
+        let failed_attempts = response.failed_attempts;
         self.output.shared.measurements.change(|reading| reading.moved_responses += 1);
-        if fruitless < FRUITLESS {
+        if failed_attempts < MOST_FAILED_ATTEMPTS {
             return self.wait(id);
         }
         self.fail(RolloutError::Engine {
             instance: u32::try_from(server).unwrap_or(u32::MAX),
-            reason: format!("{id}: {fruitless} calls in a row failed, the last with: {reason}"),
+            reason: format!(
+                "{id}: {failed_attempts} calls in a row failed, the last with: {reason}"
+            ),
         });
     }
 

@@ -8,7 +8,7 @@ use rollpacker_stages::rollout::Policy;
 use tokio::time::Instant;
 
 use super::balance::CacheRoom;
-use super::errand::Fault;
+use super::delivery_task::Fault;
 use crate::breaker::Breaker;
 use crate::canary::Proven;
 use crate::server::{Limits, Outcome, Pulse, Server};
@@ -61,7 +61,7 @@ pub(super) struct Member {
     /// `true` after a fault, until the server has weights again that the canary has proven.
     pub(super) is_lost: bool,
     /// `true` while an attempt to bring the server into rotation runs.
-    pub(super) has_errand: bool,
+    pub(super) is_delivering: bool,
     /// Responses that ended with tokens of weights that the canary has not proven yet.
     pub(super) unproven: Vec<(SampleId, u64, Outcome)>,
 }
@@ -84,7 +84,7 @@ impl Member {
             not_before: None,
             failures: 0,
             is_lost: false,
-            has_errand: false,
+            is_delivering: false,
             unproven: Vec::new(),
         }
     }

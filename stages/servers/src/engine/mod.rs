@@ -14,9 +14,9 @@ mod balance;
 mod config;
 mod coordinator;
 mod delivery;
+mod delivery_task;
 mod dispatch;
 mod ends;
-mod errand;
 mod measurements;
 mod member;
 mod output;
@@ -120,7 +120,7 @@ impl ServersEngine {
         self.shared.measurements.clone()
     }
 
-    fn tell(&self, message: Message) {
+    fn send(&self, message: Message) {
         // The task is gone only if it panicked, and the runtime reports that.
         let _gone = self.commands.send(message);
     }
@@ -148,7 +148,7 @@ impl ServersEngine {
     }
 
     fn refuse(&self, error: RolloutError) {
-        self.tell(Message::Refused(error));
+        self.send(Message::Refused(error));
     }
 }
 
@@ -156,7 +156,7 @@ impl RolloutEngine for ServersEngine {
     fn load(&mut self, policy: &Policy) {
         let policy = policy.clone();
         match self.source.find(&policy) {
-            Ok(weights) => self.tell(Message::Load(Loading { policy, weights })),
+            Ok(weights) => self.send(Message::Load(Loading { policy, weights })),
             Err(reason) => {
                 let Policy { version, location, .. } = policy;
                 self.refuse(RolloutError::Load { version, location, reason });
@@ -166,13 +166,13 @@ impl RolloutEngine for ServersEngine {
 
     fn generate(&mut self, request: Request) {
         match self.responses(&request) {
-            Ok(responses) => self.tell(Message::Generate(responses)),
+            Ok(responses) => self.send(Message::Generate(responses)),
             Err(error) => self.refuse(error),
         }
     }
 
     fn abort(&mut self, id: SampleId) {
-        self.tell(Message::Abort(id));
+        self.send(Message::Abort(id));
     }
 
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {

@@ -21,7 +21,7 @@ pub(super) struct Response {
     kept: Kept,
     pub(super) call: Option<Running>,
     /// The number of calls in a row that failed and brought no token.
-    pub(super) fruitless: u32,
+    pub(super) failed_attempts: u32,
     /// The number of calls that a busy server refused.
     pub(super) busy: u32,
     /// The number of aborts that had no effect yet.
@@ -103,7 +103,7 @@ impl Response {
             oldest,
             kept,
             call: None,
-            fruitless: 0,
+            failed_attempts: 0,
             busy: 0,
             aborts: 0,
             calls: 0,

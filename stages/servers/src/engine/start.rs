@@ -57,13 +57,13 @@ pub(super) async fn coordinator(
         root,
         responses: BTreeMap::new(),
         waiting: VecDeque::new(),
-        homes: BTreeMap::new(),
+        assigned: BTreeMap::new(),
         loads: 0,
         wanted: PolicyVersion::default(),
         latest: None,
         calls: 0,
         tasks: JoinSet::new(),
-        gone_since: None,
+        unavailable_since: None,
         last_fault: None,
         has_failed: false,
     })
@@ -85,10 +85,10 @@ async fn identities(
 ) -> Result<Vec<Option<Identity>>, StartError> {
     let begin = Instant::now();
     loop {
-        let asked = servers.iter().map(|server| check_start(server, &config.canary.tokens));
+        let checks = servers.iter().map(|server| check_start(server, &config.canary.tokens));
         let mut answers = Vec::new();
         let mut last = None;
-        for answer in futures::future::join_all(asked).await {
+        for answer in futures::future::join_all(checks).await {
             match answer {
                 Err(error) if !error.is_retryable() => return Err(StartError::Server(error)),
                 Err(error) => {

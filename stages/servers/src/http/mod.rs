@@ -142,9 +142,9 @@ impl Endpoint {
         }
         let retry_after = retry_after(response.headers());
         let body = self.read(path, response).await.unwrap_or_default();
-        let said = serde_json::from_slice(&body)
+        let text = serde_json::from_slice(&body)
             .map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
-        let (server, message) = (self.place(path), self.quote(&said));
+        let (server, message) = (self.place(path), self.quote(&text));
         Err(ServerError::Status { server, status, message, retry_after })
     }
 

@@ -57,9 +57,9 @@ impl Fleet {
         let config = Arc::new(config);
         let new = |slot| LaunchedServer::new(Arc::clone(&config), slot, Arc::clone(&restarts));
         let servers = slots.into_iter().map(new).collect::<Result<_, _>>()?;
-        let (told, ready) = channel();
+        let (ready_sender, ready) = channel();
         let (stop, stopped) = oneshot::channel();
-        let thread = watch(Arc::clone(&config), servers, told, stopped)?;
+        let thread = watch(Arc::clone(&config), servers, ready_sender, stopped)?;
         let mut fleet = Self { urls, restarts, stop: Some(stop), thread: Some(thread) };
         match ready.recv() {
             Ok(Ok(())) => Ok(fleet),
@@ -122,12 +122,12 @@ fn slots(count: usize) -> io::Result<Vec<Slot>> {
 fn watch(
     config: Arc<LaunchConfig>,
     servers: Vec<LaunchedServer>,
-    told: Sender<Result<(), LaunchError>>,
+    ready_sender: Sender<Result<(), LaunchError>>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<JoinHandle<()>, LaunchError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(LaunchError::Thread)?;
-    let run = move || runtime.block_on(run(&config, servers, &told, stopped));
+    let run = move || runtime.block_on(run(&config, servers, &ready_sender, stopped));
     Builder::new().name("launch".to_owned()).spawn(run).map_err(LaunchError::Thread)
 }
 
@@ -135,13 +135,13 @@ fn watch(
 async fn run(
     config: &LaunchConfig,
     mut servers: Vec<LaunchedServer>,
-    told: &Sender<Result<(), LaunchError>>,
+    ready_sender: &Sender<Result<(), LaunchError>>,
     stopped: oneshot::Receiver<()>,
 ) {
     let ready = start(config, &mut servers).await;
     if ready.is_ok() {
         // The receiver waits for this message.
-        let _gone = told.send(Ok(()));
+        let _gone = ready_sender.send(Ok(()));
         let keep_running = join_all(servers.iter_mut().map(LaunchedServer::keep_running));
         tokio::select! {
             _never = keep_running => {}
@@ -150,7 +150,7 @@ async fn run(
     }
     join_all(servers.iter_mut().map(LaunchedServer::stop)).await;
     if ready.is_err() {
-        let _gone = told.send(ready);
+        let _gone = ready_sender.send(ready);
     }
 }
 

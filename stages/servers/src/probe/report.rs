@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_training_needs_is_named_with_its_figures_and_the_next_step() {
+    fn a_missing_requirement_is_named_with_its_figures_and_the_next_step() {
         let stale = Finding::failed("old\nweights").figure("max", 0.5);
         let report = report(&[(Check::WeightUpdate, stale)]);
         assert!(!report.passed);

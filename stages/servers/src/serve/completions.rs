@@ -276,8 +276,8 @@ impl Chunks for CompletionChunks {
         let Delta { choice: index, token, text, end } = delta;
         self.sampled += usize::from(token.is_some());
         let returned = self.call.return_token_ids.then(|| token.iter().map(|t| t.id).collect());
-        let says_nothing = text.is_empty() && end.is_none();
-        if says_nothing && returned.is_none() && self.call.job.options.logprobs.is_none() {
+        let is_empty_delta = text.is_empty() && end.is_none();
+        if is_empty_delta && returned.is_none() && self.call.job.options.logprobs.is_none() {
             return None;
         }
         let logprobs = token.as_ref().and_then(|token| self.logprobs(index, token));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_ask_for_nothing_pass() {
+    fn neutral_values_pass() {
         let nothing = json!({
             "presence_penalty": 0, "repetition_penalty": 1.0, "tools": [], "logit_bias": {}, "unknown": null, "user": "me",
             "response_format": {"type": "text"}, "tool_choice": "none",

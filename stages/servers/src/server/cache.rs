@@ -58,7 +58,7 @@ vllm:num_requests_waiting{engine=\"1\",model_name=\"a } b\"} 2.0 1700000000
     }
 
     #[test]
-    fn other_metrics_tell_nothing() {
+    fn incomplete_or_invalid_metrics_are_ignored() {
         assert_eq!(CacheUse::parse(""), None);
         assert_eq!(CacheUse::parse("vllm:kv_cache_usage_perc 0.5\n"), None);
         let odd = "vllm:kv_cache_usage_perc NaN\nvllm:num_requests_waiting 0\n";

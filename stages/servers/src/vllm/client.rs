@@ -126,8 +126,8 @@ impl VllmClient {
             self.endpoint.post(path::COLLECTIVE_RPC, &request, limit).await?;
         // A worker that failed without failing the call returns a text.
         match answer.results.into_iter().find(|result| !result.is_null()) {
-            Some(Value::String(said)) => {
-                Err(self.endpoint.garbage(path::COLLECTIVE_RPC, "null of each worker", said))
+            Some(Value::String(message)) => {
+                Err(self.endpoint.garbage(path::COLLECTIVE_RPC, "null of each worker", message))
             }
             _ => Ok(()),
         }

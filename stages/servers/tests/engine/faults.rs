@@ -27,7 +27,7 @@ fn with(fault: Fault) -> (BTreeMap<SampleId, Completion>, Caller, [Server; 2]) {
 }
 
 #[test]
-fn errors_of_a_server_move_responses() {
+fn responses_move_after_an_error_of_their_server() {
     for fault in [Fault::Status(500), Fault::Status(503), Fault::Garbage, Fault::Nan, Fault::Fewer]
     {
         let (responses, caller, _servers) = with(fault);
@@ -39,7 +39,7 @@ fn errors_of_a_server_move_responses() {
 }
 
 #[test]
-fn a_busy_server_is_asked_again() {
+fn a_busy_server_is_retried() {
     let (_, caller, _servers) = with(Fault::Status(429));
     let reading = caller.measurements.take();
     assert_eq!((reading.server_errors, reading.servers_lost), (2, 0));
@@ -57,7 +57,7 @@ fn streamed_tokens_survive_a_broken_connection() {
 }
 
 #[test]
-fn a_silent_server_loses_its_responses() {
+fn an_unresponsive_server_loses_its_responses() {
     let (responses, ..) = with(Fault::Hang(3));
     assert_eq!(responses.len(), 32);
 }
@@ -97,7 +97,7 @@ fn a_response_that_always_fails_ends_the_run() {
 }
 
 #[test]
-fn a_killed_server_leaves_its_work_to_the_other_and_comes_back() {
+fn responses_of_a_killed_server_move_and_it_rejoins() {
     let mut servers = [Server::start(Duration::from_millis(10)), Server::start(PACE)];
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |config| {
         config.sampling.min_new_tokens = 16;
@@ -123,7 +123,7 @@ fn a_killed_server_leaves_its_work_to_the_other_and_comes_back() {
 }
 
 #[test]
-fn another_model_is_not_taken_back() {
+fn a_server_with_another_model_does_not_rejoin() {
     let mut servers = [Server::start(PACE), Server::start(PACE)];
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
     caller.wait_loaded(0);
@@ -138,7 +138,7 @@ fn another_model_is_not_taken_back() {
 }
 
 #[test]
-fn without_any_server_the_run_waits_and_ends() {
+fn a_run_without_servers_waits_and_fails() {
     let mut server = Server::start(PACE);
     let mut caller =
         Caller::start(&[&server], |config| config.server_timeout = Duration::from_secs(1));
@@ -152,7 +152,7 @@ fn without_any_server_the_run_waits_and_ends() {
 }
 
 #[test]
-fn a_server_that_comes_back_in_time_goes_on_with_the_round() {
+fn a_server_that_returns_in_time_continues_the_round() {
     let mut server = Server::start(Duration::from_millis(5));
     let mut caller = Caller::start(&[&server], |config| {
         config.server_timeout = Duration::from_secs(15);

@@ -20,7 +20,7 @@ use self::server::Server;
 use self::world::{Caller, PACE, check_tokens, config, id, prompt, start, wait_for};
 
 #[test]
-fn it_passes_the_testkit_in_every_mode() {
+fn the_engine_passes_the_testkit_in_every_mode() {
     let servers = [Server::start(PACE), Server::start(PACE)];
     for pause in [PauseMode::Abort, PauseMode::Wait, PauseMode::Keep] {
         let folder = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn a_resumed_response_continues_from_its_tokens() {
 }
 
 #[test]
-fn what_a_server_cannot_do_is_refused_by_name() {
+fn unsupported_settings_of_a_server_are_refused_by_name() {
     let server = Server::start(PACE);
     let folder = tempfile::tempdir().unwrap();
     let refused = |change: &dyn Fn(&mut rollpacker_servers::engine::ServersConfig)| {

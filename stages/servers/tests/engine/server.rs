@@ -63,9 +63,9 @@ pub(crate) struct Inner {
     pub(crate) label: String,
     pub(crate) paused: bool,
     /// `true` if a load has no effect.
-    pub(crate) lies: bool,
+    pub(crate) keeps_old_weights: bool,
     /// The number of loads that still have no effect.
-    pub(crate) lies_for: u32,
+    pub(crate) failing_loads: u32,
     /// The faults of the next calls to generate.
     pub(crate) faults: VecDeque<Fault>,
     /// All calls, by path and query.
@@ -76,7 +76,7 @@ pub(crate) struct Inner {
     /// Running requests, and whether they were aborted.
     running: BTreeMap<String, bool>,
     pub(crate) most_running: usize,
-    luck: u64,
+    draw: u64,
     /// The weights in `reload_weights`' folders, in order.
     pub(crate) loaded: Vec<u64>,
     pub(crate) bad_key: bool,
@@ -93,15 +93,15 @@ impl Server {
             weights: 0,
             label: "default".to_owned(),
             paused: false,
-            lies: false,
-            lies_for: 0,
+            keeps_old_weights: false,
+            failing_loads: 0,
             faults: VecDeque::new(),
             calls: Vec::new(),
             prompts: Vec::new(),
             salts: Vec::new(),
             running: BTreeMap::new(),
             most_running: 0,
-            luck: 0,
+            draw: 0,
             loaded: Vec::new(),
             bad_key: false,
             tokenless: false,
@@ -194,8 +194,8 @@ impl Shared {
 async fn models(State(shared): Shares, headers: HeaderMap) -> Response {
     let mut state = shared.note("models");
     if state.bad_key {
-        let said = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
-        let error = json!({"error": {"message": format!("wrong key: {said:?}")}});
+        let found = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
+        let error = json!({"error": {"message": format!("wrong key: {found:?}")}});
         return (StatusCode::UNAUTHORIZED, Json(error)).into_response();
     }
     state.calls.pop();
@@ -271,8 +271,8 @@ async fn reload(
     assert!(state.paused, "weights are loaded in a pause");
     let weights = text.parse().unwrap();
     state.loaded.push(weights);
-    if state.lies || state.lies_for > 0 {
-        state.lies_for = state.lies_for.saturating_sub(1);
+    if state.keeps_old_weights || state.failing_loads > 0 {
+        state.failing_loads = state.failing_loads.saturating_sub(1);
     } else {
         state.weights = weights;
     }
@@ -296,12 +296,12 @@ async fn generate(State(shared): Shares, Json(body): Json<Value>) -> Response {
         return scores(&shared, &request).into_response();
     }
     let id = request.request_id.clone().unwrap();
-    let (fault, luck) = {
+    let (fault, draw) = {
         let mut state = shared.note("generate");
         state.prompts.push(request.token_ids.clone());
         state.salts.push(request.cache_salt.clone().unwrap());
-        state.luck += 1;
-        (state.faults.pop_front(), state.luck)
+        state.draw += 1;
+        (state.faults.pop_front(), state.draw)
     };
     if let Some(Fault::Status(status)) = fault {
         let error = json!({"error": {"message": "out of order"}});
@@ -313,7 +313,7 @@ async fn generate(State(shared): Shares, Json(body): Json<Value>) -> Response {
         state.most_running = state.most_running.max(state.running.len());
     }
     let stream = stream::unfold(
-        Some(Run { shared, id, request, fault, luck, sent: Vec::new(), spans: Vec::new() }),
+        Some(Run { shared, id, request, fault, draw, sent: Vec::new(), spans: Vec::new() }),
         |run| async { run?.step().await },
     );
     ([("content-type", "text/event-stream")], Body::from_stream(stream)).into_response()
@@ -346,7 +346,7 @@ struct Run {
     id: String,
     request: GenerateRequest,
     fault: Option<Fault>,
-    luck: u64,
+    draw: u64,
     sent: Vec<i32>,
     spans: Vec<WeightVersionSpan>,
 }
@@ -395,7 +395,7 @@ impl Run {
         let context = [self.request.token_ids.as_slice(), &self.sent].concat();
         let sampling = &self.request.sampling_params;
         let min = sampling.min_tokens.unwrap_or(0) as usize;
-        let mut token = toy::next(weights, &context, self.luck);
+        let mut token = toy::next(weights, &context, self.draw);
         if token == toy::END && self.sent.len() < min {
             token = 2;
         }

@@ -22,8 +22,8 @@ fn mix(values: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 /// Returns the next token after `context`.
-pub(crate) fn next(weights: u64, context: &[i32], luck: u64) -> i32 {
-    let hash = mix(context.iter().map(|&id| id as u64).chain([weights, luck, 77]));
+pub(crate) fn next(weights: u64, context: &[i32], draw: u64) -> i32 {
+    let hash = mix(context.iter().map(|&id| id as u64).chain([weights, draw, 77]));
     if hash.is_multiple_of(40) { END } else { 2 + (hash % 60) as i32 }
 }
 

@@ -25,7 +25,7 @@ fn load_in_the_middle(pause: PauseMode) -> (Server, Caller) {
 }
 
 #[test]
-fn a_load_in_the_middle_of_responses_is_seen_in_their_versions() {
+fn a_load_during_responses_shows_in_their_versions() {
     for pause in [PauseMode::Abort, PauseMode::Keep] {
         let (server, mut caller) = load_in_the_middle(pause);
         let responses = caller.collect(3);
@@ -84,12 +84,12 @@ fn deliveries_are_measured_and_old_folders_are_removed() {
 }
 
 #[test]
-fn a_server_that_keeps_old_weights_is_caught_in_its_step() {
+fn a_server_that_keeps_old_weights_is_detected_in_its_step() {
     let servers = [Server::start(PACE), Server::start(PACE)];
     let mut caller = Caller::start(&[&servers[0], &servers[1]], |_| {});
     caller.request(0, 0, 4);
     check_tokens(&caller.collect(4));
-    servers[0].state().lies = true;
+    servers[0].state().keeps_old_weights = true;
     caller.engine.load(&toy::policy(1));
     (0..4).for_each(|prompt| caller.request(1, prompt, 4));
     let responses = caller.collect(16);
@@ -100,7 +100,7 @@ fn a_server_that_keeps_old_weights_is_caught_in_its_step() {
     assert!(reading.canary_max.unwrap() > 0.5, "{reading:?}");
     assert_eq!((reading.canary_reloads, reading.servers_lost), (1, 1));
     // The next weights are another chance.
-    servers[0].state().lies = false;
+    servers[0].state().keeps_old_weights = false;
     caller.engine.load(&toy::policy(2));
     caller.wait_loaded(2);
     (0..4).for_each(|prompt| caller.request(2, prompt, 4));
@@ -114,7 +114,7 @@ fn a_load_that_had_no_effect_once_is_repeated() {
     let server = Server::start(PACE);
     let mut caller = Caller::start(&[&server], |_| {});
     caller.wait_loaded(0);
-    server.state().lies_for = 1;
+    server.state().failing_loads = 1;
     caller.engine.load(&toy::policy(1));
     caller.request(1, 0, 4);
     check_tokens(&caller.collect(4));
@@ -131,7 +131,7 @@ fn tokens_of_a_kept_response_are_discarded_if_the_weights_did_not_arrive() {
     caller.request(0, 0, 3);
     let work = caller.engine.work().unwrap();
     wait_for(|| work() >= 9);
-    server.state().lies_for = 1;
+    server.state().failing_loads = 1;
     caller.engine.load(&toy::policy(1));
     let responses = caller.collect(3);
     check_tokens(&responses);
@@ -140,9 +140,9 @@ fn tokens_of_a_kept_response_are_discarded_if_the_weights_did_not_arrive() {
 }
 
 #[test]
-fn a_run_whose_servers_all_lie_ends_with_their_figures() {
+fn a_run_with_wrong_weights_on_all_servers_fails_with_their_figures() {
     let server = Server::start(PACE);
-    server.state().lies = true;
+    server.state().keeps_old_weights = true;
     let mut caller = Caller::start(&[&server], |_| {});
     caller.request(0, 0, 1);
     let error = caller.failure().to_string();

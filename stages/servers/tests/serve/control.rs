@@ -39,7 +39,7 @@ fn the_header_replaces_the_id_in_the_body() {
 }
 
 #[test]
-fn a_client_that_leaves_frees_its_slot() {
+fn a_disconnected_client_frees_its_slot() {
     let server = Server::start(true, None);
     let streamed = json!({"prompt": "abcdef", "stream": true}).to_string();
     for (path, body) in [(GENERATE, request("gone")), (COMPLETIONS, streamed)] {

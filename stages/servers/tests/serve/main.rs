@@ -225,7 +225,7 @@ fn a_chat_is_answered_by_its_template() {
 }
 
 #[test]
-fn what_cannot_be_honoured_is_refused_by_name() {
+fn unsupported_parameters_are_refused_by_name() {
     let server = Server::new();
     let tokens = |params: Value| json!({"token_ids": [3], "sampling_params": params});
     let text = |name: &str, value: Value| json!({"prompt": "a", name: value});

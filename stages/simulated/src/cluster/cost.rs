@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn iterations_on_end_take_as_long_as_one_after_the_other(
+        fn iterations_take_the_sum_of_their_single_times(
             running in 1_u32..256, tokens in 0_u64..400_000, count in 0_u64..300, tensor_parallel in 1_u32..8
         ) {
             let decode = cost("Qwen2.5-14B").decode(tensor_parallel);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_what_the_weights_leave() {
+    fn capacity_is_the_memory_without_the_weights() {
         assert_eq!(cost("Qwen2.5-14B").kv_capacity(2).unwrap() / 1000, 460);
         let error = cost("Qwen2.5-32B").kv_capacity(1).unwrap_err();
         assert_eq!(

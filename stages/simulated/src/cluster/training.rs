@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_that_are_alike_take_as_long_as_any_others() {
+    fn training_alike_matches_training_on_equal_sequences() {
         let cost = cost("Qwen2.5-7B");
         for (sequences, micro_batch_tokens) in [(1, 1), (7, 4000), (64, 8192), (101, 3000)] {
             let layout = TrainingLayout { pipeline: 2, micro_batch_tokens, ..LAYOUT };

@@ -60,37 +60,37 @@ pub fn simulated_router(
     lengths: Arc<dyn LengthModel>,
     clock: &VirtualClock,
 ) -> Router {
-    let course = Course::new(config, calibration, lengths, clock);
+    let shared = SharedState::new(config, calibration, lengths, clock);
     let judge = match (config.after_rollout, config.judge) {
         (true, _) => calibration.judge_batch,
         (false, Judge::Dedicated) => calibration.judge_dedicated,
         (false, Judge::Colocated) => calibration.judge_colocated,
     };
-    let sandbox = SimulatedSandbox::new(config, calibration, course.clone());
+    let sandbox = SimulatedSandbox::new(config, calibration, shared.clone());
     Router::default()
-        .route("*", Steady { seconds: calibration.math, course: course.clone() })
+        .route("*", Steady { seconds: calibration.math, shared: shared.clone() })
         .route("code", sandbox)
-        .route("judge", Steady { seconds: judge, course })
+        .route("judge", Steady { seconds: judge, shared })
 }
 
 /// A reward with a constant scoring time: checking an answer, or querying a model. The calibration accounts for other load on the model's
 /// devices.
 struct Steady {
     seconds: f64,
-    course: Course,
+    shared: SharedState,
 }
 
 impl Reward for Steady {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        self.course.begin().await;
-        self.course.end(self.seconds).await;
-        Ok(self.course.outcome(sample).into())
+        self.shared.begin().await;
+        self.shared.end(self.seconds).await;
+        Ok(self.shared.outcome(sample).into())
     }
 }
 
 /// The state that all simulated rewards of a run share.
 #[derive(Clone)]
-struct Course {
+struct SharedState {
     draw: Draw,
     lengths: Arc<dyn LengthModel>,
     clock: VirtualClock,
@@ -103,7 +103,7 @@ struct Course {
 
 /// The kinds of random draws, as keys for [`Draw::of`].
 #[derive(Clone, Copy)]
-enum What {
+enum DrawKind {
     Score,
     Hang,
     Time,
@@ -111,7 +111,7 @@ enum What {
     ReferenceTime,
 }
 
-impl Course {
+impl SharedState {
     fn new(
         config: &SimulatedRewardsConfig,
         calibration: &Calibration,
@@ -130,19 +130,19 @@ impl Course {
     }
 
     /// Returns a draw for a response.
-    fn draw(&self, what: What, sample: &Sample) -> Draw {
-        self.draw.of(what as u64).of_sample(sample.id)
+    fn draw(&self, kind: DrawKind, sample: &Sample) -> Draw {
+        self.draw.of(kind as u64).of_sample(sample.id)
     }
 
     /// Returns a draw for a dataset row: the same for all responses to its prompt, in any epoch.
-    fn draw_of_row(&self, what: What, row: u64) -> Draw {
-        self.draw.of(what as u64).of(row)
+    fn draw_of_row(&self, kind: DrawKind, row: u64) -> Draw {
+        self.draw.of(kind as u64).of(row)
     }
 
     /// Returns `true` if the response is right.
     fn outcome(&self, sample: &Sample) -> bool {
         let chance = self.lengths.prompt(sample.row).pass_rate;
-        let right = self.draw(What::Score, sample).uniform() < chance;
+        let right = self.draw(DrawKind::Score, sample).uniform() < chance;
         right && sample.finish_reason != FinishReason::Length
     }
 

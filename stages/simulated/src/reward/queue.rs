@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_free_slot_takes_what_comes_next_and_turns_do_not_look() {
+    fn tasks_go_to_the_first_free_slot_or_to_slots_in_turn() {
         let done = |workers| {
             let slots = Slots::new(2, workers);
             [9, 1, 1, 1].map(|duration| slots.give(Nanos(100), Nanos(duration)).0)

@@ -3,7 +3,7 @@
 use rollpacker_dataflow::clock::{Clock, Nanos};
 
 use super::queue::Slots;
-use super::{Course, SimulatedRewardsConfig, What};
+use super::{DrawKind, SharedState, SimulatedRewardsConfig};
 use crate::cluster::{Calibration, calibration};
 use crate::rollout::lengths::{correlated, normal_cdf};
 use rollpacker_stages::reward::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
@@ -20,33 +20,33 @@ pub(super) struct SimulatedSandbox {
     /// The weight of the task, as opposed to the response, in the duration of a run; both are standard normal.
     loading: f64,
     reference_time: bool,
-    course: Course,
+    shared: SharedState,
 }
 
 impl SimulatedSandbox {
     pub(super) fn new(
         config: &SimulatedRewardsConfig,
         calibration: &Calibration,
-        course: Course,
+        shared: SharedState,
     ) -> Self {
         let slots = Slots::new(config.slots, config.workers);
         let loading = calibration.sandbox_correlation.sqrt();
-        Self { slots, loading, reference_time: config.reference_time, course }
+        Self { slots, loading, reference_time: config.reference_time, shared }
     }
 
     /// Returns the duration of a run without a limit in seconds, or `None` if it never ends.
     fn run(&self, sample: &Sample) -> Option<f64> {
-        let course = &self.course;
-        if course.draw(What::Hang, sample).uniform() < calibration::SANDBOX_HANGS {
+        let shared = &self.shared;
+        if shared.draw(DrawKind::Hang, sample).uniform() < calibration::SANDBOX_HANGS {
             return None;
         }
-        let own = course.draw(What::Time, sample).normal();
+        let own = shared.draw(DrawKind::Time, sample).normal();
         Some(self.seconds(sample, own))
     }
 
     /// Returns the time that the dataset states: a run of the task's reference solution.
     fn reference(&self, sample: &Sample) -> Option<Nanos> {
-        let own = || self.course.draw_of_row(What::ReferenceTime, sample.row).normal();
+        let own = || self.shared.draw_of_row(DrawKind::ReferenceTime, sample.row).normal();
         self.reference_time.then(|| Nanos::from_secs_f64(self.seconds(sample, own())))
     }
 
@@ -59,27 +59,27 @@ impl SimulatedSandbox {
         let reference = self.reference(sample);
         let allowed = limits.run_for(CASE, reference);
         let ended = self.run(sample).map(Nanos::from_secs_f64).filter(|took| *took < allowed);
-        let correct = ended.is_some() && self.course.outcome(sample);
+        let correct = ended.is_some() && self.shared.outcome(sample);
         limits.execution(CASE, reference, ended.unwrap_or(allowed), correct)
     }
 
     /// Returns the deviation of the task from other tasks, in standard deviations.
     fn task(&self, sample: &Sample) -> f64 {
-        self.course.draw_of_row(What::TaskTime, sample.row).normal()
+        self.shared.draw_of_row(DrawKind::TaskTime, sample.row).normal()
     }
 }
 
 impl Reward for SimulatedSandbox {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
-        self.course.begin().await;
+        self.shared.begin().await;
         if sample.finish_reason == FinishReason::Length {
-            self.course.end(0.0).await;
+            self.shared.end(0.0).await;
             return Ok(false.into());
         }
         let execution = self.execute(sample, &context.limits);
-        let now = self.course.clock.now();
+        let now = self.shared.clock.now();
         let done = self.slots.give(now, execution.took);
-        self.course.end(done.since(now).as_secs_f64()).await;
+        self.shared.end(done.since(now).as_secs_f64()).await;
         Ok(Score { executions: vec![execution], ..Score::from(execution.is_right()) })
     }
 }

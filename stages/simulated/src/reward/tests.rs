@@ -55,8 +55,8 @@ fn score_within(
     let clock = VirtualClock::default();
     let calibration = Calibration { scoring_interval: 0.030, ..Calibration::default() };
     let router = simulated_router(config, &calibration, lengths(), &clock);
-    let asked = Context::new(Arc::new(clock.clone())).with_limits(limits.clone());
-    let scoring = |(at, sample)| router.score(sample, &asked).map(move |score| (at, score));
+    let context = Context::new(Arc::new(clock.clone())).with_limits(limits.clone());
+    let scoring = |(at, sample)| router.score(sample, &context).map(move |score| (at, score));
     let mut waiting: FuturesUnordered<_> = samples.iter().enumerate().map(scoring).collect();
     let mut found = vec![(0.0, Score::default()); samples.len()];
     let mut context = task::Context::from_waker(Waker::noop());
@@ -130,9 +130,9 @@ fn a_response_that_was_cut_has_no_program_to_run() {
 }
 
 #[test]
-fn a_reference_time_limits_what_nothing_is_known_of() {
-    let told = SimulatedRewardsConfig { reference_time: true, ..plenty() };
-    let scores = score_within(&told, all("code", 1000), &Limits::default());
+fn a_reference_time_limits_unknown_tasks() {
+    let config = SimulatedRewardsConfig { reference_time: true, ..plenty() };
+    let scores = score_within(&config, all("code", 1000), &Limits::default());
     let limits: Vec<_> = scores.iter().map(|(_, score)| score.executions[0].limit).collect();
     let least = Limits::default().rule.min;
     let at_least = limits.iter().filter(|limit| **limit == least).count();
@@ -170,7 +170,7 @@ fn runs_wait_for_slots() {
 }
 
 #[test]
-fn after_the_rollout_all_is_taken_in_before_any_is_handed_out() {
+fn after_the_rollout_all_responses_are_taken_in_before_any_is_scored() {
     let after = SimulatedRewardsConfig { after_rollout: true, ..config() };
     let ends = score(&after, all("math", 10));
     assert!(ends.iter().all(|(end, _)| (end - 80.0 * 0.030 - 0.01).abs() < 1e-6), "{ends:?}");

@@ -14,7 +14,7 @@ pub(super) struct Controller {
     hand_out: HandOut,
     /// Seconds that sending a response takes.
     interval: f64,
-    asked: Vec<Request>,
+    queued: Vec<Request>,
     /// Time at which the controller has sent everything that was requested before, in nanoseconds.
     free: f64,
     /// The instance after the last one that received a response.
@@ -23,11 +23,11 @@ pub(super) struct Controller {
 
 impl Controller {
     pub(super) fn new(dispatch: Dispatch, hand_out: HandOut, interval: f64) -> Self {
-        Self { dispatch, hand_out, interval, asked: Vec::new(), free: 0.0, next: 0 }
+        Self { dispatch, hand_out, interval, queued: Vec::new(), free: 0.0, next: 0 }
     }
 
-    pub(super) fn ask(&mut self, request: Request) {
-        self.asked.push(request);
+    pub(super) fn enqueue(&mut self, request: Request) {
+        self.queued.push(request);
     }
 
     /// Delays all sending until `until`.
@@ -36,7 +36,7 @@ impl Controller {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.asked.is_empty()
+        self.queued.is_empty()
     }
 
     /// Registers all requested responses. Returns the instance, arrival time and slot of each. The instance is `None` if `instances` is 0
@@ -48,14 +48,14 @@ impl Controller {
         lengths: &dyn LengthModel,
         requests: &mut Requests,
     ) -> Vec<(Option<usize>, f64, usize)> {
-        let asked = std::mem::take(&mut self.asked);
-        let prompts = asked.len();
-        let responses: usize = asked.iter().map(|request| request.samples.len()).sum();
+        let queued = std::mem::take(&mut self.queued);
+        let prompts = queued.len();
+        let responses: usize = queued.iter().map(|request| request.samples.len()).sum();
         let begun = self.free.max(now);
         let each = NANOS * self.interval;
         self.free = begun + each * responses as f64;
         let mut assigned = Vec::with_capacity(responses);
-        for (position, request) in asked.iter().enumerate() {
+        for (position, request) in queued.iter().enumerate() {
             let chunk = position * instances / prompts;
             for live in take_in(request, lengths) {
                 let slot = requests.insert(live);

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::config::SimulatedEngineConfig;
-use super::requests::{Requests, State, Ticket};
+use super::requests::{RequestHandle, Requests, State};
 use crate::cluster::{Cost, CostError, Decode};
 
 /// Nanoseconds per second.
@@ -86,11 +86,11 @@ pub(super) struct Instance {
     /// Number of tokens in the KV cache.
     held: u64,
     /// Running responses by the iteration at which they end.
-    ends: BinaryHeap<Reverse<(u64, Ticket)>>,
+    ends: BinaryHeap<Reverse<(u64, RequestHandle)>>,
     /// Running responses in the order of their admission.
-    admitted: Vec<Ticket>,
+    admitted: Vec<RequestHandle>,
     /// Responses that are not admitted, with their arrival times.
-    waiting: VecDeque<(f64, Ticket)>,
+    waiting: VecDeque<(f64, RequestHandle)>,
     /// Number of waiting responses; the queue may also hold void tickets.
     waits: u32,
 }
@@ -114,15 +114,15 @@ impl Instance {
 
     /// Adds a response at the end of the queue.
     pub(super) fn enqueue(&mut self, slot: usize, arrival: f64, requests: &mut Requests) {
-        let ticket = requests.turn(slot, State::Waiting);
-        self.waiting.push_back((arrival, ticket));
+        let handle = requests.turn(slot, State::Waiting);
+        self.waiting.push_back((arrival, handle));
         self.waits += 1;
     }
 
     /// Adds a preempted response at the front of the queue.
     fn enqueue_first(&mut self, slot: usize, arrival: f64, requests: &mut Requests) {
-        let ticket = requests.turn(slot, State::Waiting);
-        self.waiting.push_front((arrival, ticket));
+        let handle = requests.turn(slot, State::Waiting);
+        self.waiting.push_front((arrival, handle));
         self.waits += 1;
     }
 
@@ -209,8 +209,8 @@ impl Instance {
 
     /// Returns the number of iterations until a response ends.
     fn until_end(&mut self, requests: &Requests) -> u64 {
-        while let Some(&Reverse((iteration, ticket))) = self.ends.peek() {
-            if requests.find(ticket).is_some() {
+        while let Some(&Reverse((iteration, handle))) = self.ends.peek() {
+            if requests.find(handle).is_some() {
                 return iteration - self.iteration;
             }
             self.ends.pop();
@@ -247,7 +247,7 @@ impl Instance {
         self.iteration += count;
         self.held += count * u64::from(self.running);
         while self.until_end(requests) == 0 {
-            let Some(Reverse((_, Ticket { slot, .. }))) = self.ends.pop() else { break };
+            let Some(Reverse((_, RequestHandle { slot, .. }))) = self.ends.pop() else { break };
             let length = requests.get(slot).length;
             self.leave(slot, requests);
             requests.end(slot, length);
@@ -264,28 +264,28 @@ impl Instance {
     /// Admits responses that have arrived and fit, first come first served. Each is prefilled at once, unless it brings its KV cache.
     fn admit(&mut self, shape: &Shape, requests: &mut Requests) {
         let boundary = self.at;
-        while let Some((arrival, ticket)) = self.first_waiting(requests) {
-            let context = requests.get(ticket.slot).context(self.iteration);
+        while let Some((arrival, handle)) = self.first_waiting(requests) {
+            let context = requests.get(handle.slot).context(self.iteration);
             if arrival > boundary || !shape.admits(context, self.running, self.held) {
                 return;
             }
             self.waiting.pop_front();
             self.waits -= 1;
-            self.at += shape.start(context, requests.get(ticket.slot).has_cache);
-            self.run(ticket.slot, boundary, context, requests);
+            self.at += shape.start(context, requests.get(handle.slot).has_cache);
+            self.run(handle.slot, boundary, context, requests);
         }
     }
 
     fn run(&mut self, slot: usize, boundary: f64, context: u64, requests: &mut Requests) {
-        let ticket = requests.turn(slot, State::Running);
+        let handle = requests.turn(slot, State::Running);
         let iteration = self.iteration;
         let live = requests.get_mut(slot);
         live.since = iteration;
         live.has_cache = false;
         live.started.get_or_insert(boundary);
         let left = u64::from(live.length - live.tokens);
-        self.ends.push(Reverse((iteration + left, ticket)));
-        self.admitted.push(ticket);
+        self.ends.push(Reverse((iteration + left, handle)));
+        self.admitted.push(handle);
         self.forget_void(requests);
         self.held += context;
         self.running += 1;
@@ -294,11 +294,11 @@ impl Instance {
     /// Removes void tickets when they outnumber the running responses, which bounds the memory.
     fn forget_void(&mut self, requests: &Requests) {
         if self.admitted.len() > 2 * self.running as usize + 64 {
-            self.admitted.retain(|ticket| requests.find(*ticket).is_some());
+            self.admitted.retain(|handle| requests.find(*handle).is_some());
         }
     }
 
-    fn first_waiting(&mut self, requests: &Requests) -> Option<(f64, Ticket)> {
+    fn first_waiting(&mut self, requests: &Requests) -> Option<(f64, RequestHandle)> {
         while let Some(&first) = self.waiting.front() {
             if requests.find(first.1).is_some() {
                 return Some(first);
@@ -310,11 +310,11 @@ impl Instance {
 
     /// Preempts the response that was admitted last.
     fn preempt(&mut self, requests: &mut Requests) {
-        while let Some(ticket) = self.admitted.pop() {
-            if requests.find(ticket).is_some() {
-                self.stop(ticket.slot, requests);
-                requests.get_mut(ticket.slot).preemptions += 1;
-                self.enqueue_first(ticket.slot, self.at, requests);
+        while let Some(handle) = self.admitted.pop() {
+            if requests.find(handle).is_some() {
+                self.stop(handle.slot, requests);
+                requests.get_mut(handle.slot).preemptions += 1;
+                self.enqueue_first(handle.slot, self.at, requests);
                 return;
             }
         }
@@ -381,8 +381,8 @@ impl Instance {
     ) -> Vec<(f64, usize)> {
         self.settle(now, shape, requests, ended);
         let admitted = std::mem::take(&mut self.admitted);
-        let running = admitted.into_iter().filter(|ticket| requests.find(*ticket).is_some());
-        let running: Vec<_> = running.map(|ticket| ticket.slot).collect();
+        let running = admitted.into_iter().filter(|handle| requests.find(*handle).is_some());
+        let running: Vec<_> = running.map(|handle| handle.slot).collect();
         let mut sent = self.at;
         let mut slots = Vec::with_capacity(running.len());
         for slot in running {
@@ -401,7 +401,7 @@ impl Instance {
     pub(super) fn give_waiting(&mut self, requests: &Requests) -> Vec<(f64, usize)> {
         self.waits = 0;
         let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let valid = waiting.filter(|(_, ticket)| requests.find(*ticket).is_some());
-        valid.map(|(arrival, ticket)| (arrival, ticket.slot)).collect()
+        let valid = waiting.filter(|(_, handle)| requests.find(*handle).is_some());
+        valid.map(|(arrival, handle)| (arrival, handle.slot)).collect()
     }
 }

@@ -52,7 +52,7 @@ pub struct SimulatedEngine {
     lengths: Arc<dyn LengthModel>,
     shape: Shape,
     /// All instances; the first `in_use` are in use.
-    instances: Vec<Site>,
+    instances: Vec<InstanceEntry>,
     in_use: usize,
     loaded: Option<PolicyVersion>,
     /// Time at which the transfer of these weights ends.
@@ -72,7 +72,7 @@ pub struct SimulatedEngine {
 
 /// An instance and the engine's data about it.
 #[derive(Debug, Default)]
-struct Site {
+struct InstanceEntry {
     instance: Instance,
     /// The version of the instance's weights.
     version: Option<PolicyVersion>,
@@ -101,7 +101,7 @@ impl SimulatedEngine {
             config,
             lengths,
             shape,
-            instances: (0..instances).map(|_| Site::default()).collect(),
+            instances: (0..instances).map(|_| InstanceEntry::default()).collect(),
             in_use: instances as usize,
             loaded: None,
             loaded_at: Nanos(0),
@@ -259,7 +259,7 @@ impl SimulatedEngine {
         let loading = self.loading();
         let now = self.now();
         let sites = self.instances.len().max(to);
-        self.instances.resize_with(sites, Site::default);
+        self.instances.resize_with(sites, InstanceEntry::default);
         for site in &mut self.instances[from..to] {
             let stale = site.version != self.loaded;
             site.version = self.loaded;
@@ -288,7 +288,7 @@ impl SimulatedEngine {
             self.homeless.extend(slots);
             return;
         }
-        let load = |(at, site): (usize, &Site)| Reverse((site.instance.load(), at));
+        let load = |(at, site): (usize, &InstanceEntry)| Reverse((site.instance.load(), at));
         let mut loads: BinaryHeap<_> =
             self.instances[..self.in_use].iter().enumerate().map(load).collect();
         for (arrival, slot) in slots {
@@ -321,7 +321,7 @@ impl SimulatedEngine {
             let evicted = self.evict(instances);
             self.settle_in(evicted);
         } else if instances > self.in_use {
-            let waiting = |site: &mut Site| site.instance.give_waiting(&self.requests);
+            let waiting = |site: &mut InstanceEntry| site.instance.give_waiting(&self.requests);
             let waiting = self.instances[..self.in_use].iter_mut().flat_map(waiting).collect();
             self.take_up(self.in_use, instances, 0.0);
             self.settle_in(waiting);
@@ -362,7 +362,7 @@ impl RolloutEngine for SimulatedEngine {
 
     fn generate(&mut self, request: Request) {
         if !self.failed {
-            self.controller.ask(request);
+            self.controller.enqueue(request);
             self.ring_at(Some(self.clock.now()));
         }
     }
@@ -371,7 +371,7 @@ impl RolloutEngine for SimulatedEngine {
         self.dispatch();
         let Some(slot) = self.requests.open(id) else { return };
         let now = self.now();
-        let home = self.requests.get(slot).instance as usize;
+        let instance = self.requests.get(slot).instance as usize;
         let dropped = match self.homeless.iter().position(|(_, homeless)| *homeless == slot) {
             Some(at) => {
                 self.homeless.remove(at);
@@ -379,7 +379,7 @@ impl RolloutEngine for SimulatedEngine {
                 self.requests.end(slot, tokens);
                 true
             }
-            None => self.with(home, |site, shape, requests, ended| {
+            None => self.with(instance, |site, shape, requests, ended| {
                 site.abort(now, slot, shape, requests, ended)
             }),
         };

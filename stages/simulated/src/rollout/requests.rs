@@ -29,7 +29,7 @@ pub(super) struct Live {
     pub(super) tokens: u32,
     /// Iteration of the instance at which the response started to run; valid only while it runs.
     pub(super) since: u64,
-    /// The turn of the only valid [`Ticket`] of the response.
+    /// The turn of the only valid [`RequestHandle`] of the response.
     pub(super) turn: u64,
     pub(super) state: State,
     pub(super) instance: u32,
@@ -51,7 +51,7 @@ pub(super) enum State {
 /// A reference to a response in the queue or heap of an instance. It becomes void when the state of the response changes, so that queues
 /// need not be searched when a response leaves from the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket {
+pub(super) struct RequestHandle {
     pub(super) slot: usize,
     pub(super) turn: u64,
 }
@@ -99,17 +99,17 @@ impl Requests {
     }
 
     /// Changes the state of a response. All its earlier tickets become void.
-    pub(super) fn turn(&mut self, slot: usize, state: State) -> Ticket {
+    pub(super) fn turn(&mut self, slot: usize, state: State) -> RequestHandle {
         self.turns += 1;
         let live = &mut self.live[slot];
         live.state = state;
         live.turn = self.turns;
-        Ticket { slot, turn: self.turns }
+        RequestHandle { slot, turn: self.turns }
     }
 
     /// Returns the response of a ticket, unless the ticket is void.
-    pub(super) fn find(&self, ticket: Ticket) -> Option<&Live> {
-        self.live.get(ticket.slot).filter(|live| live.turn == ticket.turn)
+    pub(super) fn find(&self, handle: RequestHandle) -> Option<&Live> {
+        self.live.get(handle.slot).filter(|live| live.turn == handle.turn)
     }
 
     /// Marks a response as ended with `tokens` tokens. It stays until it is [removed](Self::remove).

@@ -222,7 +222,7 @@ fn an_instance_starts_after_the_weights_and_reports_on_the_grid() {
 }
 
 #[test]
-fn an_aborted_response_keeps_the_tokens_that_were_there() {
+fn an_aborted_response_keeps_its_sampled_tokens() {
     let mut bench = Bench::new(config(1, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
     bench.generate(1, 2);
     bench.run_until(2.0);
@@ -239,7 +239,7 @@ fn an_aborted_response_keeps_the_tokens_that_were_there() {
 }
 
 #[test]
-fn a_resumed_response_goes_on_from_its_tokens() {
+fn a_resumed_response_continues_after_its_tokens() {
     let kept = |sample, response_length| rollpacker_stages::rollout::Partial {
         sample,
         response_length,
@@ -261,7 +261,7 @@ fn a_resumed_response_goes_on_from_its_tokens() {
 }
 
 #[test]
-fn fewer_instances_take_over_what_the_others_had() {
+fn fewer_instances_take_over_the_responses_of_the_others() {
     let mut bench = Bench::new(config(4, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
     bench.generate(1, 8);
     bench.run_until(1.0);
@@ -283,7 +283,7 @@ fn fewer_instances_take_over_what_the_others_had() {
 }
 
 #[test]
-fn more_instances_take_over_what_waits_once_they_have_the_weights() {
+fn new_instances_take_waiting_responses_once_they_have_the_weights() {
     let few = SimulatedEngineConfig { max_running: 2, ..config(1, 0) };
     let mut bench = Bench::new(few, Rule { length: |_, _| 1000, prompt_length: 250 });
     let version = PolicyVersion(0);
@@ -379,7 +379,7 @@ fn a_response_goes_to_the_instance_that_has_fewer() {
 }
 
 #[test]
-fn what_is_collected_together_is_reported_when_the_last_has_ended_and_is_the_same() {
+fn responses_collected_together_are_reported_when_the_last_has_ended() {
     let ended = |collect| {
         let rule = Rule { length: scattered, prompt_length: 100 };
         let mut bench =
@@ -422,18 +422,23 @@ fn command() -> impl Strategy<Value = Command> {
 }
 
 /// Runs `commands` to completion on an engine with a small KV cache.
-fn obey(commands: &[Command], interval: u64) -> (usize, BTreeMap<SampleId, Completion>, Nanos) {
+fn run_commands(
+    commands: &[Command],
+    interval: u64,
+) -> (usize, BTreeMap<SampleId, Completion>, Nanos) {
     let rule = Rule { length: scattered, prompt_length: 100 };
     let mut bench = Bench::new(config(3, interval), rule);
     bench.engine.shape.capacity = 6000;
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     for (at, command) in commands.iter().enumerate() {
         match *command {
             Command::Generate(samples) => {
                 bench.generate(at as u64, samples);
-                asked.extend((0..samples).map(|sample| id(at as u64, sample)));
+                requested.extend((0..samples).map(|sample| id(at as u64, sample)));
             }
-            Command::Abort(which) if which < asked.len() => bench.engine.abort(asked[which]),
+            Command::Abort(which) if which < requested.len() => {
+                bench.engine.abort(requested[which])
+            }
             Command::Abort(_) => {}
             Command::Place(instances, tensor_parallel) => {
                 bench.engine.place(Placement { instances, tensor_parallel });
@@ -450,7 +455,7 @@ fn obey(commands: &[Command], interval: u64) -> (usize, BTreeMap<SampleId, Compl
     }
     bench.engine.place(Placement { instances: 2, tensor_parallel: 1 });
     bench.run();
-    (asked.len(), bench.ended, bench.clock.now())
+    (requested.len(), bench.ended, bench.clock.now())
 }
 
 proptest! {
@@ -459,8 +464,8 @@ proptest! {
     fn each_response_is_reported_once_and_a_run_repeats_itself(
         commands in prop::collection::vec(command(), 1..60), interval in prop_oneof![Just(0_u64), Just(10_000_000)]
     ) {
-        let (asked, ended, end) = obey(&commands, interval);
-        prop_assert_eq!(ended.len(), asked);
+        let (requested, ended, end) = run_commands(&commands, interval);
+        prop_assert_eq!(ended.len(), requested);
         for completion in ended.values() {
             let length = scattered(completion.id.prompt.0, completion.id);
             if completion.finish_reason.is_whole() {
@@ -469,7 +474,7 @@ proptest! {
                 prop_assert!(completion.response_length < length);
             }
         }
-        let (_, again, end_again) = obey(&commands, interval);
+        let (_, again, end_again) = run_commands(&commands, interval);
         prop_assert_eq!((ended, end), (again, end_again));
     }
 }

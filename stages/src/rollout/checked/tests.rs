@@ -121,8 +121,8 @@ fn a_response_is_reported_once_and_only_if_it_was_requested() {
         panic!("expected a response and a failure, found {reports:?}")
     };
     assert!(error.to_string().ends_with(expected), "{error}");
-    let strange = violation(|completion| completion.id.sample = 2);
-    assert_eq!(strange, "it reports p7.2@3, which was not requested or was reported before");
+    let unrequested = violation(|completion| completion.id.sample = 2);
+    assert_eq!(unrequested, "it reports p7.2@3, which was not requested or was reported before");
 }
 
 #[test]

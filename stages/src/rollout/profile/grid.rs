@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_come_before_what_lies_between() {
+    fn ends_come_before_the_values_between_them() {
         let levels = |count: u32| -> Vec<u32> {
             let values: Vec<u32> = (0..count).collect();
             leveled(&values).into_iter().map(|(level, _)| level).collect()
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_fits_is_there_once_and_corners_are_first() {
+    fn every_point_that_fits_occurs_once_and_corners_come_first() {
         let grid = Grid {
             instances: vec![1, 2],
             tensor_parallel: 1,

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_and_what_fits_is_not() {
+    fn only_points_that_do_not_fit_are_left_out() {
         let rows = Steady::new(1.0, &[1.0]).measure(600.0);
         let measured = |batch_size, tokens| {
             let here = |row: &&Row| row.batch_size == batch_size && row.tokens == tokens;

@@ -151,14 +151,14 @@ fn each_broken_rule_is_named() {
 }
 
 #[test]
-fn an_engine_that_promises_less_is_asked_for_less() {
+fn undeclared_properties_of_an_engine_are_not_checked() {
     let world = EngineWorld { is_reproducible: false, ..world() };
     check_engine(|| Counting::that_breaks(Breaks::Independence), &world).unwrap();
 }
 
 #[test]
 #[should_panic(expected = "at least two prompts")]
-fn a_world_has_two_prompts() {
+fn a_world_with_one_prompt_panics() {
     let world = EngineWorld { prompts: vec![Arc::new([1])], ..world() };
     drop(check_engine(|| Counting::that_breaks(Breaks::Nothing), &world));
 }

@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 
 use super::questions::{JudgeAction, JudgeAnswer, JudgeReply, Question, Questions};
 use crate::model::network::Network;
+use crate::rollout::colocated::ColocatedWorkload;
 use crate::rollout::generator::{Capacity, Ended, Generator, GeneratorError};
-use crate::rollout::guests::Tenant;
 use crate::rollout::owner::panic_message;
 
-/// A generator that takes questions from the queue and answers them, either on the judge's own thread or as a tenant of an engine instance.
+/// A generator that takes questions from the queue and answers them, either on the judge's own thread or as a workload of an engine
+/// instance.
 ///
 /// An error in it ends the judge. When dropped, it returns its unanswered questions to the queue.
 pub(super) struct Answering {
@@ -25,7 +26,7 @@ pub(super) struct Answering {
     /// The questions in progress, with the channels of their answers.
     open: BTreeMap<SampleId, oneshot::Sender<JudgeReply>>,
     /// The id of the host; `None` for the judge's own thread.
-    host: Option<u64>,
+    instance: Option<u64>,
 }
 
 impl Answering {
@@ -33,11 +34,11 @@ impl Answering {
         network: Box<dyn Network>,
         capacity: Capacity,
         questions: Arc<Questions>,
-        host: Option<Waker>,
+        instance: Option<Waker>,
     ) -> Result<Self, TchError> {
         let generator = Generator::new(network, capacity)?;
-        let host = host.map(|waker| questions.enter(waker));
-        Ok(Self { questions, generator, open: BTreeMap::new(), host })
+        let instance = instance.map(|waker| questions.register(waker));
+        Ok(Self { questions, generator, open: BTreeMap::new(), instance })
     }
 
     /// Answers questions on this thread until the judge is closed.
@@ -70,7 +71,7 @@ impl Answering {
         if let Some(reason) = self.questions.failure() {
             self.give_up(&reason);
         }
-        for (id, _unwanted) in self.open.extract_if(.., |_, reply| reply.is_closed()) {
+        for (id, _ignored) in self.open.extract_if(.., |_, reply| reply.is_closed()) {
             self.generator.remove(id)?;
         }
         Ok(())
@@ -119,7 +120,7 @@ impl Answering {
 
     fn answer(&mut self, Ended { sequence, reason }: Ended) {
         if let Some(reply) = self.open.remove(&sequence.id) {
-            let _unwanted =
+            let _ignored =
                 reply.send(Ok(JudgeAnswer { ids: sequence.response_ids().to_vec(), reason }));
         }
     }
@@ -128,7 +129,7 @@ impl Answering {
     fn give_up(&mut self, reason: &Arc<str>) {
         let _lost = self.generator.give_up();
         for reply in std::mem::take(&mut self.open).into_values() {
-            let _unwanted = reply.send(Err(Arc::clone(reason)));
+            let _ignored = reply.send(Err(Arc::clone(reason)));
         }
     }
 
@@ -149,8 +150,8 @@ impl Answering {
     }
 }
 
-impl Tenant for Answering {
-    fn wants(&mut self) -> usize {
+impl ColocatedWorkload for Answering {
+    fn pending_tokens(&mut self) -> usize {
         self.guarded(Self::wanted)
     }
 
@@ -161,8 +162,8 @@ impl Tenant for Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        if let Some(host) = self.host {
-            self.questions.leave(host);
+        if let Some(instance) = self.instance {
+            self.questions.unregister(instance);
         }
         self.put_back();
     }

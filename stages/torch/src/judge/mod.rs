@@ -1,8 +1,8 @@
 //! A judge's model in process, on the generator of the torch engine.
 //!
 //! Questions wait in one queue. By default, a thread of the judge's own answers them, up to `max_running` at once. If the judge is
-//! colocated and an engine [hosts](crate::rollout::TorchEngine::host) it, the engine's instances answer them instead, together with
-//! the actor's responses ([`guests`](crate::rollout::guests)). The thread takes over whenever no instance hosts the judge: before the
+//! colocated and an engine [runs](crate::rollout::TorchEngine::colocate) it, the engine's instances answer them instead, together with
+//! the actor's responses ([`colocated`](crate::rollout::colocated)). The thread takes over whenever no instance hosts the judge: before the
 //! engine starts, while all instances are released, after the engine has ended, and without an engine, as in `score`. An answer that such a
 //! change interrupts continues elsewhere from the tokens that it has.
 //!
@@ -39,8 +39,8 @@ use self::questions::{JudgeAnswer, Questions};
 use self::weights::Weights;
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{DeviceChoice, TorchError};
+use crate::rollout::colocated::{ColocatedModel, ColocatedModels, ColocatedWorkload};
 use crate::rollout::generator::Capacity;
-use crate::rollout::guests::{Guest, Guests, Tenant};
 
 /// A chat model in process. Clones share the model; dropping the last one ends its thread.
 #[derive(Clone)]
@@ -89,10 +89,10 @@ impl TorchChat {
         Ok(Self(Arc::new(model)))
     }
 
-    /// Lets any engine that hosts `guests` run this model.
-    pub fn colocate(&self, guests: &Guests) {
-        let model: Arc<dyn Guest> = Arc::clone(&self.0) as _;
-        guests.invite(Arc::downgrade(&model));
+    /// Lets any engine that hosts `colocated` run this model.
+    pub fn register_in(&self, colocated: &ColocatedModels) {
+        let model: Arc<dyn ColocatedModel> = Arc::clone(&self.0) as _;
+        colocated.add(Arc::downgrade(&model));
     }
 
     /// Returns the maximum number of tokens of a prompt and its answer together.
@@ -115,8 +115,8 @@ impl Chat for TorchChat {
             temperature: sampling.temperature,
             ..Sampling::unrestricted(sampling.max_tokens)
         };
-        let asked = model.questions.ask(prompt.into(), sampling, stream);
-        let answer = match asked {
+        let pending = model.questions.push(prompt.into(), sampling, stream);
+        let answer = match pending {
             Ok(answer) => answer.await.unwrap_or_else(|_| Err("its thread has ended".into())),
             Err(reason) => Err(reason),
         };
@@ -137,9 +137,9 @@ impl JudgeModel {
         Ok(())
     }
 
-    fn answering(&self, host: Option<Waker>) -> Result<Answering, tch::TchError> {
+    fn answering(&self, instance: Option<Waker>) -> Result<Answering, tch::TchError> {
         let network = self.weights.lock().unwrap_or_else(PoisonError::into_inner).network();
-        Answering::new(network, self.capacity, Arc::clone(&self.questions), host)
+        Answering::new(network, self.capacity, Arc::clone(&self.questions), instance)
     }
 
     /// Returns the token ids of the prompt, after checking that it fits together with the longest answer.
@@ -165,9 +165,9 @@ impl JudgeModel {
         }
         if tokens == 0 || tokens.saturating_add(max_tokens as usize) > limit {
             let room = limit.saturating_sub(max_tokens as usize);
-            let beside = format!("of {limit} tokens with an answer of {max_tokens}");
+            let with_answer = format!("of {limit} tokens with an answer of {max_tokens}");
             return Err(self.fault(format_args!(
-                "the prompt has {tokens} tokens, expected 1 to {room} to fit a context {beside}"
+                "the prompt has {tokens} tokens, expected 1 to {room} to fit a context {with_answer}"
             )));
         }
         match prompt.iter().find(|id| !(0..self.vocab_size).contains(*id)) {
@@ -195,11 +195,11 @@ impl JudgeModel {
     }
 }
 
-impl Guest for JudgeModel {
-    fn tenant(&self, wake: Waker) -> Option<Box<dyn Tenant>> {
+impl ColocatedModel for JudgeModel {
+    fn workload(&self, wake: Waker) -> Option<Box<dyn ColocatedWorkload>> {
         let can_be_shared =
             self.weights.lock().unwrap_or_else(PoisonError::into_inner).can_be_shared();
-        if !can_be_shared && self.questions.is_hosted() {
+        if !can_be_shared && self.questions.has_instances() {
             return None;
         }
         match self.answering(Some(wake)) {

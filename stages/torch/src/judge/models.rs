@@ -9,13 +9,13 @@ use rollpacker_stages::fields::fields;
 use rollpacker_stages::reward::chat::{ChatEngine, SharedChat};
 
 use super::{JudgeModel, TorchChat, TorchChatOptions};
-use crate::rollout::guests::Guests;
+use crate::rollout::colocated::ColocatedModels;
 
 /// The in-process models that judges share: one for each folder, even if several rewards use it.
 #[derive(Clone, Default)]
 pub struct Models {
     open: Arc<Mutex<BTreeMap<PathBuf, Opened>>>,
-    guests: Guests,
+    colocated: ColocatedModels,
 }
 
 /// A model with the options that it was opened with.
@@ -24,8 +24,8 @@ type Opened = (TorchChatOptions, Weak<JudgeModel>);
 impl Models {
     /// Returns the models that wait for an engine to host them.
     #[must_use]
-    pub fn guests(&self) -> Guests {
-        self.guests.clone()
+    pub fn colocated(&self) -> ColocatedModels {
+        self.colocated.clone()
     }
 
     /// Returns the model of a folder. Opens it, unless it is open already.
@@ -44,7 +44,7 @@ impl Models {
         }
         let chat = TorchChat::open(&options)?;
         if options.colocated {
-            chat.colocate(&self.guests);
+            chat.register_in(&self.colocated);
         }
         open.insert(folder, (options, Arc::downgrade(&chat.0)));
         Ok(chat)

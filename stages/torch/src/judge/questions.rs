@@ -31,7 +31,7 @@ pub(super) struct Question {
 
 /// The questions that wait to be answered, in order.
 ///
-/// They are answered by the engine instances that are [registered](Self::enter) as hosts, or by the judge's own thread while there are
+/// They are answered by the engine instances that are [registered](Self::register) as hosts, or by the judge's own thread while there are
 /// none. Once the judge has failed, every question is answered with the failure.
 #[derive(Default)]
 pub(super) struct Questions {
@@ -44,8 +44,8 @@ pub(super) struct Questions {
 struct QueueState {
     waiting: VecDeque<Question>,
     /// The instances that answer questions, each with its waker.
-    hosts: BTreeMap<u64, Waker>,
-    asked: u64,
+    instances: BTreeMap<u64, Waker>,
+    next_id: u64,
     entered: u64,
     failure: Option<Arc<str>>,
     closed: bool,
@@ -64,7 +64,7 @@ pub(super) enum JudgeAction {
 
 impl Questions {
     /// Appends a question. Returns the channel on which its answer arrives.
-    pub(super) fn ask(
+    pub(super) fn push(
         &self,
         prompt_ids: Arc<[i32]>,
         sampling: Sampling,
@@ -74,8 +74,8 @@ impl Questions {
         if let Some(failure) = &state.failure {
             return Err(Arc::clone(failure));
         }
-        let id = SampleId { prompt: PromptId(state.asked), ..SampleId::default() };
-        state.asked += 1;
+        let id = SampleId { prompt: PromptId(state.next_id), ..SampleId::default() };
+        state.next_id += 1;
         let (reply, answer) = oneshot::channel();
         let sequence = Sequence::new(id, prompt_ids, sampling, stream);
         state.waiting.push_back(Question { sequence, reply });
@@ -105,26 +105,26 @@ impl Questions {
         if fits(state.next()?.sequence.tokens()) { state.waiting.pop_front() } else { None }
     }
 
-    /// Registers an instance as a host. `waker` is called when there is a question. Returns the id for [`leave`](Self::leave).
-    pub(super) fn enter(&self, waker: Waker) -> u64 {
+    /// Registers an instance as a host. `waker` is called when there is a question. Returns the id for [`unregister`](Self::unregister).
+    pub(super) fn register(&self, waker: Waker) -> u64 {
         let mut state = self.lock();
         state.entered += 1;
-        let host = state.entered;
-        state.hosts.insert(host, waker);
+        let instance = state.entered;
+        state.instances.insert(instance, waker);
         self.wake(state);
-        host
+        instance
     }
 
     /// Unregisters an instance.
-    pub(super) fn leave(&self, host: u64) {
+    pub(super) fn unregister(&self, instance: u64) {
         let mut state = self.lock();
-        state.hosts.remove(&host);
+        state.instances.remove(&instance);
         self.wake(state);
     }
 
     /// Returns `true` if an instance is registered.
-    pub(super) fn is_hosted(&self) -> bool {
-        !self.lock().hosts.is_empty()
+    pub(super) fn has_instances(&self) -> bool {
+        !self.lock().instances.is_empty()
     }
 
     /// Returns the failure of the judge, if it has failed.
@@ -156,7 +156,7 @@ impl Questions {
             if state.closed {
                 return JudgeAction::End;
             }
-            match (state.hosts.is_empty(), idle) {
+            match (state.instances.is_empty(), idle) {
                 (true, false) => return JudgeAction::Answer,
                 (true, true) if state.next().is_some() => return JudgeAction::Answer,
                 (false, false) => return JudgeAction::GiveBack,
@@ -172,10 +172,10 @@ impl Questions {
 
     /// Wakes the thread and all hosts. The lock is released before, because a waker may lock the queue again.
     fn wake(&self, state: MutexGuard<'_, QueueState>) {
-        let hosts: Vec<Waker> = state.hosts.values().cloned().collect();
+        let instances: Vec<Waker> = state.instances.values().cloned().collect();
         drop(state);
         self.changed.notify_all();
-        hosts.iter().for_each(|wake| wake());
+        instances.iter().for_each(|wake| wake());
     }
 }
 
@@ -189,6 +189,6 @@ impl QueueState {
 
 fn refuse(questions: impl IntoIterator<Item = Question>, failure: &Arc<str>) {
     for question in questions {
-        let _unwanted = question.reply.send(Err(Arc::clone(failure)));
+        let _ignored = question.reply.send(Err(Arc::clone(failure)));
     }
 }

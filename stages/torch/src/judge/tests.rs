@@ -15,7 +15,7 @@ use rollpacker_stages::train::config::Precision;
 use serde_json::json;
 use tch::{Device, TchError, Tensor};
 
-use self::speaker::{CHAIN, Folder, babbler, message, options, speaker};
+use self::speaker::{CHAIN, Folder, endless_speaker, message, options, speaker};
 use super::questions::{JudgeAnswer, JudgeReply, Questions};
 use super::*;
 use crate::judge::Bytes;
@@ -37,7 +37,7 @@ fn make(options: serde_json::Value) -> Result<Made, CatalogError> {
 }
 
 #[tokio::test]
-async fn a_model_in_process_judges() {
+async fn an_in_process_model_judges() {
     let folder = speaker("Verdict: YES");
     let made = make(json!({"engine": "torch", "model_path": folder.path(), "max_tokens": 20}));
     let Made::Sample(judge) = made.unwrap() else { panic!("a reward of samples") };
@@ -82,7 +82,7 @@ fn by_engine(folder: &Folder, prompt: &str, longest: u32) -> String {
 
 #[tokio::test]
 async fn greedy_answers_are_those_of_the_engine() {
-    let folder = babbler();
+    let folder = endless_speaker();
     let chat = open(&folder);
     for prompt in ["2+2?", "Is it so?", "The answer is 7."] {
         let answer = chat.complete(&[message(prompt)], &GREEDY).await.unwrap();
@@ -103,41 +103,41 @@ fn streamed(folder: &Folder) -> TorchChatOptions {
 }
 
 #[tokio::test]
-async fn a_model_larger_than_its_budget_answers_alike() {
-    let folder = babbler();
+async fn a_model_larger_than_its_budget_answers_the_same() {
+    let folder = endless_speaker();
     let whole = open(&folder);
     let chat = TorchChat::open(&streamed(&folder)).unwrap();
     let sampling = JudgeSampling { temperature: 1.0, ..GREEDY };
     let messages: Vec<_> = (0..6).map(|n| [message(&format!("question {n}"))]).collect();
-    let ask = |chat: &TorchChat| {
+    let request = |chat: &TorchChat| {
         let chat = chat.clone();
         let messages = messages.clone();
         async move { join_all(messages.iter().map(|own| chat.complete(own, &sampling))).await }
     };
-    assert_eq!(ask(&chat).await, ask(&whole).await);
+    assert_eq!(request(&chat).await, request(&whole).await);
 }
 
 #[tokio::test]
 async fn answers_depend_on_messages_and_seed_alone() {
-    let folder = babbler();
+    let folder = endless_speaker();
     let chat = open(&folder);
-    let asked: Vec<(String, JudgeSampling)> = (0..24u64)
+    let questions: Vec<(String, JudgeSampling)> = (0..24u64)
         .map(|n| {
             let temperature = [1.0, 0.0, 0.7][n as usize % 3];
             (format!("question {}", n / 6), JudgeSampling { temperature, max_tokens: 200, seed: n })
         })
         .collect();
-    let ask = |(prompt, sampling): (String, JudgeSampling)| {
+    let request = |(prompt, sampling): (String, JudgeSampling)| {
         let chat = chat.clone();
         async move { chat.complete(&[message(&prompt)], &sampling).await.unwrap() }
     };
-    let together = join_all(asked.clone().into_iter().map(ask)).await;
-    for (asked, answer) in asked.into_iter().zip(&together) {
-        assert_eq!(ask(asked.clone()).await, *answer, "{asked:?}");
+    let together = join_all(questions.clone().into_iter().map(request)).await;
+    for (question, answer) in questions.into_iter().zip(&together) {
+        assert_eq!(request(question.clone()).await, *answer, "{question:?}");
     }
     let of = async |prompt: &str, seeds: std::ops::Range<u64>| {
         let sampling = |seed| JudgeSampling { temperature: 1.0, max_tokens: 200, seed };
-        join_all(seeds.map(|seed| ask((prompt.to_owned(), sampling(seed))))).await
+        join_all(seeds.map(|seed| request((prompt.to_owned(), sampling(seed))))).await
     };
     let some = of("question", 0..8).await;
     assert_ne!(of("question", 8..16).await, some, "other seeds");
@@ -145,7 +145,7 @@ async fn answers_depend_on_messages_and_seed_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_answered_is_an_error() {
+async fn a_prompt_that_cannot_be_answered_is_an_error() {
     let folder = speaker(CHAIN);
     let chat = open(&folder);
     let error = async |prompt: &str, max_tokens| {
@@ -209,7 +209,7 @@ fn options_are_refused_by_name() {
 }
 
 #[test]
-fn a_folder_is_one_model_whoever_names_it() {
+fn a_folder_is_loaded_as_one_model() {
     let folder = speaker("Verdict: YES");
     let models = Models::default();
     let first = models.open_model(options(&folder)).unwrap();
@@ -242,11 +242,11 @@ fn answering(
     (questions, new)
 }
 
-fn ask(questions: &Questions, tokens: usize) -> tokio::sync::oneshot::Receiver<JudgeReply> {
+fn request(questions: &Questions, tokens: usize) -> tokio::sync::oneshot::Receiver<JudgeReply> {
     // The prompt ends with the character that makes a speaker start its text.
     let tokenizer = Tokenizer::characters(speaker::ALPHABET).unwrap();
     let prompt = tokenizer.encode(&format!("{}>", "x".repeat(tokens - 1))).unwrap();
-    questions.ask(prompt.into(), Sampling::greedy(100), RandomStream::keyed([0; 32])).unwrap()
+    questions.push(prompt.into(), Sampling::greedy(100), RandomStream::keyed([0; 32])).unwrap()
 }
 
 fn answer(reply: &mut tokio::sync::oneshot::Receiver<JudgeReply>) -> Option<JudgeAnswer> {
@@ -254,36 +254,40 @@ fn answer(reply: &mut tokio::sync::oneshot::Receiver<JudgeReply>) -> Option<Judg
 }
 
 #[test]
-fn an_answer_that_is_not_wanted_frees_its_slot() {
+fn a_dropped_answer_frees_its_slot() {
     let (questions, new) = answering(&speaker(CHAIN), 1);
     let _no_grad = tch::no_grad_guard();
     let mut answering = new();
-    let (first, mut second) = (ask(&questions, 4), ask(&questions, 6));
+    let (first, mut second) = (request(&questions, 4), request(&questions, 6));
     assert_eq!(answering.step(usize::MAX), 4);
-    assert_eq!((answering.wants(), answering.step(usize::MAX)), (1, 1), "no room for the second");
+    assert_eq!(
+        (answering.pending_tokens(), answering.step(usize::MAX)),
+        (1, 1),
+        "no room for the second"
+    );
     drop(first);
-    assert_eq!(answering.wants(), 6, "the first is gone");
+    assert_eq!(answering.pending_tokens(), 6, "the first is gone");
     assert_eq!(answering.step(usize::MAX), 6);
     // A waiting question is removed too.
-    drop(ask(&questions, 9));
-    while answering.wants() > 0 {
+    drop(request(&questions, 9));
+    while answering.pending_tokens() > 0 {
         answering.step(usize::MAX);
     }
     assert_eq!(answer(&mut second).unwrap().ids.len(), CHAIN.len() + 1);
 }
 
 #[test]
-fn an_answer_goes_on_elsewhere_from_the_tokens_it_has() {
+fn an_answer_continues_elsewhere_from_its_tokens() {
     let (questions, new) = answering(&speaker(CHAIN), 8);
     let _no_grad = tch::no_grad_guard();
-    let mut replies = [4, 9, 5].map(|tokens| ask(&questions, tokens));
+    let mut replies = [4, 9, 5].map(|tokens| request(&questions, tokens));
     let mut first = new();
     (0..10).for_each(|_| _ = first.step(usize::MAX));
     drop(first);
     assert_eq!(questions.next(), Some(4 + 10), "questions are answered in order");
     let mut second = new();
     let mut iterations = 0;
-    while second.wants() > 0 {
+    while second.pending_tokens() > 0 {
         second.step(usize::MAX);
         iterations += 1;
     }
@@ -299,13 +303,13 @@ fn an_answer_goes_on_elsewhere_from_the_tokens_it_has() {
 }
 
 #[test]
-fn two_hosts_share_the_line() {
+fn two_instances_share_the_queue() {
     let (questions, new) = answering(&speaker(CHAIN), 1);
     let _no_grad = tch::no_grad_guard();
     let (mut one, mut other) = (new(), new());
-    let mut replies = [4, 9].map(|tokens| ask(&questions, tokens));
+    let mut replies = [4, 9].map(|tokens| request(&questions, tokens));
     assert_eq!((one.step(usize::MAX), other.step(usize::MAX)), (4, 9));
-    while one.wants() + other.wants() > 0 {
+    while one.pending_tokens() + other.pending_tokens() > 0 {
         one.step(usize::MAX);
         other.step(usize::MAX);
     }
@@ -342,7 +346,7 @@ impl Network for Broken {
 }
 
 #[test]
-fn a_fault_reaches_all_who_wait_and_all_who_come() {
+fn a_fault_fails_waiting_and_later_questions() {
     let folder = speaker(CHAIN);
     let faults: [(Fault, &str); 2] = [
         (|| TchError::Torch("no memory".to_owned()), "no memory"),
@@ -353,14 +357,14 @@ fn a_fault_reaches_all_who_wait_and_all_who_come() {
         let network = Broken(Decoder::load(folder.path(), Device::Cpu).unwrap(), 0, fault);
         let capacity = Capacity { max_running: 1, kv_cache_tokens: 1000, token_limit: 256 };
         let own = Answering::new(Box::new(network), capacity, Arc::clone(&questions), None);
-        let waiting = [4, 9].map(|tokens| ask(&questions, tokens));
+        let waiting = [4, 9].map(|tokens| request(&questions, tokens));
         let own = own.unwrap();
         let thread = std::thread::spawn(move || own.serve());
         for reply in waiting {
             let reason = reply.blocking_recv().unwrap().unwrap_err();
             assert!(reason.contains(expected), "{reason}");
         }
-        let late = questions.ask([1].into(), Sampling::greedy(9), RandomStream::keyed([0; 32]));
+        let late = questions.push([1].into(), Sampling::greedy(9), RandomStream::keyed([0; 32]));
         assert!(late.unwrap_err().contains(expected));
         questions.close();
         thread.join().unwrap();

@@ -93,7 +93,7 @@ impl Checkpoint {
             }
             shards.push(file);
         }
-        layout::refuse_strangers(
+        layout::refuse_unexpected(
             &folder.display().to_string(),
             missing.into_keys().collect(),
             extra,

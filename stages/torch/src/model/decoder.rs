@@ -301,7 +301,7 @@ impl Decoder {
             all.iter().filter(|name| !some.contains(name)).map(|&name| name.to_owned()).collect()
         };
         if own != given {
-            layout::refuse_strangers(
+            layout::refuse_unexpected(
                 "published weights",
                 without(&own, &given),
                 without(&given, &own),

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_read_as_they_are_written() {
+    fn device_choices_round_trip() {
         for (text, choice) in [
             ("auto", DeviceChoice::Auto),
             ("cpu", DeviceChoice::Cpu),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_is_refused() {
+    fn a_missing_device_is_refused() {
         assert_eq!(DeviceChoice::Cpu.resolve().unwrap(), Device::Cpu);
         let error = DeviceChoice::Cuda(4096).resolve().unwrap_err().to_string();
         assert!(

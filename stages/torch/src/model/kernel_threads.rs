@@ -171,7 +171,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn small_work_and_that_of_other_threads_stays_whole() {
+    fn small_work_and_work_of_other_threads_is_not_split() {
         let ends = |units, cost| parts(units, cost).map(|part| part.end).collect::<Vec<_>>();
         assert_eq!(ends(10, usize::MAX), [10]);
         if Instructions::detect().is_some() {

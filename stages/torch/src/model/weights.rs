@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_published_again_takes_the_place_of_the_first() {
+    fn a_version_published_again_replaces_the_first() {
         let store = WeightStore::new(2);
         let first = store.publish(PolicyVersion(0), weights(&[0.0]));
         let again = store.publish(PolicyVersion(0), weights(&[1.0]));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_sees_names_shapes_and_values() {
+    fn the_digest_depends_on_names_shapes_and_values() {
         let digest = |name: &str, tensor: Tensor| {
             Weights::new(vec![(name.to_owned(), tensor)]).unwrap().digest()
         };

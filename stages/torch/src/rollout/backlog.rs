@@ -23,7 +23,7 @@ impl Backlog {
             InstanceCommand::Abort(_)
             | InstanceCommand::HandOver
             | InstanceCommand::Shard(_)
-            | InstanceCommand::Host(_)
+            | InstanceCommand::Colocate(_)
             | InstanceCommand::Look => false,
         };
         if waits {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_waits_for_what_was_asked_for_before_and_keeps_back_what_was_after() {
+    fn a_load_waits_for_earlier_requests_and_holds_back_later_ones() {
         let mut backlog = Backlog::default();
         assert_eq!(word(backlog.pass(generate(0), true)), Some("generate"));
         for (command, expected) in [(load(), None), (generate(1), None), (load(), None)] {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_taken_out() {
+    fn a_waiting_request_can_be_removed() {
         let mut backlog = Backlog::default();
         for command in [load(), generate(1), generate(2), load()] {
             backlog.pass(command, false);

@@ -18,8 +18,8 @@ pub(super) struct Counters {
     preemptions: AtomicU64,
     busy_ns: AtomicU64,
     running_slot_ns: AtomicU64,
-    guest_tokens: AtomicU64,
-    guest_ns: AtomicU64,
+    colocated_tokens: AtomicU64,
+    colocated_ns: AtomicU64,
     /// The policy version that was loaded last, and the time.
     loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
     pub(super) iterations: Iterations,
@@ -41,10 +41,10 @@ impl Counters {
         add(&self.running_slot_ns, rows as u64 * time.0);
     }
 
-    /// Adds `tokens` that guests processed, and the `time` that they took from the actor.
-    pub(super) fn hosted(&self, tokens: usize, time: Nanos) {
-        add(&self.guest_tokens, tokens as u64);
-        add(&self.guest_ns, time.0);
+    /// Adds `tokens` that colocated models processed, and the `time` that they took from the actor.
+    pub(super) fn count_colocated(&self, tokens: usize, time: Nanos) {
+        add(&self.colocated_tokens, tokens as u64);
+        add(&self.colocated_ns, time.0);
     }
 
     /// Records that the weights of a policy are in use since `at`.
@@ -58,9 +58,9 @@ impl Counters {
         loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
     }
 
-    /// Returns a count that changes with every iteration of the actor or of a guest.
+    /// Returns a count that changes with every iteration of the actor or of a colocated model.
     pub(super) fn work(&self) -> u64 {
-        let counters = [&self.decode_iterations, &self.prefill_tokens, &self.guest_tokens];
+        let counters = [&self.decode_iterations, &self.prefill_tokens, &self.colocated_tokens];
         counters.map(|of| of.load(Ordering::Relaxed)).into_iter().fold(0, u64::wrapping_add)
     }
 
@@ -74,8 +74,8 @@ impl Counters {
             preemptions: get(&self.preemptions),
             busy_ns: get(&self.busy_ns),
             running_slot_ns: get(&self.running_slot_ns),
-            guest_tokens: get(&self.guest_tokens),
-            guest_ns: get(&self.guest_ns),
+            colocated_tokens: get(&self.colocated_tokens),
+            colocated_ns: get(&self.colocated_ns),
         }
     }
 }

@@ -112,10 +112,10 @@ impl<T> Dispatch<T> {
         &mut self,
         instances: usize,
     ) -> (std::ops::Range<usize>, Vec<(SampleId, T)>) {
-        let given_up = instances..self.placed.max(instances);
+        let released = instances..self.placed.max(instances);
         self.placed = instances;
         let held = if instances > 0 { std::mem::take(&mut self.held) } else { Vec::new() };
-        (given_up, held)
+        (released, held)
     }
 
     /// Removes all responses.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn given_up_responses_go_to_those_that_stay() {
+    fn responses_of_released_instances_go_to_the_remaining_ones() {
         let mut dispatch = Dispatch::new(3);
         send_all(&mut dispatch, 0..3);
         assert_eq!(dispatch.place(1), (1..3, vec![]));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_placed_holds_everything() {
+    fn without_placed_instances_requests_are_held() {
         let mut dispatch = Dispatch::new(1);
         send_all(&mut dispatch, 0..1);
         assert_eq!(dispatch.place(0), (0..1, vec![]));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_on_the_way_ends_the_response() {
+    fn an_abort_in_transit_ends_the_response() {
         let mut dispatch = Dispatch::new(2);
         send_all(&mut dispatch, 0..2);
         assert_eq!(dispatch.place(1), (1..2, vec![]));

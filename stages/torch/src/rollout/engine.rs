@@ -18,7 +18,7 @@
 //! A device is the share of an instance: its threads and its KV budget. With `tensor_parallel` above 1, an instance computes with the
 //! devices of several instances, and those hold no responses. When `tensor_parallel` changes, every instance hands over its responses.
 //!
-//! [Guests](super::guests) run on the placed instances between the iterations of the actor.
+//! [Colocated models](super::colocated) run on the placed instances between the iterations of the actor.
 //!
 //! Equal logits give equal tokens, independent of the rest of the batch. The logits themselves are equal up to floating-point
 //! reassociation, because matrix kernels may sum in a different order for a different number of rows. A token then differs if its random
@@ -37,8 +37,8 @@ use std::sync::mpsc::{Receiver, channel};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 
+use super::colocated::{ColocatedModels, ColocatedUseMeter};
 use super::dispatch::{Abort, Dispatch, Route};
-use super::guests::{Guests, Hosting};
 use super::instance::{InstanceCommand, Report, ReportSender};
 use super::live::Live;
 use super::lockstep::{Lockstep, Reached};
@@ -75,11 +75,11 @@ pub struct TorchEngine {
     /// Number of devices of each placed instance.
     tensor_parallel: u32,
     /// Responses that are assigned to instances but not sent yet, by instance.
-    asked: BTreeMap<usize, Vec<Sequence>>,
+    requested: BTreeMap<usize, Vec<Sequence>>,
     /// The replay of lengths, if one is configured.
     replay: Option<Replay>,
     received: Receiver<Report>,
-    guests: Guests,
+    colocated_models: ColocatedModels,
     /// The policy that was loaded last.
     policy: PolicyVersion,
     /// The state of lockstep mode; present once the lockstep interface was requested.
@@ -134,9 +134,9 @@ impl TorchEngine {
             weights,
             token_limit,
             instances: Vec::new(),
-            asked: BTreeMap::new(),
+            requested: BTreeMap::new(),
             received,
-            guests: Guests::default(),
+            colocated_models: ColocatedModels::default(),
             policy: PolicyVersion(0),
             race: None,
             failed: false,
@@ -156,26 +156,28 @@ impl TorchEngine {
         Live::new(self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect())
     }
 
-    /// Runs `guests` on the placed instances: each model that is in the list now. Must be called once. Guests leave an instance that is
-    /// released, and leave the engine when it fails or is dropped; requests to them are answered nevertheless.
-    pub fn host(&mut self, guests: &Guests) {
-        self.guests = guests.clone();
-        self.lodge(0..self.dispatch.placed());
+    /// Runs `models` on the placed instances: each model that is in the list now. Must be called once. Colocated models leave an instance
+    /// that is released, and leave the engine when it fails or is dropped; requests to them are answered nevertheless.
+    pub fn colocate(&mut self, models: &ColocatedModels) {
+        self.colocated_models = models.clone();
+        self.colocate_on(0..self.dispatch.placed());
     }
 
-    /// Returns access to the resources that the guests use while the engine works.
+    /// Returns access to the resources that the colocated models use while the engine works.
     #[must_use]
-    pub fn hosting(&self) -> Hosting {
-        Hosting::new(self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect())
+    pub fn colocated_use(&self) -> ColocatedUseMeter {
+        ColocatedUseMeter::new(
+            self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect(),
+        )
     }
 
-    /// Sends guests to instances that have none.
-    fn lodge(&self, instances: Range<usize>) {
-        if self.guests.is_empty() {
+    /// Sends colocated models to instances that have none.
+    fn colocate_on(&self, instances: Range<usize>) {
+        if self.colocated_models.is_empty() {
             return;
         }
         for owner in &self.instances[instances] {
-            owner.tell(InstanceCommand::Host(self.guests.lodgers(&owner.waker())));
+            owner.send(InstanceCommand::Colocate(self.colocated_models.workloads(&owner.waker())));
         }
     }
 
@@ -216,10 +218,10 @@ impl TorchEngine {
         }
     }
 
-    /// Records the launch of a response that is resumed with `brought` tokens.
-    fn launch(&mut self, id: SampleId, brought: u32) -> Launch {
+    /// Records the launch of a response that is resumed with `resumed_tokens` tokens.
+    fn launch(&mut self, id: SampleId, resumed_tokens: u32) -> Launch {
         let tick = self.race.as_ref().map_or(Tick(0), LockstepRace::now);
-        let launch = Launch { tick, brought, policy: self.policy };
+        let launch = Launch { tick, resumed_tokens, policy: self.policy };
         if let Some(race) = &mut self.race {
             race.launch(id, launch);
         }
@@ -234,7 +236,7 @@ impl TorchEngine {
                     return self.refuse_late(instance, &sequence);
                 }
                 Route::To(instance, sequence) => {
-                    self.asked.entry(instance).or_default().push(sequence);
+                    self.requested.entry(instance).or_default().push(sequence);
                 }
                 Route::Ends(sequence) => self.report_abort(sequence),
             }
@@ -247,9 +249,9 @@ impl TorchEngine {
     }
 
     fn refuse_late(&self, instance: usize, sequence: &Sequence) {
-        let (id, asked, loaded) = (sequence.id, sequence.launch.policy, self.policy);
+        let (id, requested, loaded) = (sequence.id, sequence.launch.policy, self.policy);
         let reason = format!(
-            "{id} was requested under policy {asked}, but its instance was released after {loaded} was loaded; \
+            "{id} was requested under policy {requested}, but its instance was released after {loaded} was loaded; \
              deterministic generation uses one policy per response"
         );
         let instance = u32::try_from(instance).unwrap_or(u32::MAX);
@@ -258,7 +260,7 @@ impl TorchEngine {
 
     /// Sends the queued responses to their instances.
     fn hand_out(&mut self) {
-        for (instance, share) in std::mem::take(&mut self.asked) {
+        for (instance, share) in std::mem::take(&mut self.requested) {
             self.instances[instance].give(share);
         }
     }
@@ -322,7 +324,7 @@ impl TorchEngine {
             return self.shared.reports.wake();
         }
         match self.dispatch.abort(id) {
-            Abort::Of(instance) => self.instances[instance].tell(InstanceCommand::Abort(id)),
+            Abort::Of(instance) => self.instances[instance].send(InstanceCommand::Abort(id)),
             Abort::Held(sequence) => self.report_abort(sequence),
             Abort::Unknown => {}
         }
@@ -336,7 +338,7 @@ impl TorchEngine {
         self.failed = true;
         self.instances.iter_mut().for_each(Owner::close);
         self.dispatch.clear();
-        self.asked.clear();
+        self.requested.clear();
     }
 }
 
@@ -347,7 +349,7 @@ impl RolloutEngine for TorchEngine {
         self.policy = policy.version;
         match self.weights.find(policy) {
             Ok(weights) => self.instances.iter().for_each(|owner| {
-                owner.tell(InstanceCommand::Load(policy.clone(), weights.share()));
+                owner.send(InstanceCommand::Load(policy.clone(), weights.share()));
             }),
             Err(error) => self.refuse(RolloutError::Load {
                 version: policy.version,
@@ -365,9 +367,9 @@ impl RolloutEngine for TorchEngine {
         let sequences = self.sequences(&request).into_iter();
         let routes = sequences.filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = routes.collect();
-        let was_idle = self.asked.is_empty();
+        let was_idle = self.requested.is_empty();
         self.follow(routes);
-        if was_idle && !self.asked.is_empty() {
+        if was_idle && !self.requested.is_empty() {
             self.shared.reports.wake();
         }
     }
@@ -385,20 +387,20 @@ impl RolloutEngine for TorchEngine {
         // Earlier requests must reach the instances before they hand over their responses.
         self.hand_out();
         let (before, instances) = (self.dispatch.placed(), instances as usize);
-        let (mut given_up, held) = self.dispatch.place(instances);
+        let (mut released, held) = self.dispatch.place(instances);
         let mut taken = before.min(instances)..instances;
         let reshaped = instances > 0 && tensor_parallel != self.tensor_parallel;
         if reshaped {
-            (given_up, taken) = (0..before, 0..instances);
+            (released, taken) = (0..before, 0..instances);
         }
-        self.instances[given_up].iter().for_each(|owner| owner.tell(InstanceCommand::HandOver));
+        self.instances[released].iter().for_each(|owner| owner.send(InstanceCommand::HandOver));
         if reshaped {
             self.tensor_parallel = tensor_parallel;
             let (placed, joined) = self.instances.split_at(instances);
-            placed.iter().for_each(|owner| owner.tell(InstanceCommand::Shard(tensor_parallel)));
-            joined.iter().for_each(|owner| owner.tell(InstanceCommand::Shard(1)));
+            placed.iter().for_each(|owner| owner.send(InstanceCommand::Shard(tensor_parallel)));
+            joined.iter().for_each(|owner| owner.send(InstanceCommand::Shard(1)));
         }
-        self.lodge(taken);
+        self.colocate_on(taken);
         let sent = held.into_iter().filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = sent.collect();
         self.follow(routes);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_go_together_whose_lengths_are_alike() {
+    fn rows_of_similar_lengths_are_grouped() {
         let groups = |lengths: &[usize]| Grouping::Similar.groups(lengths);
         assert_eq!(groups(&[300, 290, 100, 90, 20]), [(0..2, 300), (2..4, 100), (4..5, 20)]);
         assert_eq!(groups(&[40; 9]), [(0..9, 40)]);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_go_together_whose_extents_are_alike() {
+    fn rows_of_similar_extents_are_grouped() {
         let lengths = [250, 180, 256, 128, 60, 1];
         let groups = |slack| Grouping::Extents { slack }.groups(&lengths);
         assert_eq!(groups(64), [(0..3, 256), (3..6, 128)]);

@@ -8,12 +8,12 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::SampleId;
 
 use super::backlog::Backlog;
+use super::colocated::BudgetedWorkload;
 use super::counters::Counters;
 use super::generator::{Ended, Generator, GeneratorError};
-use super::guests::Lodger;
 use super::iterations::Busy;
 use super::options::Detokenize;
-use super::race::{Progress, Standing};
+use super::race::{Progress, ProgressReading};
 use super::sequence::Sequence;
 use super::{Completion, FinishReason, Placement, Policy, RolloutError, Waker};
 use crate::model::{Decoder, TorchError, Weights, kernel_threads};
@@ -24,13 +24,13 @@ pub(super) enum InstanceCommand {
     Load(Policy, Weights),
     Generate(Vec<Sequence>),
     Abort(SampleId),
-    /// Hand over all responses, free the memory of the cache, and drop the guests.
+    /// Hand over all responses, free the memory of the cache, and drop the colocated models.
     HandOver,
     /// Compute with this many devices from now on. The instance must have no running responses.
     Shard(u32),
-    /// Add these guests to the existing ones.
-    Host(Vec<Lodger>),
-    /// Check whether a guest has work.
+    /// Add these colocated models to the existing ones.
+    Colocate(Vec<BudgetedWorkload>),
+    /// Check whether a colocated model has work.
     Look,
 }
 
@@ -134,7 +134,7 @@ pub(super) struct Instance {
     pub(super) commands: Receiver<InstanceCommand>,
     pub(super) reports: ReportSender,
     pub(super) busy: Busy,
-    pub(super) lodgers: Vec<Lodger>,
+    pub(super) workloads: Vec<BudgetedWorkload>,
     /// `true` if tokens determine the order of events: progress is published, and a response keeps its policy.
     pub(super) deterministic: bool,
     pub(super) progress: Arc<Progress>,
@@ -156,8 +156,8 @@ impl Instance {
         Ok(None)
     }
 
-    /// Executes one delayed or received command if there is one, and otherwise runs an iteration and the guests. If there is nothing else
-    /// to do and `may_wait` is set, it blocks until a command arrives.
+    /// Executes one delayed or received command if there is one, and otherwise runs an iteration and the colocated models. If there is
+    /// nothing else to do and `may_wait` is set, it blocks until a command arrives.
     ///
     /// The progress is published before the next command is received. All reports of earlier turns have been sent by then, so an engine
     /// that reads the progress and then drains the channel has every end up to the published floor.
@@ -169,7 +169,7 @@ impl Instance {
         }
         self.busy.set(!idle);
         self.publish();
-        let is_free = idle && self.lodgers.iter_mut().all(Lodger::is_idle);
+        let is_free = idle && self.workloads.iter_mut().all(BudgetedWorkload::is_idle);
         let next = if is_free && may_wait {
             self.commands.recv().map_err(Into::into)
         } else {
@@ -184,12 +184,12 @@ impl Instance {
         Ok(TurnResult::Acted)
     }
 
-    /// Runs one iteration if `acts` is set, and then the guests.
+    /// Runs one iteration if `acts` is set, and then the colocated models.
     fn work(&mut self, acts: bool) -> Result<(), InstanceFault> {
         if acts {
             self.iterate()?;
         }
-        self.host(acts);
+        self.run_workloads(acts);
         Ok(())
     }
 
@@ -208,8 +208,8 @@ impl Instance {
         if !self.deterministic {
             return;
         }
-        let standing = Standing { shares: self.shares, floor: self.generator.floor() };
-        if self.progress.publish(standing) {
+        let reading = ProgressReading { shares: self.shares, floor: self.generator.floor() };
+        if self.progress.publish(reading) {
             self.reports.nudge();
         }
     }
@@ -224,7 +224,7 @@ impl Instance {
             InstanceCommand::Abort(id) => self.abort(id)?,
             InstanceCommand::HandOver => self.hand_over()?,
             InstanceCommand::Shard(devices) => self.shard(devices),
-            InstanceCommand::Host(lodgers) => self.lodgers.extend(lodgers),
+            InstanceCommand::Colocate(workloads) => self.workloads.extend(workloads),
             InstanceCommand::Look => {}
         }
         Ok(())
@@ -265,7 +265,7 @@ impl Instance {
         self.shares += shares;
         self.counters.preempted(lost);
         self.generator.free();
-        self.lodgers.clear();
+        self.workloads.clear();
         self.reports.send([Report::HandedOver(sequences)]);
         Ok(())
     }
@@ -294,17 +294,21 @@ impl Instance {
         Ok(())
     }
 
-    /// Runs the guests, next to an iteration of the actor or alone.
-    fn host(&mut self, beside_actor: bool) {
-        if self.lodgers.is_empty() {
+    /// Runs the colocated models, next to an iteration of the actor or alone.
+    fn run_workloads(&mut self, with_actor: bool) {
+        if self.workloads.is_empty() {
             return;
         }
-        let turn = if beside_actor { Lodger::beside_actor } else { Lodger::alone };
+        let turn = if with_actor {
+            BudgetedWorkload::step_with_actor
+        } else {
+            BudgetedWorkload::step_alone
+        };
         let begun = self.clock.now();
-        // The models of guests are not packed, so libtorch computes most of their work.
-        let tokens = kernel_threads::with_all(|| self.lodgers.iter_mut().map(turn).sum());
+        // The models of colocated models are not packed, so libtorch computes most of their work.
+        let tokens = kernel_threads::with_all(|| self.workloads.iter_mut().map(turn).sum());
         let time = self.clock.now().since(begun);
-        self.counters.hosted(tokens, if beside_actor { time } else { Nanos(0) });
+        self.counters.count_colocated(tokens, if with_actor { time } else { Nanos(0) });
     }
 
     /// Counts an iteration that only decoded.

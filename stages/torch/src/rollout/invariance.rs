@@ -28,11 +28,11 @@ const ALONE: usize = 8;
 pub enum Variance {
     /// The logits of a token are not bit-identical.
     #[error(
-        "the kernels of this machine compute the logits of a token differently {company}; deterministic generation needs them equal"
+        "the kernels of this machine compute the logits of a token differently {circumstances}; deterministic generation needs them equal"
     )]
-    Company {
+    Bits {
         /// The circumstances of the two computations.
-        company: String,
+        circumstances: String,
     },
     /// The network cannot be run.
     #[error("cannot test the kernels of this machine: {}", .0.to_string().lines().next().unwrap_or_default())]
@@ -49,9 +49,9 @@ pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
     let mut refused = None;
     for passes in WAYS {
         match Trial::new(network, passes)?.run() {
-            Err(Variance::Company { company }) => {
-                tracing::debug!(?passes, company, "these passes are not invariant");
-                refused = Some(Variance::Company { company });
+            Err(Variance::Bits { circumstances }) => {
+                tracing::debug!(?passes, circumstances, "these passes are not invariant");
+                refused = Some(Variance::Bits { circumstances });
             }
             other => return other.map(|()| passes),
         }
@@ -137,7 +137,7 @@ impl<'a, N: Network> Trial<'a, N> {
         &self,
         found: &Tensor,
         positions: impl IntoIterator<Item = usize>,
-        company: &str,
+        circumstances: &str,
     ) -> Result<(), Variance> {
         let positions: Vec<i64> = positions.into_iter().map(|position| position as i64).collect();
         let positions = Tensor::f_from_slice(&positions)?.f_to_device(self.network.device())?;
@@ -146,7 +146,7 @@ impl<'a, N: Network> Trial<'a, N> {
         if bits(found)?.f_equal(&bits(&expected)?)? {
             return Ok(());
         }
-        Err(Variance::Company { company: company.to_owned() })
+        Err(Variance::Bits { circumstances: circumstances.to_owned() })
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_round_by_place_are_refused() {
+    fn kernels_that_round_by_position_are_refused() {
         tch::set_num_threads(1);
         let refusal = passes_where(|place, _| if place == 7 { 1.0 } else { 0.0 }).unwrap_err();
         assert!(refusal.contains("differently alone and with others"), "{refusal}");

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_alike_is_one_row_over_all_instances() {
+    fn equal_iterations_of_all_instances_are_one_row() {
         let [one, two] = [Iterations::default(), Iterations::default()];
         let running = |instances| Placement { instances, tensor_parallel: 1 };
         one.count(running(2), 4, 4 * 70, Nanos(1_000));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_busy_once_and_not_when_it_is_gone() {
+    fn a_busy_instance_counts_once_and_not_after_it_is_dropped() {
         let among = Arc::default();
         let (mut one, mut two) = (Busy::new(&among), Busy::new(&among));
         one.set(true);

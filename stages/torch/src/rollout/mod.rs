@@ -2,12 +2,12 @@
 
 mod backlog;
 mod blocks;
+pub mod colocated;
 mod counters;
 mod dispatch;
 mod engine;
 pub(crate) mod generator;
 mod grouping;
-pub mod guests;
 mod instance;
 pub mod invariance;
 mod iterations;

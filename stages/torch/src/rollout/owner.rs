@@ -20,7 +20,7 @@ use super::invariance;
 use super::iterations::Busy;
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::passes::Passes;
-use super::race::{Progress, Underway};
+use super::race::{Progress, SharesInFlight};
 use super::sequence::Sequence;
 use super::{RolloutError, Waker};
 use crate::model::Decoder;
@@ -35,7 +35,7 @@ pub(super) struct Owner {
     thread: Option<InstanceThread>,
     pub(super) counters: Arc<Counters>,
     progress: Arc<Progress>,
-    underway: Underway,
+    in_flight: SharesInFlight,
 }
 
 /// The thread of an instance.
@@ -58,7 +58,7 @@ pub(super) struct InstanceContext {
 
 impl Owner {
     /// Sends a command. If the instance has ended, the command is discarded: the reason is in an event that has not been polled yet.
-    pub(super) fn tell(&self, command: InstanceCommand) {
+    pub(super) fn send(&self, command: InstanceCommand) {
         if let Some(commands) = &self.commands {
             let _gone = commands.send(command);
         }
@@ -66,21 +66,21 @@ impl Owner {
 
     /// Sends a share of responses to generate.
     pub(super) fn give(&mut self, share: Vec<Sequence>) {
-        self.underway.send(share.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
-        self.tell(InstanceCommand::Generate(share));
+        self.in_flight.send(share.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
+        self.send(InstanceCommand::Generate(share));
     }
 
     /// Returns a floor: all responses that the instance has, and all that are in transit to it, end later.
     pub(super) fn floor(&mut self) -> Tick {
-        self.underway.floor(self.progress.read())
+        self.in_flight.floor(self.progress.read())
     }
 
     /// Returns a floor for the responses in transit, as of the last call of [`floor`](Self::floor) and the shares sent since.
     pub(super) fn floor_on_the_way(&self) -> Tick {
-        self.underway.not_taken()
+        self.in_flight.not_taken()
     }
 
-    /// Returns a waker that makes the thread check for work of its guests.
+    /// Returns a waker that makes the thread check for work of its colocated models.
     pub(super) fn waker(&self) -> Waker {
         let commands = self.commands.as_ref().map(Arc::downgrade).unwrap_or_default();
         Arc::new(move || {
@@ -134,7 +134,7 @@ impl InstanceContext {
             thread: None,
             counters,
             progress: Arc::clone(&instance.progress),
-            underway: Underway::default(),
+            in_flight: SharesInFlight::default(),
         };
         Ok((owner, instance))
     }
@@ -164,7 +164,7 @@ impl InstanceContext {
             commands,
             reports: self.reports.clone(),
             busy: Busy::new(&self.busy),
-            lodgers: Vec::new(),
+            workloads: Vec::new(),
             deterministic: self.passes.is_some(),
             progress: Arc::default(),
             shares: 0,

@@ -111,9 +111,9 @@ impl TorchMeasure {
     /// Runs `task` on all instances of the current point at once and returns the mean of their replies.
     fn all(&mut self, task: ProfileTask) -> Result<f64, RolloutError> {
         let workers = &self.workers[..self.working];
-        workers.iter().for_each(|worker| worker.tell(task));
+        workers.iter().for_each(|worker| worker.send(task));
         // Receive all replies before returning an error, so that no reply is left for the next task.
-        let replies: Vec<_> = (0..).zip(workers).map(|(at, worker)| worker.hear(at)).collect();
+        let replies: Vec<_> = (0..).zip(workers).map(|(at, worker)| worker.receive(at)).collect();
         let seconds = replies.into_iter().sum::<Result<f64, _>>()?;
         Ok(seconds / self.working.max(1) as f64)
     }
@@ -199,13 +199,13 @@ impl ProfiledInstance {
     }
 
     /// Sends a task. A thread that has ended is detected when its reply is received.
-    fn tell(&self, task: ProfileTask) {
+    fn send(&self, task: ProfileTask) {
         if let Some(tasks) = &self.tasks {
             let _gone = tasks.send(task);
         }
     }
 
-    fn hear(&self, instance: u32) -> Result<f64, RolloutError> {
+    fn receive(&self, instance: u32) -> Result<f64, RolloutError> {
         self.replies
             .recv()
             .unwrap_or_else(|_| Err(RolloutError::Engine { instance, reason: ENDED.to_owned() }))
@@ -295,14 +295,14 @@ impl Bench {
         let token = |at: u32| (i64::from(at) % vocabulary) as i32;
         let prompt = (0..self.point.tokens).map(token).collect();
         let fresh = Sequence::new(id, prompt, self.sampling, RandomStream::new(0, id));
-        let brought = Partial {
+        let partial = Partial {
             response_length: 1,
             response_ids: vec![0],
             logprobs: vec![0.0],
             token_versions: TokenVersions::of(PolicyVersion(0), 1),
             ..Partial::default()
         };
-        let sequence = if alone { fresh.resume(&brought) } else { fresh };
+        let sequence = if alone { fresh.resume(&partial) } else { fresh };
         self.instance.generator.push(sequence);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Launch {
     /// The tick of the launch.
     pub(super) tick: Tick,
     /// Number of tokens that the response was resumed with.
-    pub(super) brought: u32,
+    pub(super) resumed_tokens: u32,
     /// The policy version that was loaded.
     pub(super) policy: PolicyVersion,
 }
@@ -23,31 +23,31 @@ pub(crate) struct Launch {
 impl Launch {
     /// Returns the tick at which the response has `tokens` tokens.
     pub(super) fn tick_of(self, tokens: usize) -> Tick {
-        let own = (tokens as u64).saturating_sub(self.brought.into());
+        let own = (tokens as u64).saturating_sub(self.resumed_tokens.into());
         Tick(self.tick.0.saturating_add(own))
     }
 
     /// Returns the number of tokens that the response has at `tick`, if it has not ended before.
     fn tokens_at(self, tick: Tick) -> usize {
         let own = tick.0.saturating_sub(self.tick.0);
-        usize::try_from(own.saturating_add(self.brought.into())).unwrap_or(usize::MAX)
+        usize::try_from(own.saturating_add(self.resumed_tokens.into())).unwrap_or(usize::MAX)
     }
 }
 
 /// The progress of an instance, written by its thread and read by the engine.
 #[derive(Debug, Default)]
-pub(super) struct Progress(Mutex<Standing>);
+pub(super) struct Progress(Mutex<ProgressReading>);
 
 /// A snapshot of the progress of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct ProgressReading {
     /// Number of shares of work that the instance has taken.
     pub(super) shares: u64,
     /// A tick before the end of all responses that the instance has taken and that have not ended.
     pub(super) floor: Tick,
 }
 
-impl Default for Standing {
+impl Default for ProgressReading {
     fn default() -> Self {
         Self { shares: 0, floor: Tick::MAX }
     }
@@ -56,24 +56,24 @@ impl Default for Standing {
 impl Progress {
     /// Publishes the progress of an instance. Everything that ended up to the floor must have been reported before. Returns `true` if the
     /// progress has changed.
-    pub(super) fn publish(&self, now: Standing) -> bool {
-        let mut standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *standing, now) != now
+    pub(super) fn publish(&self, now: ProgressReading) -> bool {
+        let mut reading = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *reading, now) != now
     }
 
-    pub(super) fn read(&self) -> Standing {
+    pub(super) fn read(&self) -> ProgressReading {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The shares of work that were sent to an instance and that it may not have taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Underway {
+pub(super) struct SharesInFlight {
     sent: u64,
     floors: VecDeque<Tick>,
 }
 
-impl Underway {
+impl SharesInFlight {
     /// Records a share whose responses end later than `floor`.
     pub(super) fn send(&mut self, floor: Tick) {
         self.sent += 1;
@@ -81,12 +81,12 @@ impl Underway {
     }
 
     /// Returns a floor for all responses that the instance has or will have.
-    pub(super) fn floor(&mut self, standing: Standing) -> Tick {
-        let not_taken = self.sent.saturating_sub(standing.shares);
+    pub(super) fn floor(&mut self, reading: ProgressReading) -> Tick {
+        let not_taken = self.sent.saturating_sub(reading.shares);
         while self.floors.len() as u64 > not_taken {
             self.floors.pop_front();
         }
-        standing.floor.min(self.not_taken())
+        reading.floor.min(self.not_taken())
     }
 
     /// Returns a floor for the shares that were not taken at the last call of [`floor`](Self::floor), or were sent since.
@@ -104,7 +104,7 @@ pub(super) struct LockstepRace {
     /// The responses that have ended and may still be aborted, by the tick of their end.
     ended: BTreeMap<(Tick, SampleId), Completion>,
     /// Ends that have not been reported to the caller.
-    untold: Vec<End>,
+    unreported: Vec<End>,
     /// Aborted responses that their instance has not reported yet, with the tick of the abort; `None` for an abort without a tick.
     aborted: BTreeMap<SampleId, Option<Tick>>,
     events: VecDeque<RolloutEvent>,
@@ -144,13 +144,13 @@ impl LockstepRace {
         }
         let (tokens, finish_reason) = (completion.response_length, completion.finish_reason);
         let tick = launch.tick_of(completion.response_ids.len());
-        self.untold.push(End { tick, id, tokens, finish_reason });
+        self.unreported.push(End { tick, id, tokens, finish_reason });
         self.ended.insert((tick, id), completion);
     }
 
     /// Returns the ends that were not reported yet. All other responses end later than `floor`.
     pub(super) fn reached(&mut self, floor: Tick) -> Reached {
-        Reached { ended: std::mem::take(&mut self.untold), floor }
+        Reached { ended: std::mem::take(&mut self.unreported), floor }
     }
 
     /// Releases the responses that ended up to `tick`, in the order of ticks. Returns `true` if there are events.
@@ -177,7 +177,7 @@ impl LockstepRace {
         let Some(completion) = held.and_then(|key| self.ended.remove(&key)) else {
             return self.aborted.insert(id, tick).is_none();
         };
-        self.untold.retain(|end| end.id != id);
+        self.unreported.retain(|end| end.id != id);
         self.report_cut(completion, tick, detokenize);
         false
     }
@@ -248,7 +248,7 @@ mod tests {
     /// A race of responses that were all launched at tick 5, each with one token.
     fn race(samples: std::ops::Range<u32>) -> LockstepRace {
         let mut race = LockstepRace::default();
-        let launch = Launch { tick: Tick(5), brought: 1, ..Launch::default() };
+        let launch = Launch { tick: Tick(5), resumed_tokens: 1, ..Launch::default() };
         samples.for_each(|sample| race.launch(id(sample), launch));
         race
     }
@@ -271,12 +271,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_waits_for_its_tick() {
+    fn an_ended_response_waits_for_its_tick() {
         let mut race = race(0..3);
         end(&mut race, 1, 9, FinishReason::Length);
         end(&mut race, 0, 4, FinishReason::Stop);
-        let told: Vec<_> = race.reached(Tick(8)).ended.iter().map(|end| end.tick).collect();
-        assert_eq!(told, [Tick(13), Tick(8)]);
+        let ticks: Vec<_> = race.reached(Tick(8)).ended.iter().map(|end| end.tick).collect();
+        assert_eq!(ticks, [Tick(13), Tick(8)]);
         assert_eq!(race.reached(Tick(9)), Reached { ended: vec![], floor: Tick(9) });
         assert!(!race.advance(Tick(7)));
         assert!(race.advance(Tick(8)));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_aborted_is_cut_at_its_tick_wherever_it_is() {
+    fn an_aborted_response_is_cut_at_its_tick() {
         let mut race = race(0..4);
         end(&mut race, 0, 9, FinishReason::Stop);
         assert!(!race.abort(id(0), Some(Tick(8)), &words()), "it is held");
@@ -306,20 +306,20 @@ mod tests {
     }
 
     #[test]
-    fn work_that_is_not_taken_holds_the_floor() {
-        let mut underway = Underway::default();
-        let standing = |shares, floor| Standing { shares, floor: Tick(floor) };
-        assert_eq!(underway.floor(Standing::default()), Tick::MAX);
-        underway.send(Tick(3));
-        underway.send(Tick(7));
-        assert_eq!(underway.floor(standing(0, 50)), Tick(3));
-        assert_eq!(underway.floor(standing(1, 50)), Tick(7));
-        assert_eq!(underway.floor(standing(1, 6)), Tick(6));
-        assert_eq!(underway.floor(standing(2, 50)), Tick(50));
+    fn a_share_that_is_not_taken_holds_the_floor() {
+        let mut in_flight = SharesInFlight::default();
+        let reading = |shares, floor| ProgressReading { shares, floor: Tick(floor) };
+        assert_eq!(in_flight.floor(ProgressReading::default()), Tick::MAX);
+        in_flight.send(Tick(3));
+        in_flight.send(Tick(7));
+        assert_eq!(in_flight.floor(reading(0, 50)), Tick(3));
+        assert_eq!(in_flight.floor(reading(1, 50)), Tick(7));
+        assert_eq!(in_flight.floor(reading(1, 6)), Tick(6));
+        assert_eq!(in_flight.floor(reading(2, 50)), Tick(50));
     }
 
     #[test]
-    fn a_failure_is_all_that_is_left() {
+    fn after_a_failure_no_other_event_is_reported() {
         let mut race = race(0..2);
         end(&mut race, 0, 4, FinishReason::Stop);
         let error = RolloutError::Engine { instance: 1, reason: "gone".to_owned() };

@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn partials_of_the_samples_asked_for_are_taken() {
+    fn partials_of_the_requested_samples_are_accepted() {
         assert_eq!(refused(vec![]), None);
         assert_eq!(refused(vec![partial(1, 7), partial(3, 0)]), None);
     }
 
     #[test]
-    fn what_cannot_go_on_is_named() {
+    fn a_partial_that_cannot_be_resumed_is_named() {
         let check = |resumed, expected: &str| {
             assert_eq!(refused(resumed).as_deref(), Some(expected));
         };

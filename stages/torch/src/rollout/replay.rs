@@ -15,11 +15,11 @@ pub(super) struct Replay {
     /// Number of responses launched, by step.
     launched: BTreeMap<Step, u64>,
     /// The lengths of responses that are not whole; any of them may be resumed in a later step.
-    given: BTreeMap<(PromptId, u32), Given>,
+    assigned: BTreeMap<(PromptId, u32), ReplayedLength>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Given {
+struct ReplayedLength {
     /// The step that launched the response.
     launched: Step,
     length: u32,
@@ -27,7 +27,7 @@ struct Given {
 
 impl Replay {
     pub(super) fn new(lengths: Lengths, by_id: bool) -> Self {
-        Self { lengths, by_id, launched: BTreeMap::new(), given: BTreeMap::new() }
+        Self { lengths, by_id, launched: BTreeMap::new(), assigned: BTreeMap::new() }
     }
 
     /// Returns the length of a response that is launched.
@@ -39,16 +39,16 @@ impl Replay {
         let launched = self.launched.entry(step).or_default();
         let length = self.lengths.get(step, *launched);
         *launched += 1;
-        self.given.insert((prompt, sample), Given { launched: step, length });
+        self.assigned.insert((prompt, sample), ReplayedLength { launched: step, length });
         length
     }
 
     /// Returns the length of a response that is resumed: the one that it was `launched` with. A response that was not launched here is
     /// launched now.
     pub(super) fn resume(&mut self, launched: SampleId) -> u32 {
-        let given = self.given.get(&(launched.prompt, launched.sample));
-        match given.filter(|given| given.launched == launched.step) {
-            Some(given) => given.length,
+        let assigned = self.assigned.get(&(launched.prompt, launched.sample));
+        match assigned.filter(|assigned| assigned.launched == launched.step) {
+            Some(assigned) => assigned.length,
             None => self.launch(launched),
         }
     }
@@ -56,8 +56,8 @@ impl Replay {
     /// Removes a response that is whole. A response of the same prompt and sample that was launched later is kept.
     pub(super) fn end(&mut self, id: SampleId) {
         let key = (id.prompt, id.sample);
-        if self.given.get(&key).is_some_and(|given| given.launched <= id.step) {
-            self.given.remove(&key);
+        if self.assigned.get(&key).is_some_and(|assigned| assigned.launched <= id.step) {
+            self.assigned.remove(&key);
         }
     }
 }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_goes_on_keeps_its_length_and_takes_none_of_the_others() {
+    fn a_resumed_response_keeps_its_length_and_takes_no_other() {
         let mut replay = Replay::new(Lengths::new(vec![vec![9, 3], vec![5, 7]]).unwrap(), false);
         assert_eq!((replay.launch(id(0, 0)), replay.launch(id(0, 1))), (9, 3));
         assert_eq!((replay.resume(id(0, 0)), replay.resume(id(0, 0))), (9, 9));
@@ -80,12 +80,12 @@ mod tests {
         replay.end(id(0, 1));
         assert_eq!(replay.resume(id(1, 1)), 7, "only the earlier launch has ended");
         replay.end(id(3, 1));
-        assert_eq!(replay.given.len(), 2);
+        assert_eq!(replay.assigned.len(), 2);
         assert_eq!(replay.resume(id(0, 5)), 9, "a response that another engine launched");
     }
 
     #[test]
-    fn by_id_the_order_does_not_matter() {
+    fn replay_by_id_does_not_depend_on_the_order() {
         let lengths = Lengths::new(vec![(1..100).collect()]).unwrap();
         let of = |samples: &[u32]| {
             let mut replay = Replay::new(lengths.clone(), true);

@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_where_the_distribution_is_inverted() {
+    fn tokens_are_drawn_by_inverse_transform_sampling() {
         let draws = at(&[0.0, 0.09, 0.11, 0.49, 0.51, 0.69, 0.71, 1.0 - f64::EPSILON]);
         assert_eq!(tokens(Sampling::unrestricted(1), &draws), [0, 0, 1, 1, 2, 2, 3, 3]);
     }
 
     #[test]
-    fn temperature_sharpens() {
+    fn a_low_temperature_sharpens_the_distribution() {
         let cold = Sampling { temperature: 0.5, ..Sampling::unrestricted(1) };
         // Squares over their sum: 1, 16, 4 and 9 of 30.
         let draws = at(&[0.9 / 30.0, 1.1 / 30.0, 16.9 / 30.0, 17.1 / 30.0, 21.1 / 30.0]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_likeliest_are_drawn() {
+    fn only_the_most_likely_tokens_are_drawn() {
         let uniforms = at(&[0.01, 0.56, 0.58, 0.99]);
         let two = Sampling { top_k: 2, ..Sampling::unrestricted(1) };
         assert_eq!(tokens(two, &uniforms), [1, 1, 3, 3]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_held_back_and_forced_by_row() {
+    fn end_tokens_are_suppressed_and_forced_per_row() {
         let held_back = Draw { may_end: false, ..draw(0.2) };
         let forced = Draw { may_end: false, must_end: true, ..draw(0.9) };
         assert_eq!(tokens(Sampling::unrestricted(1), &[draw(0.2), held_back, forced]), [1, 2, 1]);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn logprobs_are_those_before_truncation_and_holding_back() {
+    fn logprobs_are_those_before_truncation_and_suppression() {
         let sampling = Sampling { top_k: 1, ..Sampling::unrestricted(1) };
         let forced = Draw { sampling, may_end: false, must_end: true, ..draw(0.9) };
         let sampled = sample(&rows(2), &[Draw { sampling, may_end: false, ..draw(0.5) }, forced]);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_drawn_differently_are_as_each_alone() {
+    fn rows_with_different_sampling_match_each_row_alone() {
         let of = [
             Sampling::unrestricted(1),
             Sampling::greedy(2),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_that_are_not_numbers_show_in_the_logprob() {
+    fn nan_logits_show_in_the_logprob() {
         let rows = Tensor::from_slice(&[f32::NAN; 4]).unsqueeze(0);
         assert!(sample(&rows, &[draw(0.5)]).logprobs[0].is_nan());
     }

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_is_given_up_and_comes_back_first() {
+    fn the_newest_response_is_preempted_and_resumed_first() {
         // Four blocks.
         let mut scheduler = scheduler(8, 59);
         (0..3).for_each(|prompt| scheduler.push(sequence(prompt, &[1, 2, 3, 4])));
@@ -390,7 +390,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn budget_and_rows_hold_and_nothing_is_lost(
+        fn budget_and_rows_are_respected_and_no_response_is_lost(
             prompts in prop::collection::vec(1..20usize, 1..30),
             max_running in 1..6usize,
             kv_tokens in 60..200usize,

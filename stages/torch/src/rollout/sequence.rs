@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_held_back_and_forced() {
+    fn end_tokens_are_suppressed_and_forced() {
         let sampling = Sampling { min_new_tokens: 1, ..Sampling::unrestricted(9) };
         let ends = |mut sequence: Sequence| {
             [0, 1].map(|token| {

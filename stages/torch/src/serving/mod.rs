@@ -146,12 +146,12 @@ impl Shared {
         &'s self,
         command: F,
     ) -> impl Future<Output = Result<(), ServingError>> + use<'s, F> {
-        let tell = |instance: &Instance| {
+        let send = |instance: &Instance| {
             let (reply, replied) = oneshot::channel();
-            instance.tell(command(reply));
+            instance.send(command(reply));
             replied
         };
-        let replies: Vec<_> = self.instances.iter().map(tell).collect();
+        let replies: Vec<_> = self.instances.iter().map(send).collect();
         try_join_all(replies).map(|replies| replies.map(drop).map_err(|_ended| self.stopped()))
     }
 
@@ -184,7 +184,7 @@ impl Shared {
 
 impl Instance {
     /// Sends a command. It is lost if the engine was dropped.
-    fn tell(&self, command: Command) {
+    fn send(&self, command: Command) {
         if let Some(commands) = &*self.commands.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ended = commands.send(command);
         }
@@ -201,16 +201,16 @@ impl ServingEngine for TorchServing {
         let least = instances.min_by_key(|instance| instance.counters.assigned());
         let least = least.expect("invariant: an engine has at least one instance");
         least.counters.assign(generation.samples);
-        least.tell(Command::Generate(generation));
+        least.send(Command::Generate(generation));
     }
 
     fn abort(&self, id: GenerationId) {
-        self.shared.instances.iter().for_each(|instance| instance.tell(Command::Abort(id)));
+        self.shared.instances.iter().for_each(|instance| instance.send(Command::Abort(id)));
     }
 
     fn abort_sample(&self, id: GenerationId, sample: u32) {
         let instances = self.shared.instances.iter();
-        instances.for_each(|instance| instance.tell(Command::AbortSample(id, sample)));
+        instances.for_each(|instance| instance.send(Command::AbortSample(id, sample)));
     }
 
     fn pause(&self, mode: Pause) -> BoxFuture<'static, Result<(), ServingError>> {

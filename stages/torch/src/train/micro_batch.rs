@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_equal_prompt_stay_together_and_share_the_budget() {
+    fn adjacent_turns_of_a_prompt_stay_together_and_share_the_budget() {
         let turns = turns(&[(4, 7), (4, 2), (4, 1), (2, 3), (4, 2)]);
         assert_eq!(plan(&turns, 11), [vec![0, 1, 2], vec![3, 4]]);
         assert_eq!(plan(&turns, 10), [vec![0], vec![1, 2, 3], vec![4]]);

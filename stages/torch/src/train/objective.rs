@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn importance_weights_enter_as_the_loss_says() {
+    fn importance_weights_are_applied_as_the_loss_defines() {
         check("vanilla", (-4.25, [-0.25, -4.0]));
         // The geometric mean of 0.5 and 8 for both tokens.
         check("geo_mean", (-2.0, [-1.0, -1.0]));

@@ -263,11 +263,11 @@ impl Unit {
 
 /// Splits the name of a [`Total`] into model, reduction and metric.
 fn parse(name: &str) -> Result<(&str, Over, &str), PartialError> {
-    let strange = || PartialError::Total { name: name.to_owned() };
-    let (model, rest) = name.split_once(':').ok_or_else(strange)?;
-    let (over, metric) = rest.split_once(':').ok_or_else(strange)?;
+    let unknown_total = || PartialError::Total { name: name.to_owned() };
+    let (model, rest) = name.split_once(':').ok_or_else(unknown_total)?;
+    let (over, metric) = rest.split_once(':').ok_or_else(unknown_total)?;
     let known = Over::ALL.iter().find(|(_, name)| *name == over);
-    known.map(|&(over, _)| (model, over, metric)).ok_or_else(strange)
+    known.map(|&(over, _)| (model, over, metric)).ok_or_else(unknown_total)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 use super::driver::{config, decoder, deterministic, prompts};
 
 #[test]
-fn it_passes_the_testkit() {
+fn the_engine_passes_the_testkit() {
     let store = WeightStore::new(2);
     let policies = [0, 1].map(|version| {
         let weights = decoder("qwen2_tied").snapshot().unwrap();

@@ -14,7 +14,7 @@ use rollpacker_torch::model::{Decoder, WeightStore, Weights};
 use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::driver::{
-    BUILT_IN, Driver, Turnstile, WIDE, config, decoder, deterministic, has_kernels, id, request,
+    BUILT_IN, Driver, GatedClock, WIDE, config, decoder, deterministic, has_kernels, id, request,
     rounded, scaled,
 };
 
@@ -41,14 +41,14 @@ fn generated(
     cut: u32,
 ) -> (BTreeMap<SampleId, Bits>, u32) {
     let mut driver = Driver::start(model, config, WeightStore::new(1));
-    let mut asked = 0;
+    let mut requested = 0;
     for prompt in order {
         for samples in [0..cut, cut..6] {
             driver.engine.generate(request(prompt as u64, samples, &prompts()[prompt]));
         }
-        asked += 6;
+        requested += 6;
     }
-    let all = driver.collect(asked);
+    let all = driver.collect(requested);
     let preemptions = all.values().map(|completion| completion.preemptions).sum();
     (all.iter().map(|(id, completion)| (*id, bits(completion))).collect(), preemptions)
 }
@@ -97,7 +97,7 @@ fn bfloat16_rounds_the_matrices_of_the_layers() {
 }
 
 #[test]
-fn company_order_instances_and_budget_do_not_show_in_any_bit() {
+fn results_do_not_depend_on_batch_order_instances_or_budget() {
     for model in ["qwen2_tied", "llama_untied", BUILT_IN] {
         let sampling = Sampling { top_p: 0.95, min_new_tokens: 8, ..Sampling::unrestricted(90) };
         let base = deterministic(config(sampling));
@@ -144,7 +144,7 @@ fn first(completion: &Completion, tokens: usize) -> Partial {
 }
 
 #[test]
-fn what_goes_on_ends_in_the_bits_of_what_never_stopped() {
+fn resumed_responses_equal_uninterrupted_ones_bit_for_bit() {
     let base = deterministic(config(Sampling { min_new_tokens: 2, ..Sampling::unrestricted(80) }));
     let mut driver = Driver::start(BUILT_IN, base.clone(), WeightStore::new(1));
     for (prompt, ids) in (0..).zip(prompts()) {
@@ -166,11 +166,11 @@ fn what_goes_on_ends_in_the_bits_of_what_never_stopped() {
 }
 
 #[test]
-fn what_is_handed_over_ends_in_the_same_bits() {
+fn handed_over_responses_end_in_the_same_bits() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let base = TorchEngineConfig { max_running: 8, ..deterministic(config(sampling)) };
     let (straight, _) = generated("qwen2_tied", base.clone(), 0..4, 0);
-    let (clock, closed) = Turnstile::for_readings(60);
+    let (clock, closed) = GatedClock::for_readings(60);
     let two = TorchEngineConfig { instances: 2, ..base };
     let mut driver = Driver::start_by(clock, "qwen2_tied", two, WeightStore::new(1));
     for (prompt, ids) in (0..4).zip(prompts()) {
@@ -233,7 +233,7 @@ fn a_response_keeps_the_policy_that_was_loaded_when_it_was_requested() {
 }
 
 #[test]
-fn what_would_change_its_policy_on_the_way_is_refused() {
+fn a_request_whose_policy_would_change_is_refused() {
     let store = WeightStore::new(2);
     let base = deterministic(config(Sampling::unrestricted(40)));
     let mut driver = Driver::start("qwen2_tied", base, store.clone());
@@ -249,7 +249,7 @@ fn what_would_change_its_policy_on_the_way_is_refused() {
 }
 
 #[test]
-fn replayed_lengths_go_by_id() {
+fn replayed_lengths_are_assigned_by_id() {
     let replay = Some(Lengths::new(vec![(3..40).collect()]).unwrap());
     let base = TorchEngineConfig { replay, ..deterministic(config(Sampling::unrestricted(50))) };
     let (ascending, _) = generated("qwen2_tied", base.clone(), 0..8, 0);

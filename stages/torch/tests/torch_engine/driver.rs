@@ -153,13 +153,13 @@ impl Driver {
         self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
     }
 
-    /// Waits until every instance, held up at a [`Turnstile`], has run `iterations` decode iterations.
-    pub(super) fn pass(&self, turnstile: &Sender<()>, iterations: u64) {
-        self.pass_on(turnstile, self.engine.statistics().len(), iterations);
+    /// Waits until every instance, held up at a [`GatedClock`], has run `iterations` decode iterations.
+    pub(super) fn pass(&self, gate: &Sender<()>, iterations: u64) {
+        self.pass_on(gate, self.engine.statistics().len(), iterations);
     }
 
-    /// Waits until each of the first `instances` instances, held up at a [`Turnstile`], has run `iterations` decode iterations.
-    pub(super) fn pass_on(&self, turnstile: &Sender<()>, instances: usize, iterations: u64) {
+    /// Waits until each of the first `instances` instances, held up at a [`GatedClock`], has run `iterations` decode iterations.
+    pub(super) fn pass_on(&self, gate: &Sender<()>, instances: usize, iterations: u64) {
         // On a busy machine one instance may take all permitted readings, so more are permitted, a few at a time.
         for turn in 1.. {
             let mut statistics = self.engine.statistics().into_iter().take(instances);
@@ -167,7 +167,7 @@ impl Driver {
                 break;
             }
             if turn % 20_000 == 0 {
-                turnstile.send(()).expect("the clock is there");
+                gate.send(()).expect("the clock is there");
             }
             std::thread::yield_now();
         }
@@ -211,9 +211,9 @@ pub(super) fn prompts() -> Vec<Vec<i32>> {
 }
 
 /// A clock that blocks its readers after a number of readings, until the other end is dropped.
-pub(super) struct Turnstile(Mutex<Receiver<()>>);
+pub(super) struct GatedClock(Mutex<Receiver<()>>);
 
-impl Turnstile {
+impl GatedClock {
     pub(super) fn for_readings(readings: usize) -> (Arc<Self>, Sender<()>) {
         let (permit, permits) = channel();
         (0..readings).for_each(|_| permit.send(()).unwrap());
@@ -221,7 +221,7 @@ impl Turnstile {
     }
 }
 
-impl Clock for Turnstile {
+impl Clock for GatedClock {
     fn now(&self) -> Nanos {
         let _open = self.0.lock().unwrap().recv();
         Nanos(1)

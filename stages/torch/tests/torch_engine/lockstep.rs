@@ -16,7 +16,7 @@ use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
 use super::deterministic::{Bits, bits, prompts};
-use super::driver::{BUILT_IN, Driver, Turnstile, config, decoder, deterministic, id, scaled};
+use super::driver::{BUILT_IN, Driver, GatedClock, config, decoder, deterministic, id, scaled};
 
 /// A clock that delays its readers by varying times.
 struct Jitter {
@@ -95,8 +95,8 @@ impl Game {
         self.ends.extend(reached.ended);
     }
 
-    fn ask(&mut self, step: u64) -> BTreeSet<SampleId> {
-        let mut asked = BTreeSet::new();
+    fn request(&mut self, step: u64) -> BTreeSet<SampleId> {
+        let mut requested = BTreeSet::new();
         for (prompt, prompt_ids) in (0..).zip(prompts().into_iter().take(6)) {
             let resumed = (0..4).filter_map(|sample| {
                 let kept = self.kept.remove(&(prompt, sample))?;
@@ -111,16 +111,16 @@ impl Game {
             });
             let (resumed, prompt_ids) = (resumed.collect(), prompt_ids.into());
             let prompt = id(prompt, 0).prompt;
-            asked.extend((0..4).map(|sample| SampleId { step: Step(step), prompt, sample }));
+            requested.extend((0..4).map(|sample| SampleId { step: Step(step), prompt, sample }));
             let request = Request { step: Step(step), prompt, samples: 0..4, prompt_ids, resumed };
             self.driver.engine.generate(request);
         }
-        asked
+        requested
     }
 
     /// Runs a round with `wins` winners. Returns the tick of the decision, the winners, and the reported responses.
     fn round(&mut self, step: u64, wins: usize) -> Round {
-        let asked = self.ask(step);
+        let requested = self.request(step);
         self.floor = self.now;
         if self.setting.moves {
             self.place(1);
@@ -128,23 +128,23 @@ impl Game {
         }
         loop {
             self.listen();
-            let heard: Vec<End> =
+            let ends: Vec<End> =
                 self.ends.iter().filter(|end| end.tick <= self.floor).copied().collect();
-            if heard.len() >= wins {
-                return self.decide(&asked, &heard[..wins]);
+            if ends.len() >= wins {
+                return self.decide(&requested, &ends[..wins]);
             }
             self.driver.wait();
         }
     }
 
-    fn decide(&mut self, asked: &BTreeSet<SampleId>, first: &[End]) -> Round {
+    fn decide(&mut self, requested: &BTreeSet<SampleId>, first: &[End]) -> Round {
         let tick = first.last().map_or(self.now, |end| end.tick);
         let winners: Vec<SampleId> = first.iter().map(|end| end.id).collect();
-        for id in asked.iter().filter(|id| !winners.contains(id)) {
+        for id in requested.iter().filter(|id| !winners.contains(id)) {
             self.lockstep().abort_at(*id, tick);
         }
         self.lockstep().advance(tick);
-        let all = self.driver.collect(asked.len());
+        let all = self.driver.collect(requested.len());
         for (id, completion) in &all {
             assert_eq!(completion.finish_reason.is_whole(), winners.contains(id), "{id}");
             assert_eq!(completion.text, format!("{:?}", completion.response_ids));
@@ -177,7 +177,7 @@ fn base(seed: u64) -> TorchEngineConfig {
 }
 
 #[test]
-fn the_same_win_with_the_same_tokens_however_the_engine_is_run() {
+fn winners_and_tokens_do_not_depend_on_how_the_engine_runs() {
     for seed in 0..4 {
         let wins = 3 + 5 * seed as usize;
         let expected = play(PLAIN, &base(seed), wins);
@@ -214,10 +214,10 @@ fn an_engine_that_is_not_deterministic_cannot_race() {
 }
 
 #[test]
-fn what_waits_for_a_slot_stands_where_it_was_launched() {
+fn a_response_that_waits_for_a_slot_stays_at_its_launch_tick() {
     let sampling = Sampling { min_new_tokens: 30, ..Sampling::unrestricted(30) };
     let config = TorchEngineConfig { max_running: 1, ..deterministic(config(sampling)) };
-    let (clock, closed) = Turnstile::for_readings(40);
+    let (clock, closed) = GatedClock::for_readings(40);
     let mut driver = Driver::start_by(clock, "qwen2_tied", config, WeightStore::new(1));
     driver.engine.lockstep().unwrap().advance(Tick(100));
     driver.engine.generate(super::driver::request(0, 0..3, &[1, 2, 3]));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use driver::{Driver, EOS, Turnstile, config, decoder, folder, id, prompts, request};
+use driver::{Driver, EOS, GatedClock, config, decoder, folder, id, prompts, request};
 use proptest::prelude::*;
 use rollpacker_dataflow::clock::{Nanos, WallClock};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId};
@@ -109,7 +109,7 @@ fn sampled(
 }
 
 #[test]
-fn what_is_sampled_depends_on_neither_company_nor_order_nor_budget() {
+fn sampling_does_not_depend_on_batch_order_or_budget() {
     let base = config(Sampling { top_p: 0.95, ..Sampling::unrestricted(48) });
     let order: Vec<usize> = (0..6).collect();
     let (together, preemptions) = sampled(base.clone(), &order, false);
@@ -149,7 +149,7 @@ fn samples_of_a_prompt_share_its_prefill() {
 }
 
 #[test]
-fn what_is_asked_for_between_two_polls_starts_together() {
+fn requests_between_two_polls_start_together() {
     let mut driver = Driver::new(config(Sampling::unrestricted(20)));
     driver.engine.generate(request(0, 0..2, &[1, 2, 3]));
     // Loading takes longer than the first request would need to start.
@@ -160,7 +160,7 @@ fn what_is_asked_for_between_two_polls_starts_together() {
 }
 
 #[test]
-fn what_is_asked_for_is_heard_of_without_a_poll() {
+fn a_request_wakes_its_caller_without_a_poll() {
     let mut driver = Driver::new(config(Sampling::unrestricted(4)));
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
     driver.wait();
@@ -168,7 +168,7 @@ fn what_is_asked_for_is_heard_of_without_a_poll() {
 }
 
 #[test]
-fn lengths_are_capped_and_held_up() {
+fn lengths_respect_their_minimum_and_maximum() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let mut driver = Driver::new(config(sampling));
     driver.engine.generate(request(0, 0..32, &[1, 2, 3]));
@@ -214,7 +214,7 @@ fn replayed_lengths_are_met_exactly() {
 fn an_abort_reports_the_tokens_so_far() {
     let endless = config(Sampling { min_new_tokens: 200, ..Sampling::unrestricted(200) });
     let endless = TorchEngineConfig { max_running: 2, ..endless };
-    let (clock, closed) = Turnstile::for_readings(50);
+    let (clock, closed) = GatedClock::for_readings(50);
     let mut driver = Driver::start_by(clock, "qwen2_tied", endless, WeightStore::new(1));
     driver.engine.generate(request(0, 0..3, &[1, 2, 3]));
     driver.engine.abort(id(0, 2));
@@ -274,10 +274,10 @@ fn a_loaded_policy_samples_what_is_requested_after_it() {
 }
 
 #[test]
-fn a_response_that_runs_goes_on_with_the_loaded_policy() {
+fn a_running_response_continues_with_the_loaded_policy() {
     let store = WeightStore::new(2);
     let sampling = Sampling { min_new_tokens: 60, ..Sampling::unrestricted(60) };
-    let (clock, closed) = Turnstile::for_readings(50);
+    let (clock, closed) = GatedClock::for_readings(50);
     let mut driver = Driver::start_by(clock, "qwen2_tied", config(sampling), store.clone());
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
     assert_eq!(driver.engine.poll(), None);
@@ -416,26 +416,26 @@ proptest! {
         let kv_cache_tokens = if tight { 90 } else { 10_000 };
         let base = config(Sampling::unrestricted(24));
         let mut driver = Driver::new(TorchEngineConfig { instances, kv_cache_tokens, max_running: 5, ..base });
-        let (mut asked, mut reported) = (Vec::new(), Vec::new());
+        let (mut requested, mut reported) = (Vec::new(), Vec::new());
         let mut prompts = 0;
         for action in script {
             match action {
                 Action::Generate(samples) => {
                     driver.engine.generate(request(prompts, 0..samples, &[7, prompts as i32]));
-                    asked.extend((0..samples).map(|sample| id(prompts, sample)));
+                    requested.extend((0..samples).map(|sample| id(prompts, sample)));
                     prompts += 1;
                 }
                 Action::Abort(prompt, sample) => driver.engine.abort(id(prompt, sample)),
                 Action::Poll => reported.extend(driver.engine.poll()),
             }
         }
-        let left = asked.len() - reported.len();
+        let left = requested.len() - reported.len();
         let mut ids: Vec<SampleId> = driver.collect(left).into_keys().collect();
         ids.extend(reported.into_iter().map(|event| match event {
             RolloutEvent::Completed(completion) => completion.id,
             RolloutEvent::Failed(error) => panic!("{error}"),
         }));
         ids.sort_unstable();
-        prop_assert_eq!(ids, asked);
+        prop_assert_eq!(ids, requested);
     }
 }

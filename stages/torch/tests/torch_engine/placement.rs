@@ -11,7 +11,7 @@ use rollpacker_stages::rollout::{
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
-use super::driver::{Driver, Turnstile, config, id, prompts, request};
+use super::driver::{Driver, GatedClock, config, id, prompts, request};
 
 fn placed(instances: u32) -> Placement {
     Placement { instances, tensor_parallel: 1 }
@@ -21,7 +21,7 @@ fn instances(instances: u32, base: TorchEngineConfig) -> TorchEngineConfig {
     TorchEngineConfig { instances, ..base }
 }
 
-fn ask(driver: &mut Driver, prompts: &[Vec<i32>]) {
+fn request_all(driver: &mut Driver, prompts: &[Vec<i32>]) {
     for (prompt, ids) in prompts.iter().enumerate() {
         driver.engine.generate(request(prompt as u64, 0..4, ids));
     }
@@ -32,16 +32,16 @@ fn tokens(completions: BTreeMap<SampleId, Completion>) -> BTreeMap<SampleId, Vec
 }
 
 #[test]
-fn what_a_given_up_instance_had_goes_on_elsewhere() {
+fn responses_of_a_released_instance_continue_elsewhere() {
     let sampling = Sampling { min_new_tokens: 120, ..Sampling::unrestricted(120) };
     let base = TorchEngineConfig { max_running: 8, ..config(sampling) };
     let mut straight = Driver::new(base.clone());
-    ask(&mut straight, &prompts());
+    request_all(&mut straight, &prompts());
     let straight = tokens(straight.collect(24));
 
-    let (clock, closed) = Turnstile::for_readings(60);
+    let (clock, closed) = GatedClock::for_readings(60);
     let mut driver = Driver::start_by(clock, "qwen2_tied", instances(2, base), WeightStore::new(1));
-    ask(&mut driver, &prompts());
+    request_all(&mut driver, &prompts());
     assert_eq!(driver.engine.poll(), None);
     driver.pass(&closed, 3);
     driver.engine.place(placed(1));
@@ -55,10 +55,10 @@ fn what_a_given_up_instance_had_goes_on_elsewhere() {
 }
 
 #[test]
-fn instances_that_come_back_take_new_work() {
+fn instances_that_are_placed_again_take_new_work() {
     let mut driver = Driver::new(instances(2, config(Sampling::unrestricted(8))));
     let used = |driver: &mut Driver| {
-        ask(driver, &prompts());
+        request_all(driver, &prompts());
         driver.collect(24).values().map(|completion| completion.instance).max()
     };
     driver.engine.place(placed(1));
@@ -71,12 +71,12 @@ fn instances_that_come_back_take_new_work() {
 fn nothing_is_generated_while_nothing_is_placed() {
     let base = config(Sampling::unrestricted(30));
     let mut straight = Driver::new(base.clone());
-    ask(&mut straight, &prompts());
+    request_all(&mut straight, &prompts());
     let straight = tokens(straight.collect(24));
 
     let mut driver = Driver::new(instances(2, base));
     driver.engine.place(placed(0));
-    ask(&mut driver, &prompts());
+    request_all(&mut driver, &prompts());
     driver.engine.abort(id(1, 1));
     let aborted = driver.collect(1).remove(&id(1, 1)).unwrap();
     assert_eq!((aborted.finish_reason, aborted.response_length), (FinishReason::Abort, 0));
@@ -117,14 +117,14 @@ fn a_change_of_the_parallelism_moves_every_response() {
     let sampling = Sampling { min_new_tokens: 120, ..Sampling::unrestricted(120) };
     let base = TorchEngineConfig { max_running: 8, ..config(sampling) };
     let mut straight = Driver::new(base.clone());
-    ask(&mut straight, &prompts());
+    request_all(&mut straight, &prompts());
     let straight = tokens(straight.collect(24));
     for (from, to, running) in [(placed(2), WIDE, 16), (WIDE, placed(2), 8)] {
-        let (clock, closed) = Turnstile::for_readings(60);
+        let (clock, closed) = GatedClock::for_readings(60);
         let two = instances(2, base.clone());
         let mut driver = Driver::start_by(clock, "qwen2_tied", two, WeightStore::new(1));
         driver.engine.place(from);
-        ask(&mut driver, &prompts());
+        request_all(&mut driver, &prompts());
         assert_eq!(driver.engine.poll(), None);
         driver.pass_on(&closed, from.instances as usize, 3);
         driver.engine.place(to);
@@ -144,7 +144,7 @@ fn iterations_are_counted_for_the_devices_of_an_instance() {
     let live = driver.engine.live();
     let mut parallelism = |placement| {
         driver.engine.place(placement);
-        ask(&mut driver, &prompts());
+        request_all(&mut driver, &prompts());
         driver.collect(24);
         let rows = live.take();
         assert!(!rows.is_empty());
@@ -193,17 +193,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn nothing_is_lost_twice_or_changed(script in actions(), tight in any::<bool>()) {
+    fn every_response_is_reported_once_and_unchanged(script in actions(), tight in any::<bool>()) {
         let kv_cache_tokens = if tight { 130 } else { 10_000 };
         let base = TorchEngineConfig { kv_cache_tokens, max_running: 5, ..config(Sampling::unrestricted(24)) };
         let mut straight = Driver::new(base.clone());
-        ask(&mut straight, &prompts());
+        request_all(&mut straight, &prompts());
         let straight = tokens(straight.collect(24));
 
         let mut driver = Driver::new(instances(3, base));
         let mut reported = Vec::new();
         let mut on = 3;
-        ask(&mut driver, &prompts());
+        request_all(&mut driver, &prompts());
         for action in script {
             match action {
                 Action::Place(placement) => {

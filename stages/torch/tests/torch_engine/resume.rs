@@ -12,7 +12,7 @@ use rollpacker_stages::rollout::{
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::TorchEngineConfig;
 
-use super::driver::{Driver, EOS, Turnstile, config, decoder, id, prompts, request};
+use super::driver::{Driver, EOS, GatedClock, config, decoder, id, prompts, request};
 
 /// Returns the first `tokens` tokens of a response, in the form that a caller keeps.
 fn first(completion: &Completion, tokens: usize) -> Partial {
@@ -51,7 +51,7 @@ fn whole(base: &TorchEngineConfig) -> BTreeMap<SampleId, Completion> {
 }
 
 #[test]
-fn a_response_goes_on_as_if_it_had_never_stopped() {
+fn a_resumed_response_equals_an_uninterrupted_one() {
     let base = config(Sampling { top_p: 0.95, min_new_tokens: 2, ..Sampling::unrestricted(40) });
     let whole = whole(&base);
     assert!(whole.values().any(|completion| completion.finish_reason == FinishReason::Stop));
@@ -77,7 +77,7 @@ fn a_response_goes_on_as_if_it_had_never_stopped() {
 }
 
 #[test]
-fn stopping_again_and_again_changes_nothing() {
+fn repeated_stops_change_no_token() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let mut driver = Driver::new(config(sampling));
     driver.engine.generate(request(0, 0..1, &prompts()[2]));
@@ -86,7 +86,7 @@ fn stopping_again_and_again_changes_nothing() {
     let mut stops = 0;
     let last = loop {
         // An iteration reads the clock twice.
-        let (clock, closed) = Turnstile::for_readings(10);
+        let (clock, closed) = GatedClock::for_readings(10);
         let mut driver =
             Driver::start_by(clock, "qwen2_tied", config(sampling), WeightStore::new(1));
         let resumed = vec![kept.clone()];
@@ -110,7 +110,7 @@ fn stopping_again_and_again_changes_nothing() {
 }
 
 #[test]
-fn tokens_bear_the_policy_that_sampled_them() {
+fn tokens_have_the_version_of_their_policy() {
     let store = WeightStore::new(2);
     let sampling = Sampling { min_new_tokens: 12, ..Sampling::unrestricted(12) };
     let mut driver = Driver::start("qwen2_tied", config(sampling), store.clone());
@@ -131,12 +131,12 @@ fn tokens_bear_the_policy_that_sampled_them() {
 }
 
 #[test]
-fn what_was_brought_is_reported_even_if_nothing_is_added() {
+fn resumed_tokens_are_reported_without_new_ones() {
     let base = config(Sampling { min_new_tokens: 9, ..Sampling::unrestricted(9) });
     let mut driver = Driver::new(base.clone());
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
     let whole = driver.collect(1).remove(&id(0, 0)).unwrap();
-    let (clock, closed) = Turnstile::for_readings(0);
+    let (clock, closed) = GatedClock::for_readings(0);
     let mut driver = Driver::start_by(clock, "qwen2_tied", base, WeightStore::new(1));
     let resumed = vec![first(&whole, 4)];
     driver.engine.generate(Request { resumed, ..request(0, 0..1, &[1, 2, 3]) });
@@ -149,7 +149,7 @@ fn what_was_brought_is_reported_even_if_nothing_is_added() {
 }
 
 #[test]
-fn a_replayed_length_counts_what_was_brought() {
+fn a_replayed_length_includes_resumed_tokens() {
     let replay = Some(Lengths::new(vec![vec![9, 3]]).unwrap());
     let base = TorchEngineConfig { replay, ..config(Sampling::unrestricted(20)) };
     let mut driver = Driver::new(base);
@@ -174,7 +174,7 @@ fn a_replayed_length_counts_what_was_brought() {
 }
 
 #[test]
-fn what_cannot_go_on_is_refused() {
+fn partials_that_cannot_be_resumed_are_refused() {
     let mut driver = Driver::new(config(Sampling::unrestricted(8)));
     let resumed =
         vec![Partial { response_length: 2, response_ids: vec![EOS], ..Partial::default() }];

@@ -25,14 +25,14 @@ struct Sequence {
     first: Step,
     /// The policy of the step that requests the response.
     version: PolicyVersion,
-    brought: u32,
+    resumed_tokens: u32,
     tokens: u32,
     length: u32,
 }
 
 impl Sequence {
     fn tick(&self) -> Tick {
-        Tick(self.launched.0 + u64::from(self.tokens - self.brought))
+        Tick(self.launched.0 + u64::from(self.tokens - self.resumed_tokens))
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Shared {
     launched: BTreeMap<SampleId, usize>,
     /// Whole responses that wait for their tick.
     ended: BTreeMap<(Tick, SampleId), Sequence>,
-    untold: Vec<End>,
+    unreported: Vec<End>,
     aborted: BTreeMap<SampleId, Tick>,
     events: VecDeque<Completion>,
     /// The policy that was loaded last.
@@ -153,7 +153,7 @@ impl Shared {
                 continue;
             }
             let (tick, tokens) = (sequence.tick(), sequence.tokens);
-            self.untold.push(End { tick, id, tokens, finish_reason: FinishReason::Stop });
+            self.unreported.push(End { tick, id, tokens, finish_reason: FinishReason::Stop });
             self.ended.insert((tick, id), sequence);
         }
     }
@@ -169,7 +169,7 @@ impl Shared {
 
     fn report_cut(&mut self, id: SampleId, sequence: Sequence, tick: Tick) {
         let own = u32::try_from(tick.0 - sequence.launched.0).expect("few");
-        let tokens = sequence.brought + own;
+        let tokens = sequence.resumed_tokens + own;
         assert!(tokens <= sequence.tokens, "{id} is cut at a tick that it has not reached");
         self.report(id, Sequence { tokens, ..sequence }, FinishReason::Abort);
     }
@@ -225,11 +225,18 @@ impl RolloutEngine for ModelEngine {
             let id = SampleId { step, prompt, sample };
             let partial = resumed.iter().find(|partial| partial.sample == sample);
             let first = partial.map_or(step, |partial| partial.launched);
-            let brought = partial.map_or(0, |partial| partial.response_length);
+            let resumed_tokens = partial.map_or(0, |partial| partial.response_length);
             let (launched, length) = (shared.now, (self.length_of)(id, shared.seed));
-            assert!(brought < length, "{id} had ended");
+            assert!(resumed_tokens < length, "{id} had ended");
             let version = shared.version;
-            let sequence = Sequence { launched, first, version, brought, tokens: brought, length };
+            let sequence = Sequence {
+                launched,
+                first,
+                version,
+                resumed_tokens,
+                tokens: resumed_tokens,
+                length,
+            };
             let kept = partial.map(|partial| partial.token_versions.clone()).unwrap_or_default();
             shared.resumed.insert(id, kept);
             let loads = shared.instances.iter().map(|it| it.running.len() + it.commands.len());
@@ -266,7 +273,7 @@ impl Lockstep for ModelEngine {
         shared.nudged = false;
         let floor = shared.floor();
         shared.gather();
-        Reached { ended: std::mem::take(&mut shared.untold), floor }
+        Reached { ended: std::mem::take(&mut shared.unreported), floor }
     }
 
     fn advance(&mut self, tick: Tick) {
@@ -284,7 +291,7 @@ impl Lockstep for ModelEngine {
         let Some(&instance) = shared.launched.get(&id) else { return };
         let held = shared.ended.keys().find(|(_, ended)| *ended == id).copied();
         if let Some(sequence) = held.and_then(|key| shared.ended.remove(&key)) {
-            shared.untold.retain(|end| end.id != id);
+            shared.unreported.retain(|end| end.id != id);
             shared.report_cut(id, sequence, tick);
             drop(shared);
             return self.wake(true);

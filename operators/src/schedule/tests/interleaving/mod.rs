@@ -84,7 +84,7 @@ fn every_schedule_ends_and_decides_the_same_in_every_order() {
 }
 
 #[test]
-fn the_search_finds_a_floor_that_is_lost() {
+fn the_search_detects_a_lost_floor() {
     with_rights(|rights| {
         let hangs = |workers, orders: u64| {
             let mut plays = (0..orders).flat_map(|dice| {
@@ -100,7 +100,7 @@ fn the_search_finds_a_floor_that_is_lost() {
 }
 
 #[test]
-fn a_worker_that_owes_nothing_holds_nobody_back_though_its_instance_is_late() {
+fn a_worker_without_responses_does_not_delay_the_others() {
     with_rights(|rights| {
         let (step, prompt, reason) = (Step(0), PromptId(0), Reason::Fresh);
         let engine = ModelEngine::new(1, 0, |_, _| 9);
@@ -110,25 +110,25 @@ fn a_worker_that_owes_nothing_holds_nobody_back_though_its_instance_is_late() {
         driver.policy(step, &policy_batch(&policy(step)));
         let prompts = prompt_batch(&[PromptRow { prompt_ids: vec![1], ..PromptRow::default() }]);
         let row = |_: PromptId| Row { batch: prompts.clone(), index: 0 };
-        let mut ask = |decision: Decision| -> Vec<Notice> {
+        let mut notices_for = |decision: Decision| -> Vec<Notice> {
             for batch in encode::requests(&[decision], &[Some(0)], PolicyVersion(0), &row) {
                 driver.request(step, || capabilities(rights, step), &batch);
             }
             // The instance takes the command, and publishes its effect later.
             engine.turn(0, 1);
-            let mut told = Vec::new();
+            let mut notices = Vec::new();
             driver.report(|port, _, batch| {
                 if port == Port::Notices && batch.num_rows() > 0 {
-                    told.push(notice::read(&batch));
+                    notices.push(notice::read(&batch));
                 }
             });
-            told
+            notices
         };
-        let launched = ask(Decision::Launch { prompt, samples: 0..1, reason });
+        let launched = notices_for(Decision::Launch { prompt, samples: 0..1, reason });
         assert_eq!(launched.last().map(|notice| notice.floor), Some(Tick(0)));
         engine.turn(0, 1);
         let id = SampleId { step, prompt, sample: 0 };
-        let aborted = ask(Decision::Abort { id, reason });
+        let aborted = notices_for(Decision::Abort { id, reason });
         assert_eq!(engine.known_floor(), Tick(0), "the instance has not published");
         let last = aborted.last().expect("the abort is answered");
         assert_eq!((last.floor, last.ends.len()), (Tick::MAX, 1));

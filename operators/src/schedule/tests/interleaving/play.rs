@@ -273,7 +273,7 @@ impl Play {
         if self.trained().is_some() {
             actions.push(Action::Publish);
         }
-        if self.hears() {
+        if self.has_input() {
             actions.push(Action::Schedule);
         }
         for (at, worker) in self.workers.iter().enumerate() {
@@ -294,14 +294,14 @@ impl Play {
     }
 
     /// Returns `true` if the operator of the schedule would be activated.
-    fn hears(&self) -> bool {
-        let heard = |worker: &Worker| {
+    fn has_input(&self) -> bool {
+        let has_arrivals = |worker: &Worker| {
             let Worker { announced, notices, scores, .. } = worker;
             !(announced.arrived.is_empty()
                 && notices.arrived.is_empty()
                 && scores.arrived.is_empty())
         };
-        !self.prompts.is_empty() || self.workers.iter().any(heard)
+        !self.prompts.is_empty() || self.workers.iter().any(has_arrivals)
     }
 
     /// Returns the first closed step for which no worker has work left.

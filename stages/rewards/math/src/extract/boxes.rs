@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn joins_what_belongs_together() {
+    fn adjacent_boxes_are_joined() {
         assert_eq!(last("\\boxed{1} and \\boxed{{2}}"), "1,{2}");
         assert_eq!(
             last(

@@ -71,8 +71,8 @@ pub(super) fn announced(text: &str) -> Vec<Candidate> {
         let after = runs.iter().skip_while(|run| run[0].begin < anchor.end());
         if let Some(run) = after.take(8).find(is) {
             let end = run.last().map_or(0, |formula| formula.end);
-            let hope = HOPE.is_match(&text[end..]);
-            found.push(candidate(text, run, if hope { 0 } else { 50 }));
+            let is_followed_by_hope = I_HOPE.is_match(&text[end..]);
+            found.push(candidate(text, run, if is_followed_by_hope { 0 } else { 50 }));
         }
     }
     found
@@ -86,7 +86,7 @@ pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
 static ANSWER: LazyLock<Regex> = LazyLock::new(|| regex("(?i)answer"));
 static FINAL_ANSWER: LazyLock<Regex> = LazyLock::new(|| regex("(?i)final answer"));
 static IS: LazyLock<Regex> = LazyLock::new(|| regex(r"(?is)^.{0,100}?\sis:?\s*$"));
-static HOPE: LazyLock<Regex> = LazyLock::new(|| regex(r"^\.?\s?I hope"));
+static I_HOPE: LazyLock<Regex> = LazyLock::new(|| regex(r"^\.?\s?I hope"));
 static PERCENT: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^\s*(?:\\?%|[Pp]ercent(?:age)?|[Pp]ct)"));
 static BETWEEN: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s*(?:,?\s?and|,?\s?or|,)\s*$"));

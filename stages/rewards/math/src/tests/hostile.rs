@@ -69,7 +69,7 @@ fn deep_and_long() {
 }
 
 #[test]
-fn what_opens_and_does_not_close() {
+fn unclosed_brackets_cause_no_panic() {
     for text in
         ["|(", "|\\pi{\\", "|[1,", "|\\{", "|\\lfloor", "2|\\frac{1}{", "|f(", "|\\begin{pmatrix}1"]
     {
@@ -79,7 +79,7 @@ fn what_opens_and_does_not_close() {
 }
 
 #[test]
-fn what_costs_too_much_to_tell_is_wrong() {
+fn a_comparison_that_is_too_expensive_is_incorrect() {
     let sum: Vec<String> = (1..200).map(|degree| format!("\\sin(x^{{{degree}}})")).collect();
     let truth = format!("${} < 1$", sum.join("+"));
     assert!(!is_correct("$(-1, 1)$", &truth));

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_version_2_lacks_is_version_1s() {
+    fn controllers_missing_from_version_2_are_those_of_version_1() {
         let mounts = "31 30 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
             32 30 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
             33 30 0:29 /job /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_out_of_view_is_at_the_top() {
+    fn a_group_outside_the_mount_is_at_its_root() {
         check(
             "30 23 0:26 /a/b /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
             "0::/c\n",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_in_the_name() {
+    fn the_owner_is_parsed_from_the_name() {
         assert_eq!(owner("rollpacker-sandbox-12-3"), Some("12"));
         for other in ["rollpacker-sandbox-x-3", "rollpacker-sandbox-12", "system.slice"] {
             assert_eq!(owner(other), None);

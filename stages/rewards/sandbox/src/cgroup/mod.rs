@@ -127,11 +127,11 @@ impl Group {
 
     /// Returns a description of the limits in force, for a probe.
     pub(super) fn describe(&self) -> String {
-        let mut said: Vec<_> = self.folders.iter().map(Folder::describe).collect();
+        let mut lines: Vec<_> = self.folders.iter().map(Folder::describe).collect();
         // All failures have the same reason, so the first is enough.
-        said.extend(self.refused.first().map(|reason| format!("not permitted: {reason}")));
-        said.retain(|said| !said.is_empty());
-        if said.is_empty() { "none on this machine".into() } else { said.join("; ") }
+        lines.extend(self.refused.first().map(|reason| format!("not permitted: {reason}")));
+        lines.retain(|lines| !lines.is_empty());
+        if lines.is_empty() { "none on this machine".into() } else { lines.join("; ") }
     }
 }
 
@@ -170,7 +170,7 @@ impl Folder {
             }
         }
         let path = parent.join(name);
-        fs::create_dir(&path).map_err(|error| said(&path, &error))?;
+        fs::create_dir(&path).map_err(|error| at_path(&path, &error))?;
         let controllers = wanted
             .iter()
             .copied()
@@ -187,7 +187,7 @@ impl Folder {
         let file = self.path.join("cgroup.procs");
         match fs::write(&file, pid.to_string()) {
             Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
-                return Err(said(&file, &error));
+                return Err(at_path(&file, &error));
             }
             _ => {}
         }
@@ -198,7 +198,7 @@ impl Folder {
                 .filter_map(|pid| pid.parse().ok())
                 .try_for_each(|pid| self.join(pid)),
             Err(_) if !Path::new("/proc").join(pid.to_string()).exists() => Ok(()),
-            Err(error) => Err(said(&children, &error)),
+            Err(error) => Err(at_path(&children, &error)),
         }
     }
 
@@ -208,7 +208,7 @@ impl Folder {
             let limit = taken.saturating_add(limits.of_controller(*controller));
             let file = self.path.join(controller.limit(self.version));
             // The value is per period, and the period of a new group is the default in both versions.
-            fs::write(&file, limit.to_string()).map_err(|error| said(&file, &error))?;
+            fs::write(&file, limit.to_string()).map_err(|error| at_path(&file, &error))?;
             if let Some((name, value)) = controller.beside(self.version, limit) {
                 // The file is missing on machines without swap and on older kernels.
                 let _ = fs::write(self.path.join(name), value.to_string());
@@ -219,7 +219,7 @@ impl Folder {
 
     fn read(&self, name: &str) -> Result<u64, String> {
         let file = self.path.join(name);
-        let text = fs::read_to_string(&file).map_err(|error| said(&file, &error))?;
+        let text = fs::read_to_string(&file).map_err(|error| at_path(&file, &error))?;
         text.trim()
             .parse()
             .map_err(|_| format!("{}: expected a number, found {:?}", file.display(), text.trim()))
@@ -262,7 +262,7 @@ impl Drop for Folder {
     }
 }
 
-fn said(path: &Path, error: &io::Error) -> String {
+fn at_path(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 

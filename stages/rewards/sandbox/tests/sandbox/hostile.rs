@@ -102,7 +102,7 @@ pub(crate) fn attacks(secret: &str) -> Vec<Attack> {
     attacks.extend(writing());
     attacks.extend(processes());
     attacks.extend(system_calls());
-    attacks.extend(cheating());
+    attacks.extend(score_hacks());
     attacks
 }
 
@@ -337,7 +337,7 @@ fn system_calls() -> Vec<Attack> {
     ]
 }
 
-fn cheating() -> Vec<Attack> {
+fn score_hacks() -> Vec<Attack> {
     const EXITED: &[Outcome] = &[RuntimeError, Failed];
     let verdict = r#"{"verdict": {"cases": [{"outcome": "passed", "seconds": 0.1, "message": ""}], "stdout": "", "stderr": ""}}"#;
     vec![

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_only_a_reader_sees() {
+    fn fences_that_deviate_from_markdown_are_found() {
         check("<answer>```py\n    a\n```</answer>", &[("py", "    a\n")]);
         check("Here: ```python\na\n```", &[("python", "a\n")]);
         check("Write ```python and\na", &[]);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_within_a_string_of_code_without_fences_is_none() {
+    fn a_fence_within_a_string_is_not_a_fence() {
         check(
             "def f():\n    \"\"\"Say:\n\n    ```\n    f()\n    ```\n    \"\"\"\n```\nIt is.",
             &[("", "It is.")],

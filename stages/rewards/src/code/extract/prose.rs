@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_is_no_code() {
+    fn prose_is_not_code() {
         for line in [
             "Here is the solution:",
             "Explanation",

@@ -86,7 +86,7 @@ fn names_of_python() {
 }
 
 #[test]
-fn the_last_block_that_defines_what_is_asked_for_is_chosen() {
+fn the_last_block_that_defines_the_required_names_is_chosen() {
     let fenced = format!("```python\n{F}```\n");
     for after in [
         "```python\nprint(f(1))  # 1\n```",
@@ -134,7 +134,7 @@ fn imports_and_helpers_of_other_blocks_are_added() {
 }
 
 #[test]
-fn what_tests_ask_for() {
+fn names_that_tests_require() {
     let names = |test: &str| match Wanted::of_tests(&[test.into()]) {
         Wanted::Names { names, .. } => names.into_iter().collect::<Vec<_>>(),
         Wanted::Program => panic!("tests ask for names"),
@@ -146,7 +146,7 @@ fn what_tests_ask_for() {
 }
 
 #[test]
-fn a_body_alone_will_do_where_the_prompt_has_the_rest() {
+fn a_body_suffices_if_the_prompt_has_the_signature() {
     let body = "    b = a\n    return b\n";
     for response in [
         body.to_owned(),
@@ -166,7 +166,7 @@ fn a_body_alone_will_do_where_the_prompt_has_the_rest() {
 }
 
 #[test]
-fn a_program_reads_and_acts() {
+fn a_program_is_the_block_that_reads_and_acts() {
     let program = "n = int(input())\nprint(n)\n";
     for (before, after) in [
         ("", "```\n3\n```"),

@@ -82,7 +82,7 @@ impl<'a> Lexer<'a> {
         while let Some(next) = self.rest().chars().next() {
             if next == '\n' {
                 self.at += 1;
-                if depth == 0 || self.begins_anew() {
+                if depth == 0 || self.closes_all_brackets() {
                     break;
                 }
             } else if next.is_whitespace() || next == '\u{feff}' {
@@ -108,7 +108,7 @@ impl<'a> Lexer<'a> {
 
     /// Returns `true` if the line that begins here closes all open brackets, because it begins with a word that cannot occur there within
     /// brackets.
-    fn begins_anew(&self) -> bool {
+    fn closes_all_brackets(&self) -> bool {
         let rest = self.rest();
         rest.starts_with('@') || BEGINNINGS.contains(&&rest[..name_length(rest)])
     }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_python() {
+    fn text_that_is_not_python() {
         check("a → b?", &[(0, "a <→> b <?>")]);
         check("see (below:\ndef f(): pass", &[(0, "see ( below :"), (0, "def f ( ) : pass")]);
         assert!(statements("f(\n1").iter().all(|it| it.unbalanced));

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_text_does() {
+    fn reads_and_actions_of_a_text() {
         let does = |text| {
             let Outline { reads, acts, is_body, .. } = Outline::of(text);
             (reads, acts, is_body)
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_import() {
+    fn imports_of_tests() {
         let text = "from solution import (a, b as c)\nfrom other import d";
         let found: Vec<_> =
             statements(text).iter().flat_map(|it| imported_from(it, "solution")).collect();

@@ -60,7 +60,7 @@ def compute_score_again():
 "#;
 
 #[tokio::test]
-async fn an_exception_has_its_traceback_and_ends_nothing() {
+async fn an_exception_has_its_traceback_and_ends_no_process() {
     if is_skipped() {
         return;
     }
@@ -86,7 +86,7 @@ async fn an_exception_has_its_traceback_and_ends_nothing() {
 }
 
 #[tokio::test]
-async fn a_process_that_dies_costs_its_sample_only() {
+async fn a_process_that_dies_loses_only_its_sample() {
     if is_skipped() {
         return;
     }
@@ -106,7 +106,7 @@ async fn a_process_that_dies_costs_its_sample_only() {
 }
 
 #[tokio::test]
-async fn a_function_that_hangs_costs_its_sample_only() {
+async fn a_function_that_hangs_loses_only_its_sample() {
     if is_skipped() {
         return;
     }
@@ -178,7 +178,7 @@ async fn one_loop_serves_all_calls_of_a_coroutine_function() {
 }
 
 #[tokio::test]
-async fn a_process_ends_with_the_other_end_of_its_pipe() {
+async fn a_process_ends_when_its_pipe_is_closed() {
     if is_skipped() {
         return;
     }

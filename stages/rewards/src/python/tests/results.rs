@@ -52,7 +52,7 @@ async fn entries_of_a_dict_are_components_and_labels() {
 }
 
 #[tokio::test]
-async fn what_is_no_score_is_named() {
+async fn an_invalid_score_is_named() {
     if is_skipped() {
         return;
     }
@@ -101,7 +101,7 @@ async fn none_and_nan_of_trl_are_not_applicable() {
 }
 
 #[tokio::test]
-async fn texts_of_all_scripts_arrive() {
+async fn text_in_any_script_is_passed_unchanged() {
     if is_skipped() {
         return;
     }

@@ -97,7 +97,7 @@ async fn arguments_and_structured_ground_truths_reach_the_function() {
 }
 
 #[test]
-fn what_no_call_could_satisfy_is_refused_at_the_start() {
+fn parameters_that_no_call_can_satisfy_are_refused_at_the_start() {
     if is_skipped() {
         return;
     }
@@ -169,7 +169,7 @@ async fn modules_beside_the_file_and_data_classes_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_passes_the_testkit() {
+async fn the_python_reward_passes_the_testkit() {
     if is_skipped() {
         return;
     }

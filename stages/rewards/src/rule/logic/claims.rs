@@ -42,7 +42,7 @@ impl Claims {
                 Some((name, role)) => {
                     claims.insert(name, role.clone()).is_none_or(|before| before == role)
                 }
-                None => !speaks_of(part, &known),
+                None => !mentions(part, &known),
             };
             if !readable {
                 return Self::Unreadable;
@@ -59,7 +59,7 @@ fn numbered(text: &str) -> String {
     NUMBER.replace_all(text, "$1) ").into_owned()
 }
 
-fn speaks_of(part: &str, roles: &[String]) -> bool {
+fn mentions(part: &str, roles: &[String]) -> bool {
     let part = part.to_lowercase();
     part.split(|c: char| !c.is_alphabetic())
         .any(|word| roles.iter().any(|role| word.strip_suffix('s').unwrap_or(word) == role))

@@ -64,15 +64,15 @@ mod tests {
 
     #[test]
     fn form_and_answer_are_scored_as_published() {
-        let said = |answer: &str| format!("<think>so</think>\n<answer>{answer}</answer>");
-        check(&said("(1) Zoey is a knight\n(2) bob is a knave"), false, [1.0, 2.0]);
-        check(&said("Zoey is a knave\nBob is a knave"), false, [1.0, -1.5]);
-        check(&said("Zoey is a knight"), false, [1.0, -2.0]);
-        check(&said("Zoey is a knight, Bob a knave"), false, [1.0, -2.0]);
-        check(&said(" "), false, [1.0, -2.0]);
+        let response = |answer: &str| format!("<think>so</think>\n<answer>{answer}</answer>");
+        check(&response("(1) Zoey is a knight\n(2) bob is a knave"), false, [1.0, 2.0]);
+        check(&response("Zoey is a knave\nBob is a knave"), false, [1.0, -1.5]);
+        check(&response("Zoey is a knight"), false, [1.0, -2.0]);
+        check(&response("Zoey is a knight, Bob a knave"), false, [1.0, -2.0]);
+        check(&response(" "), false, [1.0, -2.0]);
         check("<answer>Zoey is a knight\nBob is a knave</answer>", false, [-1.0, -2.0]);
         check("so</think><answer>Zoey is a knight. Bob is a knave</answer>", true, [1.0, 2.0]);
-        check(&said("Zoey is a knight\nBob is a knave"), true, [-1.0, -2.0]);
+        check(&response("Zoey is a knight\nBob is a knave"), true, [-1.0, -2.0]);
         let back = "<answer>Zoey is a knight\nBob is a knave</answer><think>so</think>";
         check(back, false, [-1.0, -2.0]);
     }

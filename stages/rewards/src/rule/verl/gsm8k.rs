@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strict_wants_the_mark() {
+    fn strict_mode_requires_the_marker() {
         let grade = |response: &str, truth: &str| Gsm8k { flexible: false }.grade(response, truth);
         assert_eq!(grade("#### 2,500", "2500"), 1.0);
         assert_eq!(grade("#### 25.", "25"), 0.0);

@@ -3,8 +3,8 @@
 //! The traits of a prompt depend on a seed and its dataset row. The length of a response depends on these and on its [`SampleId`]. Neither
 //! depends on the other responses or on the order of the calls.
 
+mod correlation_estimate;
 mod empirical;
-mod likeness;
 mod pool;
 mod population;
 #[cfg(test)]
@@ -12,8 +12,8 @@ mod tests;
 mod trace;
 mod two_mode;
 
+pub use correlation_estimate::CorrelationEstimate;
 pub use empirical::{Empirical, EmpiricalConfig, EmpiricalDomain};
-pub use likeness::Likeness;
 pub use population::{LogNormal, PassRate, PopulationConfig};
 pub(crate) use rollpacker_stages::draw::{Draw, correlated, normal_cdf};
 pub use trace::{ENOUGH, Recorded, Trace, TraceConfig, TraceRecord};

@@ -157,7 +157,7 @@ fn one_recorded_response_a_prompt_leaves_the_correlation_to_the_configuration() 
 }
 
 #[test]
-fn recorded_responses_of_a_prompt_say_where_it_stands() {
+fn recorded_responses_determine_the_rank_of_their_prompt() {
     let mean = |lengths: &[u32]| lengths.iter().map(|l| f64::from(*l).ln()).sum::<f64>();
     let agreement = |responses: u32| {
         let records = recorded(responses, 0.5);
@@ -212,7 +212,7 @@ fn a_trace_without_prompts_is_one_pool() {
 }
 
 #[test]
-fn what_was_recorded_is_replayed_and_what_was_dropped_is_longer() {
+fn recorded_responses_are_replayed_and_dropped_ones_are_longer() {
     let pool = (1..=100).map(|length| record(None, length)).collect();
     let recorded = |response_length, whole| Recorded { response_length, whole };
     let trace = trace(pool).replaying([
@@ -230,7 +230,7 @@ fn what_was_recorded_is_replayed_and_what_was_dropped_is_longer() {
 }
 
 #[test]
-fn what_is_out_of_bounds_is_named() {
+fn values_out_of_bounds_are_named() {
     let error = |change: fn(&mut EmpiricalDomain)| {
         let mut config = math();
         config.domains.values_mut().for_each(change);
@@ -253,7 +253,7 @@ fn what_is_out_of_bounds_is_named() {
 
 proptest! {
     #[test]
-    fn what_is_kept_of_a_response_is_less_than_all_of_it(
+    fn a_response_is_longer_than_its_kept_tokens(
         row in 0_u64..1000, sample in 0_u32..16, kept in 0_u32..9000
     ) {
         let model = empirical(&math(), 8192);

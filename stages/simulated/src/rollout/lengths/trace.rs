@@ -151,7 +151,7 @@ impl Trace {
     /// Returns the length of the responses to the prompt in `row` relative to others, in standard deviations.
     fn scale(&self, row: u64) -> f64 {
         let prompt = self.recorded_prompt(row);
-        if prompt.tells() {
+        if prompt.has_own_lengths() {
             return self.pool.score(prompt.lengths[prompt.lengths.len() / 2], 0.5);
         }
         let (mean, deviation) = prompt.scale;
@@ -161,7 +161,7 @@ impl Trace {
 
 impl RecordedPrompt {
     /// Returns `true` if there are enough recorded lengths to draw other responses from them.
-    fn tells(&self) -> bool {
+    fn has_own_lengths(&self) -> bool {
         self.lengths.len() >= ENOUGH
     }
 }
@@ -228,7 +228,9 @@ impl LengthModel for Trace {
                 let longer = self.pool.beyond(recorded.response_length);
                 if longer.is_empty() { self.cap } else { longer[response.below(longer.len())] }
             }
-            None if prompt.tells() => prompt.lengths[response.below(prompt.lengths.len())],
+            None if prompt.has_own_lengths() => {
+                prompt.lengths[response.below(prompt.lengths.len())]
+            }
             None => {
                 let normal = correlated(self.loading, self.scale(row), response.normal());
                 self.pool.quantile(normal_cdf(normal))

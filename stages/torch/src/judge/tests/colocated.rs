@@ -1,4 +1,4 @@
-//! Tests of the judge as a guest of the actor's engine.
+//! Tests of the judge as a colocated model of the actor's engine.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,7 +9,7 @@ use rollpacker_stages::rollout::Placement;
 use rollpacker_stages::train::config::Precision;
 
 use super::*;
-use crate::rollout::guests::{GuestUse, Guests, Lodger};
+use crate::rollout::colocated::{BudgetedWorkload, ColocatedModels, ColocatedUse};
 
 /// An engine that samples from a babbler of its own, and the events of its waker.
 struct Actor {
@@ -30,7 +30,7 @@ impl Actor {
             replay: None,
             deterministic: false,
         };
-        let folder = babbler();
+        let folder = endless_speaker();
         let decoder = |_| Decoder::load(folder.path(), Device::Cpu);
         let clock = Arc::new(WallClock::start());
         let text = Arc::new(|_: &[i32]| String::new());
@@ -41,7 +41,7 @@ impl Actor {
         Self { engine, woken }
     }
 
-    fn ask(&mut self, prompts: u64) {
+    fn request(&mut self, prompts: u64) {
         for prompt in 0..prompts {
             let prompt_ids = (3..9 + prompt as i32).collect();
             let (step, prompt, resumed) = (Step(1), PromptId(prompt), Vec::new());
@@ -67,32 +67,32 @@ impl Actor {
         self.engine.place(Placement { instances, tensor_parallel: 1 });
     }
 
-    /// Blocks until guests have processed `tokens` tokens.
-    fn until_hosted(&self, tokens: u64) {
-        let took = || self.engine.statistics().iter().map(|one| one.guest_tokens).sum::<u64>();
+    /// Blocks until colocated models have processed `tokens` tokens.
+    fn until_processed(&self, tokens: u64) {
+        let took = || self.engine.statistics().iter().map(|one| one.colocated_tokens).sum::<u64>();
         while took() < tokens {
             std::thread::yield_now();
         }
     }
 }
 
-fn guest(text: &str, max_running: usize) -> (TorchChat, Guests, Folder) {
+fn colocated_judge(text: &str, max_running: usize) -> (TorchChat, ColocatedModels, Folder) {
     let folder = speaker(text);
     let options = TorchChatOptions { max_running, colocated: true, ..options(&folder) };
     let models = Models::default();
     let chat = models.open_model(options).unwrap();
-    (chat, models.guests(), folder)
+    (chat, models.colocated(), folder)
 }
 
 /// Starts asking questions on a runtime with two threads. Returns a function that waits for the answers.
-fn asked(chat: &TorchChat, questions: usize) -> impl FnOnce() -> Vec<String> + use<> {
+fn answers_to(chat: &TorchChat, questions: usize) -> impl FnOnce() -> Vec<String> + use<> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let answers: Vec<_> = (0..questions)
         .map(|question| {
             let chat = chat.clone();
-            let ask =
+            let request =
                 async move { chat.complete(&[message(&format!("{question}?"))], &GREEDY).await };
-            runtime.spawn(ask)
+            runtime.spawn(request)
         })
         .collect();
     move || answers.into_iter().map(|answer| runtime.block_on(answer).unwrap().unwrap()).collect()
@@ -106,119 +106,119 @@ fn tokens_of(questions: u64) -> u64 {
 }
 
 #[test]
-fn the_actors_tokens_are_the_same_with_guests() {
+fn the_actors_tokens_do_not_depend_on_colocated_models() {
     let mut without = Actor::start(2);
-    without.ask(6);
+    without.request(6);
     let expected = without.collect(24);
 
-    let (chat, guests, _folder) = guest(CHAIN, 4);
+    let (chat, models, _folder) = colocated_judge(CHAIN, 4);
     let mut with = Actor::start(2);
-    with.engine.host(&guests);
-    let mut hosting = with.engine.hosting();
-    let answers = asked(&chat, 12);
-    with.until_hosted(1);
-    with.ask(6);
+    with.engine.colocate(&models);
+    let mut meter = with.engine.colocated_use();
+    let answers = answers_to(&chat, 12);
+    with.until_processed(1);
+    with.request(6);
     assert_eq!(with.collect(24), expected);
     assert_eq!(answers(), vec![CHAIN; 12]);
     drop(with);
-    let used = hosting.take();
+    let used = meter.take();
     assert_eq!(used.tokens, tokens_of(12), "nothing is generated twice");
     assert!(used.actor_ns > 0, "{used:?}");
-    assert_eq!(hosting.take(), GuestUse::default(), "each metric is reported once");
+    assert_eq!(meter.take(), ColocatedUse::default(), "each metric is reported once");
 }
 
 #[test]
-fn beside_the_actor_a_guest_takes_its_share_and_no_more() {
+fn with_the_actor_a_workload_takes_at_most_its_share() {
     let (questions, new) = answering(&speaker(CHAIN), 4);
     let _no_grad = tch::no_grad_guard();
-    let mut replies = [30, 4, 50, 9, 5].map(|tokens| ask(&questions, tokens));
-    let mut lodger = Lodger::new(Box::new(new()), 7);
+    let mut replies = [30, 4, 50, 9, 5].map(|tokens| request(&questions, tokens));
+    let mut workload = BudgetedWorkload::new(Box::new(new()), 7);
     let mut took = 0;
     for iteration in 1..400 {
-        took += lodger.beside_actor();
+        took += workload.step_with_actor();
         assert!(took <= 7 * iteration, "{took} tokens in {iteration} iterations");
     }
-    assert!(lodger.is_idle());
+    assert!(workload.is_idle());
     assert_eq!(took, 30 + 4 + 50 + 9 + 5 + 5 * CHAIN.len());
     assert!(replies.iter_mut().all(|reply| answer(reply).is_some()));
 }
 
 #[test]
 fn two_instances_share_the_judge() {
-    let (chat, guests, _folder) = guest(CHAIN, 1);
+    let (chat, models, _folder) = colocated_judge(CHAIN, 1);
     let mut actor = Actor::start(2);
-    actor.engine.host(&guests);
-    let answers = asked(&chat, 48);
+    actor.engine.colocate(&models);
+    let answers = answers_to(&chat, 48);
     assert_eq!(answers(), vec![CHAIN; 48]);
     let tokens: Vec<u64> =
-        actor.engine.statistics().iter().map(|instance| instance.guest_tokens).collect();
+        actor.engine.statistics().iter().map(|instance| instance.colocated_tokens).collect();
     assert!(tokens.iter().all(|tokens| *tokens > 0), "{tokens:?}");
-    let mut hosting = actor.engine.hosting();
+    let mut meter = actor.engine.colocated_use();
     drop(actor);
-    assert_eq!(hosting.take().tokens, tokens_of(48), "nothing is generated twice");
+    assert_eq!(meter.take().tokens, tokens_of(48), "nothing is generated twice");
 }
 
 #[test]
-fn a_model_larger_than_its_budget_is_a_guest_of_one_instance() {
+fn a_model_larger_than_its_budget_runs_on_one_instance() {
     let folder = speaker(CHAIN);
     let options = TorchChatOptions { colocated: true, ..streamed(&folder) };
     let models = Models::default();
     let chat = models.open_model(options).unwrap();
     let mut actor = Actor::start(2);
-    actor.engine.host(&models.guests());
-    assert_eq!(asked(&chat, 12)(), vec![CHAIN; 12]);
-    let mut hosting = actor.engine.hosting();
+    actor.engine.colocate(&models.colocated());
+    assert_eq!(answers_to(&chat, 12)(), vec![CHAIN; 12]);
+    let mut meter = actor.engine.colocated_use();
     actor.place(0);
-    assert_eq!(asked(&chat, 3)(), vec![CHAIN; 3]);
-    assert_eq!(actor.engine.statistics()[1].guest_tokens, 0);
+    assert_eq!(answers_to(&chat, 3)(), vec![CHAIN; 3]);
+    assert_eq!(actor.engine.statistics()[1].colocated_tokens, 0);
     drop(actor);
-    assert!(hosting.take().tokens >= 12 * CHAIN.len() as u64);
+    assert!(meter.take().tokens >= 12 * CHAIN.len() as u64);
 }
 
 #[test]
-fn guests_of_instances_that_are_given_up_are_answered() {
-    let (chat, guests, _folder) = guest(CHAIN, 2);
+fn questions_on_released_instances_are_answered() {
+    let (chat, models, _folder) = colocated_judge(CHAIN, 2);
     let mut actor = Actor::start(2);
-    actor.engine.host(&guests);
-    let answers = asked(&chat, 40);
-    actor.until_hosted(40);
+    actor.engine.colocate(&models);
+    let answers = answers_to(&chat, 40);
+    actor.until_processed(40);
     actor.place(1);
-    actor.until_hosted(400);
+    actor.until_processed(400);
     actor.place(0);
     assert_eq!(answers(), vec![CHAIN; 40], "without devices, the judge's own thread answers");
-    while chat.0.questions.is_hosted() {
+    while chat.0.questions.has_instances() {
         std::thread::yield_now();
     }
     let before = actor.engine.statistics();
-    assert_eq!(asked(&chat, 2)(), vec![CHAIN; 2]);
+    assert_eq!(answers_to(&chat, 2)(), vec![CHAIN; 2]);
     assert_eq!(actor.engine.statistics(), before, "no instance is placed");
     actor.place(2);
-    let answers = asked(&chat, 8);
+    let answers = answers_to(&chat, 8);
     assert_eq!(answers(), vec![CHAIN; 8]);
     assert_ne!(actor.engine.statistics(), before, "instances answer again");
 }
 
 #[test]
-fn guests_of_an_engine_that_is_dropped_are_answered() {
-    let (chat, guests, _folder) = guest(CHAIN, 2);
-    let early = asked(&chat, 3);
+fn questions_on_a_dropped_engine_are_answered() {
+    let (chat, models, _folder) = colocated_judge(CHAIN, 2);
+    let early = answers_to(&chat, 3);
     assert_eq!(early(), vec![CHAIN; 3], "questions are answered before an engine exists");
     let mut actor = Actor::start(2);
-    actor.engine.host(&guests);
-    actor.ask(6);
-    let answers = asked(&chat, 40);
-    actor.until_hosted(20);
+    actor.engine.colocate(&models);
+    actor.request(6);
+    let answers = answers_to(&chat, 40);
+    actor.until_processed(20);
     drop(actor);
     assert_eq!(answers(), vec![CHAIN; 40]);
 }
 
 #[test]
-fn guests_of_an_engine_that_fails_are_answered() {
-    let (chat, guests, _folder) = guest(CHAIN, 2);
+fn questions_on_a_failed_engine_are_answered() {
+    let (chat, models, _folder) = colocated_judge(CHAIN, 2);
     let mut actor = Actor::start(1);
-    actor.engine.host(&guests);
-    let answers = asked(&chat, 20);
-    actor.until_hosted(20);
+    actor.engine.colocate(&models);
+    let answers = answers_to(&chat, 20);
+    actor.until_processed(20);
     let outside = Request {
         step: Step(1),
         prompt: PromptId(0),
@@ -238,14 +238,14 @@ fn guests_of_an_engine_that_fails_are_answered() {
 }
 
 #[test]
-fn a_judge_that_is_dropped_leaves_the_engine() {
-    let (chat, guests, _folder) = guest(CHAIN, 2);
+fn a_dropped_judge_is_removed_from_the_engine() {
+    let (chat, models, _folder) = colocated_judge(CHAIN, 2);
     let mut actor = Actor::start(1);
-    actor.engine.host(&guests);
-    assert_eq!(asked(&chat, 2)(), vec![CHAIN; 2]);
-    assert!(!guests.is_empty());
+    actor.engine.colocate(&models);
+    assert_eq!(answers_to(&chat, 2)(), vec![CHAIN; 2]);
+    assert!(!models.is_empty());
     drop(chat);
-    assert!(guests.is_empty());
-    actor.ask(1);
+    assert!(models.is_empty());
+    actor.request(1);
     assert_eq!(actor.collect(4).len(), 4);
 }

@@ -41,7 +41,7 @@ pub(super) fn options(folder: &Folder) -> TorchChatOptions {
 pub(super) fn speaker(text: &str) -> Folder {
     let tokenizer = Tokenizer::characters(ALPHABET).unwrap();
     let decoder = Decoder::init(config(vec![1], 96), 0, Device::Cpu).unwrap();
-    let said = tokenizer.encode(&format!(">{text}<|eos|>")).unwrap();
+    let token_ids = tokenizer.encode(&format!(">{text}<|eos|>")).unwrap();
     // Each token is a direction in the hidden space, the layers change nothing, and the head maps each token to the next one.
     let set = |name: &str, values: Tensor| {
         let (_, parameter) = decoder.parameters().iter().find(|(other, _)| other == name).unwrap();
@@ -54,7 +54,7 @@ pub(super) fn speaker(text: &str) -> Folder {
         table
     };
     let own: Vec<(i64, i64)> = (0..vocab).map(|token| (token, token)).collect();
-    let next = said.windows(2).map(|pair| (i64::from(pair[1]), i64::from(pair[0])));
+    let next = token_ids.windows(2).map(|pair| (i64::from(pair[1]), i64::from(pair[0])));
     set("model.embed_tokens.weight", table(&own));
     set("lm_head.weight", table(&next.collect::<Vec<_>>()));
     for name in ["self_attn.o_proj", "mlp.down_proj"] {
@@ -66,7 +66,7 @@ pub(super) fn speaker(text: &str) -> Folder {
 }
 
 /// Creates a model with random weights and many end tokens.
-pub(super) fn babbler() -> Folder {
+pub(super) fn endless_speaker() -> Folder {
     let ends = (3..88).step_by(6).collect();
     let config = ModelConfig { initializer_range: 0.3, layers: 4, ..config(ends, 32) };
     saved(

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_too_small_says_what_would_do() {
+    fn a_budget_that_is_too_small_names_the_minimum() {
         let config = config(6);
         let demand = Demand { cached: 100, pass: 10, rows: 4 };
         let refused = Residency::of(&config, MemoryBudget::of_bytes(1000), demand).unwrap_err();
@@ -263,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_budget_never_keeps_fewer_and_none_is_overdrawn(
+        fn a_larger_budget_keeps_no_fewer_layers_and_is_never_exceeded(
             layers in 1..40_i64,
             bytes in 0..6_000_000_u64,
             more in 0..500_000_u64,

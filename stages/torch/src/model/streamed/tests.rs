@@ -120,7 +120,7 @@ fn a_tensor_of_several_pieces_is_read_whole() {
 
 /// Between two passes the first layers of the second pass are already being read.
 #[test]
-fn the_order_goes_round() {
+fn prefetching_wraps_around_to_the_first_layers() {
     let (folder, _) = saved(6);
     let mut streamed = open(folder.path(), 4, true);
     for _ in 0..3 {
@@ -131,7 +131,7 @@ fn the_order_goes_round() {
 }
 
 #[test]
-fn what_is_held_is_what_the_budget_has_room_for() {
+fn resident_layers_fill_the_budget() {
     let (folder, decoder) = saved(6);
     let resident: u64 =
         decoder.parameters().iter().map(|(_, tensor)| 4 * tensor.numel() as u64).sum();
@@ -168,7 +168,7 @@ fn residency_follows_the_tokens() {
 }
 
 #[test]
-fn a_budget_that_is_too_small_is_refused_with_what_would_do() {
+fn a_budget_that_is_too_small_is_refused_with_the_minimum() {
     let (folder, decoder) = saved(6);
     let refusal = |bytes| {
         StreamedDecoder::open(folder.path(), Device::Cpu, MemoryBudget::of_bytes(bytes), DEMAND)
@@ -193,7 +193,7 @@ fn a_budget_that_is_too_small_is_refused_with_what_would_do() {
 }
 
 #[test]
-fn a_pass_that_is_given_up_leaves_the_next_one_right() {
+fn an_aborted_pass_does_not_affect_the_next() {
     let (folder, decoder) = saved(7);
     for (held, prefetch) in [(2, true), (4, true), (1, false)] {
         let mut streamed = open(folder.path(), held, prefetch);
@@ -213,7 +213,7 @@ fn a_pass_that_is_given_up_leaves_the_next_one_right() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_fails_the_pass_and_not_the_decoder() {
+fn a_truncated_file_fails_the_pass_and_not_the_decoder() {
     for (held, prefetch) in [(2, true), (4, true), (1, false)] {
         let (folder, decoder) = saved(7);
         let mut streamed = open(folder.path(), held, prefetch);
@@ -238,7 +238,7 @@ fn a_file_that_is_cut_short_fails_the_pass_and_not_the_decoder() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_read_is_carried_out_later() {
+fn a_plan_that_cannot_be_read_is_executed_later() {
     let (folder, decoder) = saved(6);
     let long = Demand { cached: 400, ..DEMAND };
     let budget = budget(&config(6), 3, true, long);

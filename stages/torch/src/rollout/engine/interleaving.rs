@@ -81,7 +81,7 @@ struct Game {
     idle: Vec<bool>,
     round: u64,
     /// Responses that have not been reported.
-    asked: BTreeSet<SampleId>,
+    requested: BTreeSet<SampleId>,
     /// Number of responses that end the round.
     wins: usize,
     ends: BTreeSet<End>,
@@ -136,7 +136,7 @@ impl Game {
             store,
             woken,
             round: 0,
-            asked: BTreeSet::new(),
+            requested: BTreeSet::new(),
             wins: 0,
             ends: BTreeSet::new(),
             floor: Tick(0),
@@ -150,7 +150,7 @@ impl Game {
     fn play(mut self, seed: u64) -> Vec<Round> {
         let _no_grad = tch::no_grad_guard();
         let (mut dice, mut lazy) = (Dice(seed), 0);
-        self.ask();
+        self.request();
         for _ in 0..TURNS {
             if self.round == ROUNDS {
                 return self.rounds;
@@ -176,13 +176,13 @@ impl Game {
     }
 
     /// Publishes a policy and requests responses by it, in most rounds fewer than there are instances.
-    fn ask(&mut self) {
+    fn request(&mut self) {
         let policy = self.store.publish(PolicyVersion(self.round), weights(self.round));
         self.engine.load(&policy);
         let step = Step(self.round);
         let responses = [2, 1, 4][usize::try_from(self.round % 3).unwrap()];
         self.wins = (responses as usize).div_ceil(2);
-        self.asked =
+        self.requested =
             (0..responses).map(|sample| SampleId { step, prompt: PromptId(7), sample }).collect();
         (self.ends, self.floor, self.decided) = (BTreeSet::new(), self.now, false);
         self.engine.generate(Request {
@@ -200,7 +200,7 @@ impl Game {
         self.woken.store(false, Ordering::Relaxed);
         self.idle.fill(false);
         if self.engine.shared.config.deterministic && !self.decided {
-            self.hear();
+            self.receive();
         }
         while let Some(event) = self.engine.poll() {
             match event {
@@ -208,16 +208,16 @@ impl Game {
                 RolloutEvent::Failed(error) => panic!("round {}: {error}", self.round),
             }
         }
-        if self.asked.is_empty() {
+        if self.requested.is_empty() {
             self.round += 1;
             if self.round < ROUNDS {
-                self.ask();
+                self.request();
             }
         }
     }
 
     /// Reads the progress of a race in lockstep, and decides the race once enough responses have ended.
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         let reached = self.engine.lockstep().unwrap().reached();
         let is_new = |end: &End| end.tick > self.floor;
         assert!(
@@ -241,7 +241,7 @@ impl Game {
     fn decide(&mut self, winners: Vec<SampleId>) {
         self.decided = true;
         let losers: Vec<SampleId> =
-            self.asked.iter().filter(|id| !winners.contains(id)).copied().collect();
+            self.requested.iter().filter(|id| !winners.contains(id)).copied().collect();
         for id in losers {
             if self.engine.shared.config.deterministic {
                 self.engine.lockstep().unwrap().abort_at(id, self.now);
@@ -254,7 +254,7 @@ impl Game {
 
     fn take(&mut self, completion: Completion) {
         let (id, version) = (completion.id, PolicyVersion(self.round));
-        assert!(self.asked.remove(&id), "{id} is reported once");
+        assert!(self.requested.remove(&id), "{id} is reported once");
         assert!(completion.token_versions.iter().all(|of| of == version), "{completion:?}");
         let all = &mut self.rounds.last_mut().unwrap().1;
         all.insert(id, (completion.response_ids, completion.finish_reason));
@@ -273,14 +273,14 @@ fn passes(config: &TorchEngineConfig) -> Passes {
 }
 
 #[test]
-fn instances_that_are_behind_find_the_policies_that_they_were_told_to_load() {
+fn slow_instances_find_the_policies_that_they_load() {
     for seed in 0..SEEDS {
         Game::new(3, false).play(seed);
     }
 }
 
 #[test]
-fn races_in_lockstep_end_alike_however_far_instances_are_behind() {
+fn races_in_lockstep_end_the_same_with_slow_instances() {
     let expected = Game::new(1, true).play(0);
     let is_cut = |round: &Round| round.1.values().any(|(_, reason)| !reason.is_whole());
     assert!(expected.iter().any(is_cut), "{expected:?}");

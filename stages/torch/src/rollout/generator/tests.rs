@@ -54,7 +54,7 @@ fn run(sequences: Vec<Sequence>) -> BTreeMap<u64, (Vec<i32>, FinishReason)> {
 }
 
 #[test]
-fn in_a_mixed_batch_each_is_sampled_as_if_alone() {
+fn each_row_of_a_mixed_batch_is_sampled_as_if_alone() {
     let cold = Sampling { temperature: 0.3, ..Sampling::unrestricted(20) };
     let of = |prompt: u64| match prompt % 5 {
         0 => Sampling::greedy(30),
@@ -74,7 +74,7 @@ fn in_a_mixed_batch_each_is_sampled_as_if_alone() {
 }
 
 #[test]
-fn what_is_removed_frees_its_row() {
+fn a_removed_sequence_frees_its_row() {
     let _no_grad = tch::no_grad_guard();
     let mut generator = generator();
     let endless = Sampling { min_new_tokens: 50, ..Sampling::unrestricted(50) };
@@ -89,7 +89,7 @@ fn what_is_removed_frees_its_row() {
 }
 
 #[test]
-fn what_is_taken_up_is_no_longer_than_it_may_be() {
+fn taken_up_sequences_fit_the_token_limit() {
     let _no_grad = tch::no_grad_guard();
     let mut generator = generator();
     // The sequences have 5, 6 and 7 tokens. The last token of each is decoded, not prefilled.

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_add_up_to_one_and_show_what_is_not_a_number() {
+    fn weights_add_up_to_one_and_propagate_nan() {
         let mut scores: Vec<f32> = (0..37).map(|at| (at as f32).sin() * 20.0).collect();
         softmax(&mut scores);
         assert!((scores.iter().sum::<f32>() - 1.0).abs() < 1e-6);

@@ -127,7 +127,7 @@ fn the_effective_sample_size_is_that_of_the_truncated_weights() {
 }
 
 #[test]
-fn what_is_rejected_is_counted_and_stays_in_the_other_metrics() {
+fn rejected_tokens_are_counted_and_stay_in_the_other_metrics() {
     let of = |unit| {
         let rule = RolloutRs { unit, divergence: Divergence::K2 { most: 0.03 } };
         let config = TrainerConfig { rollout_rs: vec![rule], ..TrainerConfig::default() };

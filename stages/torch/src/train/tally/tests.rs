@@ -47,7 +47,7 @@ fn sums_are_in_the_order_of_units_through_any_replicas() {
 }
 
 #[test]
-fn what_came_twice_or_from_a_stranger_is_refused() {
+fn repeated_and_foreign_sums_are_refused() {
     let mut tallies = Tallies::default();
     tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap();
     let expect = "received the responses of p7 from sample 3 on twice";

@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn a_weight_is_as_many_responses_of_a_quarter(
+    fn a_weight_equals_as_many_repeated_responses(
         responses in proptest::collection::vec(response(), 1..6),
         quarters in 1..9u8,
         mode in 0..4usize,
@@ -266,7 +266,7 @@ proptest! {
 }
 
 #[test]
-fn in_float32_the_difference_is_rounding() {
+fn float32_updates_differ_only_by_rounding() {
     let mut runner = TestRunner::deterministic();
     for mode in MODES.into_iter().cycle().take(24) {
         let arrival = arrival().new_tree(&mut runner).unwrap().current();
@@ -339,7 +339,7 @@ fn the_gradient_of_a_critic_does_not_depend_on_order_or_pieces() {
 }
 
 #[test]
-fn inference_says_of_each_response_what_the_models_say() {
+fn inference_returns_the_outputs_of_the_models_per_response() {
     let mut trainer = trainer(TrainerConfig {
         reward_kl: Some(Choice::of("kl")),
         old_logprobs: OldLogprobs::Trainer,
@@ -379,14 +379,14 @@ fn inference_says_of_each_response_what_the_models_say() {
             ..*sequence
         })
         .collect();
-    let anew: Vec<_> = known.iter().map(|s| Sequence { ref_logprobs: &[], ..*s }).collect();
+    let recomputed: Vec<_> = known.iter().map(|s| Sequence { ref_logprobs: &[], ..*s }).collect();
     let mut of = |sequences: Vec<Sequence<'_>>| {
         trainer.accumulated.clear(trainer.decoder.parameters()).unwrap();
         accumulate(&mut trainer, [sequences]);
         gradient(&trainer)
     };
-    let (known, anew) = (of(known), of(anew));
-    assert!(relative_difference(&anew, &known) <= FLOAT32, "the reference is the same");
+    let (known, recomputed) = (of(known), of(recomputed));
+    assert!(relative_difference(&recomputed, &known) <= FLOAT32, "the reference is the same");
 }
 
 fn on_policy(trainer: &TorchTrainer, response: &Response) -> Response {

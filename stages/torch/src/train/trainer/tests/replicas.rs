@@ -307,7 +307,7 @@ fn uneven() -> Dealt {
 }
 
 #[test]
-fn wrong_reductions_are_seen() {
+fn wrong_reductions_are_detected() {
     for mode in MODES {
         let dealt = uneven();
         let found = |reduction| difference_of(&dealt, &config(mode), reduction, widen);
@@ -319,7 +319,7 @@ fn wrong_reductions_are_seen() {
 }
 
 #[test]
-fn a_dropped_weight_is_seen() {
+fn a_dropped_weight_is_detected() {
     let mut whole = of(&config(Aggregation::SeqMeanTokenMean));
     let mut dropped = of(&config(Aggregation::SeqMeanTokenMean));
     let dealt = uneven();
@@ -391,7 +391,7 @@ fn two_threads_that_exchange_partials_are_one_trainer() {
 }
 
 #[test]
-fn what_models_say_does_not_depend_on_company() {
+fn inference_does_not_depend_on_the_rest_of_the_batch() {
     let config = TrainerConfig { reward_kl: Some(Choice::of("kl")), ..deterministic(0) };
     let mut trainer = of(&config);
     let mut runner = TestRunner::deterministic();
@@ -407,7 +407,7 @@ fn what_models_say_does_not_depend_on_company() {
 }
 
 #[test]
-fn partials_of_strangers_and_repetitions_are_refused() {
+fn foreign_and_repeated_partials_are_refused() {
     let mut trainer = of(&deterministic(0));
     let dealt = uneven();
     trainer.accumulate(Step(0), &dealt.whole()).unwrap();

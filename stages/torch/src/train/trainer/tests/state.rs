@@ -80,7 +80,7 @@ fn what_was_accumulated_since_the_update_is_not_in_the_state() {
 }
 
 #[test]
-fn engines_find_the_policies_that_a_staleness_lets_them_ask_for() {
+fn policies_within_the_staleness_are_available_after_a_resume() {
     let folder = tempfile::tempdir().unwrap();
     // Staleness 2.
     let mut first = learner(config(Aggregation::TokenMean), 4);

@@ -29,7 +29,7 @@ fn on_policy_the_ratio_is_one_and_the_loss_is_minus_the_mean_advantage() {
 }
 
 #[test]
-fn the_difference_to_the_engine_is_seen() {
+fn the_difference_to_the_engine_is_reported() {
     let mut trainer = trainer(config(Aggregation::TokenMean));
     let mut response = on_policy(&trainer, &example(&[2, 3], &[4, 5, 1, 6], 0.5));
     let (before, after) = (response.logprobs[1].exp(), response.logprobs[1].exp() + 0.04);
@@ -138,10 +138,10 @@ fn refusals_name_what_is_wrong() {
     assert_eq!(refusal(&short), "sequence 0: `advantages` has 1 entries, expected 2");
     let infinite = Response { advantages: vec![f32::INFINITY, 1.0], ..good.clone() };
     assert_eq!(refusal(&infinite), "loss is not finite at step 4");
-    let stranger = Response { response: vec![3, 99], ..good };
+    let out_of_vocabulary = Response { response: vec![3, 99], ..good };
     assert!(
-        refusal(&stranger).starts_with("trainer failed in accumulating gradients: "),
+        refusal(&out_of_vocabulary).starts_with("trainer failed in accumulating gradients: "),
         "{}",
-        refusal(&stranger)
+        refusal(&out_of_vocabulary)
     );
 }

@@ -9,7 +9,7 @@ use super::pool::Pool;
 
 /// An interval for the correlation of the lengths of two responses to a prompt, computed on normal scores of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Likeness {
+pub struct CorrelationEstimate {
     /// Number of prompts that can be distinguished; 0 if responses have no prompt.
     pub prompts: usize,
     /// Mean number of responses to a prompt.
@@ -34,7 +34,7 @@ const STRONGEST: f64 = 0.99;
 /// Half-width of the interval, in standard errors.
 const ERRORS: f64 = 2.0;
 
-impl Likeness {
+impl CorrelationEstimate {
     /// Estimates the interval from responses, each with the key of its prompt and its length.
     ///
     /// Returns `None` if each prompt has [`ENOUGH`] responses to draw others from, so that no assumption is needed.
@@ -141,22 +141,22 @@ mod tests {
     }
 
     #[test]
-    fn one_response_a_prompt_tells_nothing() {
-        let likeness = Likeness::of(&drawn(500, 1, 0.3)).expect("something is assumed");
-        assert_eq!((likeness.estimate, likeness.low, likeness.high), (None, 0.0, STRONG));
-        assert_eq!((likeness.prompts, likeness.least_responses), (500, 1));
+    fn one_response_per_prompt_gives_no_estimate() {
+        let found = CorrelationEstimate::of(&drawn(500, 1, 0.3)).expect("something is assumed");
+        assert_eq!((found.estimate, found.low, found.high), (None, 0.0, STRONG));
+        assert_eq!((found.prompts, found.least_responses), (500, 1));
         let pool: Vec<_> =
             drawn(50, 1, 0.3).into_iter().map(|(_, length)| (None, length)).collect();
-        let likeness = Likeness::of(&pool).expect("something is assumed");
-        assert_eq!((likeness.prompts, likeness.low, likeness.high), (0, 0.0, STRONG));
+        let found = CorrelationEstimate::of(&pool).expect("something is assumed");
+        assert_eq!((found.prompts, found.low, found.high), (0, 0.0, STRONG));
     }
 
     #[test]
     fn more_responses_narrow_the_interval_about_the_truth() {
         for correlation in [0.0, 0.15, 0.5, 0.9] {
             let width = |prompts, responses| {
-                let likeness = Likeness::of(&drawn(prompts, responses, correlation));
-                let Likeness { low, high, .. } = likeness.expect("fewer than enough");
+                let found = CorrelationEstimate::of(&drawn(prompts, responses, correlation));
+                let CorrelationEstimate { low, high, .. } = found.expect("fewer than enough");
                 assert!(low <= correlation + 0.02 && correlation <= high, "{low} {high}");
                 high - low
             };
@@ -167,20 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn enough_responses_leave_nothing_to_assume() {
-        assert_eq!(Likeness::of(&drawn(20, ENOUGH as u64, 0.3)), None);
+    fn no_assumption_is_needed_with_enough_responses() {
+        assert_eq!(CorrelationEstimate::of(&drawn(20, ENOUGH as u64, 0.3)), None);
         let mut mixed = drawn(20, ENOUGH as u64, 0.3);
         mixed.push((Some(99), 10));
-        assert!(Likeness::of(&mixed).is_some_and(|likeness| likeness.least_responses == 1));
+        assert!(CorrelationEstimate::of(&mixed).is_some_and(|found| found.least_responses == 1));
     }
 
     #[test]
     fn equal_lengths_are_not_assumed() {
         let twice: Vec<_> = (0..300).map(|n| (Some(n / 2), (n / 2) as u32 + 1)).collect();
-        let likeness = Likeness::of(&twice).expect("something is assumed");
-        assert!(likeness.high <= STRONGEST && likeness.low < likeness.high + 1e-9, "{likeness:?}");
+        let found = CorrelationEstimate::of(&twice).expect("something is assumed");
+        assert!(found.high <= STRONGEST && found.low < found.high + 1e-9, "{found:?}");
         let constant: Vec<_> = (0..300).map(|n| (Some(n / 2), 7)).collect();
-        let likeness = Likeness::of(&constant).expect("something is assumed");
-        assert_eq!(likeness.estimate, None);
+        let found = CorrelationEstimate::of(&constant).expect("something is assumed");
+        assert_eq!(found.estimate, None);
     }
 }

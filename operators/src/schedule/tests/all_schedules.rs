@@ -387,12 +387,12 @@ mod law {
 
         /// Events that break the contract do not cause a panic.
         #[test]
-        fn any_order_of_events_is_survived(case in cases(&ALL), seed: u64) {
-            let told = |entry| match entry {
+        fn any_order_of_events_causes_no_panic(case in cases(&ALL), seed: u64) {
+            let event_of = |entry| match entry {
                 Entry::Event(event) => Some(event),
                 Entry::Decision(_) => None,
             };
-            let mut events: Vec<Event> = case.run().into_iter().filter_map(told).collect();
+            let mut events: Vec<Event> = case.run().into_iter().filter_map(event_of).collect();
             let mut schedule = case.schedule();
             let mut random = seed;
             while !events.is_empty() {

@@ -3,7 +3,7 @@
 use super::proxy::{Fault, Gate, LOAD, SCORE};
 use super::world::World;
 
-const LIE: Fault = Fault::Answer {
+const INEFFECTIVE_LOAD: Fault = Fault::Answer {
     status: "200 OK",
     header: "content-type: application/json\r\n",
     body: r#"{"results": [null]}"#,
@@ -13,18 +13,18 @@ const LIE: Fault = Fault::Answer {
 const ALWAYS: usize = 1000;
 
 #[test]
-fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
+fn a_server_with_wrong_weights_is_detected_before_training() {
     let world = World::new();
-    let [liar, honest] = &world.proxies;
+    let [faulty, correct] = &world.proxies;
     let gate = Gate::default();
     // The first load is of the weights that the server already has.
-    liar.inject(LOAD, 1, ALWAYS, LIE);
+    faulty.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD);
     // The second step goes on only after the liar had both of its chances, so that its figures are in the metrics of this step.
-    honest.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
+    correct.inject(LOAD, 1, 1, Fault::HeldRequest(gate.clone()));
     let mut run = world.spawn(&[]);
     run.wait_until(|| gate.holds(1));
     // The call that asks whether the server can generate counts as a score, too.
-    run.wait_until(|| liar.count(LOAD) >= 3 && liar.count(SCORE) >= 4);
+    run.wait_until(|| faulty.count(LOAD) >= 3 && faulty.count(SCORE) >= 4);
     gate.open();
     let outcome = world.ended(run);
     for (metric, expected) in [("canary_reloads", 1.0), ("servers_lost", 1.0)] {
@@ -42,9 +42,9 @@ fn a_server_that_lies_is_caught_in_its_step_and_trains_nothing() {
 }
 
 #[test]
-fn a_run_whose_servers_all_lie_ends_in_that_step_with_their_figures() {
+fn a_run_fails_in_the_step_in_which_all_servers_have_wrong_weights() {
     let world = World::new();
-    world.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, LIE));
+    world.proxies.iter().for_each(|proxy| proxy.inject(LOAD, 1, ALWAYS, INEFFECTIVE_LOAD));
     let end = world.spawn(&[]).end();
     let urls = world.proxies.each_ref().map(|proxy| proxy.url());
     let parts =

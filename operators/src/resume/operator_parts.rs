@@ -6,13 +6,13 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
 /// The snapshot parts of one operator. Does nothing if no snapshots are taken. [`Parts`] documents when each method must be called.
-pub(crate) struct Keeper {
+pub(crate) struct OperatorParts {
     parts: Option<Parts>,
     /// `true` if only the first worker has a state; the parts of the other workers are empty.
     first_only: bool,
 }
 
-impl Keeper {
+impl OperatorParts {
     pub(super) fn new(parts: Option<Parts>, first_only: bool) -> Self {
         Self { parts, first_only }
     }
@@ -29,7 +29,7 @@ impl Keeper {
     }
 
     /// See [`Parts::writes_pending`]. Returns `false` if no snapshots are taken.
-    pub(crate) fn is_behind(&self, limit: usize) -> bool {
+    pub(crate) fn writes_pending(&self, limit: usize) -> bool {
         self.parts.as_ref().is_some_and(|parts| parts.writes_pending(limit))
     }
 

@@ -35,7 +35,7 @@ const KEYS: u64 = 5;
 
 /// The settings of a run.
 #[derive(Clone)]
-pub(super) struct Toy {
+pub(super) struct TestGraph {
     pub(super) workers: usize,
     pub(super) steps: u64,
     pub(super) every: u64,
@@ -45,16 +45,16 @@ pub(super) struct Toy {
     /// The step after which a snapshot is requested.
     pub(super) requested_at: Option<Step>,
     /// The step after which another process opens the folder.
-    pub(super) rival_at: Option<Step>,
+    pub(super) newer_process_at: Option<Step>,
     /// The source emits the rows of all steps at once, and operators close several steps in one activation.
     pub(super) bursts: bool,
     /// The source waits until no snapshot is being written.
-    pub(super) patient: bool,
+    pub(super) waits_for_writes: bool,
     /// `true` to apply rows as they arrive, which is wrong.
     pub(super) on_arrival: bool,
 }
 
-impl Toy {
+impl TestGraph {
     pub(super) fn new(workers: usize, steps: u64, every: u64) -> Self {
         Self {
             workers,
@@ -63,16 +63,16 @@ impl Toy {
             on_error: OnError::Fail,
             dropped_at: None,
             requested_at: None,
-            rival_at: None,
+            newer_process_at: None,
             bursts: false,
-            patient: false,
+            waits_for_writes: false,
             on_arrival: false,
         }
     }
 
     /// Runs from the newest snapshot on disk until the end, a fault, or the drop.
-    pub(super) fn run(&self, files: &Memory) -> ToyOutcome {
-        let shared = Arc::new(ToyShared::default());
+    pub(super) fn run(&self, files: &Memory) -> GraphOutcome {
+        let shared = Arc::new(SharedState::default());
         shared.lock().disk = Some(files.clone());
         match self.plan(files) {
             Err(message) => shared.lock().fault = Some(message),
@@ -97,17 +97,23 @@ impl Toy {
         &self,
         plan: SnapshotPlan,
         restored: Option<RestoredSnapshot>,
-        shared: &Arc<ToyShared>,
+        shared: &Arc<SharedState>,
     ) {
         shared.lock().resumed = plan.resumed;
-        let (toy, shared) = (self.clone(), shared.clone());
+        let (test_graph, shared) = (self.clone(), shared.clone());
         let communication = CommunicationConfig::Process(self.workers);
         let config = Config { communication, worker: WorkerConfig::default() };
         let workers = timely::execute(config, move |worker| {
             let _guard = StopOnPanic(shared.clone());
             let faults = Faults::default();
             worker.dataflow(|scope| {
-                toy.build(Snapshots::new(scope, &plan), &plan, restored.as_ref(), &shared, &faults);
+                test_graph.build(
+                    Snapshots::new(scope, &plan),
+                    &plan,
+                    restored.as_ref(),
+                    &shared,
+                    &faults,
+                );
             });
             while worker.has_dataflows() && !shared.stop.load(Ordering::Acquire) {
                 worker.step_or_park(Some(Duration::from_millis(1)));
@@ -126,8 +132,8 @@ impl Toy {
     }
 
     /// Like [`run`](Self::run), on this thread in virtual time.
-    pub(super) fn run_virtual(&self, files: &Memory) -> ToyOutcome {
-        let (shared, clock) = (Arc::new(ToyShared::default()), VirtualClock::default());
+    pub(super) fn run_virtual(&self, files: &Memory) -> GraphOutcome {
+        let (shared, clock) = (Arc::new(SharedState::default()), VirtualClock::default());
         let (plan, restored) = self.plan(files).expect("opens");
         let ran = run_virtual(&clock, |scope, faults| {
             let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
@@ -143,7 +149,7 @@ impl Toy {
         snapshots: Snapshots<'_>,
         plan: &SnapshotPlan,
         restored: Option<&RestoredSnapshot>,
-        shared: &Arc<ToyShared>,
+        shared: &Arc<SharedState>,
         faults: &Faults,
     ) {
         let trained = ProbeHandle::new();
@@ -153,8 +159,8 @@ impl Toy {
         second.probe_with(&trained);
         let commits = snapshots.commit();
         raise(commits.errors, faults);
-        let told = shared.clone();
-        warn(commits.warnings, move |fault| told.lock().warnings.push(fault.message));
+        let sink = shared.clone();
+        warn(commits.warnings, move |fault| sink.lock().warnings.push(fault.message));
     }
 
     /// Emits the rows of each step, distributed over the workers, at most two steps ahead of the last fold.
@@ -163,13 +169,13 @@ impl Toy {
         snapshots: &Snapshots<'scope>,
         plan: &SnapshotPlan,
         trained: ProbeHandle<Step>,
-        shared: &Arc<ToyShared>,
+        shared: &Arc<SharedState>,
     ) -> BatchStream<'scope> {
         let scope = snapshots.scope();
         let mut operator = Operator::new("source", scope);
         let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
         let mut parts = snapshots.parts("source", &mut operator);
-        let (wake, toy, resumed) = (operator.waker(), self.clone(), plan.resumed);
+        let (wake, test_graph, resumed) = (operator.waker(), self.clone(), plan.resumed);
         let (store, shared) = (plan.store.clone(), shared.clone());
         let (worker, workers) = (scope.index() as u64, scope.peers() as u64);
         operator.build(move |mut capabilities| {
@@ -184,13 +190,13 @@ impl Toy {
                     let part = Part::bytes("txt", next.to_string().into_bytes());
                     if worker == 0 { part.fact("cursor", next.0 * ROWS) } else { Part::nothing() }
                 };
-                open = open.take().filter(|_| next.0 < toy.steps);
+                open = open.take().filter(|_| next.0 < test_graph.steps);
                 let mut waits = false;
-                while next.0 < toy.steps
+                while next.0 < test_graph.steps
                     && let Some(capability) = &mut open
-                    && (toy.bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
+                    && (test_graph.bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
                 {
-                    waits = toy.patient && parts.writes_pending(1);
+                    waits = test_graph.waits_for_writes && parts.writes_pending(1);
                     if waits {
                         break;
                     }
@@ -226,14 +232,14 @@ impl Toy {
         snapshots: &Snapshots<'scope>,
         plan: &SnapshotPlan,
         restored: Option<&RestoredSnapshot>,
-        shared: &Arc<ToyShared>,
+        shared: &Arc<SharedState>,
     ) -> BatchStream<'scope> {
         let (index, peers) = (rows.scope().index() as u64, rows.scope().peers() as u64);
         let mut operator = Operator::new(name, rows.scope());
         let mut input = operator.input(rows, by_key(column::POLICY_VERSION), &schema::POLICIES);
         let (mut output, stream) = operator.output(&schema::POLICIES, &[0]);
         let mut parts = snapshots.parts(name, &mut operator);
-        let (toy, shared, request) = (self.clone(), shared.clone(), plan.cadence.request());
+        let (test_graph, shared, request) = (self.clone(), shared.clone(), plan.cadence.request());
         let mut state = restored.map(|from| load(from, name, index, peers)).unwrap_or_default();
         operator.build(move |capabilities| {
             parts.start(&capabilities);
@@ -245,8 +251,9 @@ impl Toy {
                         .or_insert_with(|| (capability.retain(output.index()), Vec::new()));
                     stash.extend(rows_of(&batch));
                 });
-                while let Some(first) =
-                    stashed.first_entry().filter(|first| toy.is_ripe(first.key(), frontiers))
+                while let Some(first) = stashed
+                    .first_entry()
+                    .filter(|first| test_graph.is_ready(first.key(), frontiers))
                 {
                     let (step, (capability, mut rows)) = first.remove_entry();
                     parts.before(step, |_| save(name, &state));
@@ -257,7 +264,7 @@ impl Toy {
                         &capability,
                         batch(rows.iter().map(|&(key, _)| (key + 1, state[&key]))),
                     );
-                    toy.told(step, &shared, &request);
+                    test_graph.on_step(step, &shared, &request);
                 }
                 parts.passed(frontiers, |_| save(name, &state));
                 if frontiers[0].is_empty() && stashed.is_empty() {
@@ -271,29 +278,31 @@ impl Toy {
         stream
     }
 
-    fn is_ripe(&self, step: &Step, frontiers: &[MutableAntichain<Step>]) -> bool {
+    fn is_ready(&self, step: &Step, frontiers: &[MutableAntichain<Step>]) -> bool {
         self.on_arrival || !frontiers[0].less_equal(step)
     }
 
-    fn told(&self, step: Step, shared: &ToyShared, request: &SnapshotRequest) {
+    fn on_step(&self, step: Step, shared: &SharedState, request: &SnapshotRequest) {
         if self.dropped_at.is_some_and(|at| step >= at) {
             shared.stop.store(true, Ordering::Release);
         }
         if self.requested_at == Some(step) {
-            let asked = request.now();
+            let requested_now = request.now();
             let mut outcome = shared.lock();
-            outcome.requested = outcome.requested.max(asked);
+            outcome.requested = outcome.requested.max(requested_now);
         }
-        if self.rival_at == Some(step) && !shared.rivalled.swap(true, Ordering::AcqRel) {
-            let rival = shared.lock().disk.clone().expect("it runs");
-            drop(open(&rival, 2).expect("opens"));
+        if self.newer_process_at == Some(step)
+            && !shared.newer_process_started.swap(true, Ordering::AcqRel)
+        {
+            let disk = shared.lock().disk.clone().expect("it runs");
+            drop(open(&disk, 2).expect("opens"));
         }
     }
 }
 
 /// The result of a run.
 #[derive(Default)]
-pub(super) struct ToyOutcome {
+pub(super) struct GraphOutcome {
     pub(super) states: FoldStates,
     pub(super) fault: Option<String>,
     pub(super) warnings: Vec<String>,
@@ -305,14 +314,14 @@ pub(super) struct ToyOutcome {
 }
 
 #[derive(Default)]
-struct ToyShared {
+struct SharedState {
     stop: AtomicBool,
-    rivalled: AtomicBool,
-    outcome: Mutex<ToyOutcome>,
+    newer_process_started: AtomicBool,
+    outcome: Mutex<GraphOutcome>,
 }
 
 /// Stops all workers on a panic, because the peers of a worker that unwinds would wait forever.
-struct StopOnPanic(Arc<ToyShared>);
+struct StopOnPanic(Arc<SharedState>);
 
 impl Drop for StopOnPanic {
     fn drop(&mut self) {
@@ -322,8 +331,8 @@ impl Drop for StopOnPanic {
     }
 }
 
-impl ToyShared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, ToyOutcome> {
+impl SharedState {
+    fn lock(&self) -> std::sync::MutexGuard<'_, GraphOutcome> {
         self.outcome.lock().expect("unpoisoned")
     }
 }

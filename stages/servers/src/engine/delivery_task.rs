@@ -54,7 +54,7 @@ pub(super) enum Fault {
 }
 
 /// The task of bringing a server into rotation.
-pub(super) struct Errand {
+pub(super) struct WeightDeliveryTask {
     pub(super) server: Server,
     pub(super) pulse: Arc<Pulse>,
     pub(super) delivery: Arc<Delivery>,
@@ -71,26 +71,26 @@ pub(super) struct Errand {
 
 /// A server that was brought into rotation.
 #[derive(Debug)]
-pub(super) struct Brought {
+pub(super) struct Delivered {
     pub(super) policy: Policy,
     pub(super) proven: Proven,
     pub(super) figures: CanaryFigures,
     pub(super) phases: Phases,
 }
 
-/// A report of an [`Errand`] in progress.
-pub(super) enum News {
+/// A report of a [`WeightDeliveryTask`] in progress.
+pub(super) enum Progress {
     /// The server answers and loads the weights.
     Loads,
     /// The canary failed. Tokens sampled since the load are of unknown weights.
     Failed(CanaryFigures),
 }
 
-impl Errand {
-    /// Runs the task. `tell` receives each report before the next call to the server.
-    pub(super) async fn run(&self, tell: impl Fn(News)) -> Result<Brought, Fault> {
+impl WeightDeliveryTask {
+    /// Runs the task. `report` receives each report before the next call to the server.
+    pub(super) async fn run(&self, report: impl Fn(Progress)) -> Result<Delivered, Fault> {
         self.check_model(&retried(|| self.server.identity()).await?)?;
-        tell(News::Loads);
+        report(Progress::Loads);
         let mut phases = Phases { write: self.delivery.write, ..Phases::default() };
         let has_weights = self.had_weights && self.is_labelled().await?;
         if has_weights {
@@ -100,14 +100,14 @@ impl Errand {
         }
         let first = self.score(&mut phases).await?;
         if first.passes(&self.config.canary) {
-            return Ok(self.brought(first, phases));
+            return Ok(self.delivered(first, phases));
         }
-        tell(News::Failed(first));
+        report(Progress::Failed(first));
         self.verify_folder().await?;
         self.deliver(PauseMode::Abort, &mut phases).await?;
         let second = self.score(&mut phases).await?;
         if second.passes(&self.config.canary) {
-            return Ok(self.brought(second, phases));
+            return Ok(self.delivered(second, phases));
         }
         let (server, policy) = (self.server.name(), self.delivery.policy.version.to_string());
         Err(Fault::Canary { server, policy, figures: second })
@@ -171,9 +171,9 @@ impl Errand {
         verified.unwrap_or(Ok(()))
     }
 
-    fn brought(&self, figures: CanaryFigures, phases: Phases) -> Brought {
+    fn delivered(&self, figures: CanaryFigures, phases: Phases) -> Delivered {
         let proven = Proven::new(Arc::clone(&self.delivery.reference), &figures);
-        Brought { policy: self.delivery.policy.clone(), proven, figures, phases }
+        Delivered { policy: self.delivery.policy.clone(), proven, figures, phases }
     }
 }
 
