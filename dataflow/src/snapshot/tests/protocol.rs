@@ -190,14 +190,16 @@ fn a_source_that_waits_for_writes_stays_few_steps_ahead() {
     let ahead = |waits_for_writes| {
         let files = Memory::default();
         files.slow_down(1_000);
-        let mut test_graph = TestGraph::new(2, 16, 1);
+        let mut test_graph = TestGraph::new(2, 32, 1);
         (test_graph.bursts, test_graph.waits_for_writes) = (true, waits_for_writes);
         let outcome = test_graph.run(&files);
         assert_eq!(outcome.fault, None);
         outcome.ahead
     };
-    assert_eq!(ahead(false), 15, "all steps are in flight at once");
-    assert!(ahead(true) <= 5, "{}", ahead(true));
+    assert_eq!(ahead(false), 31, "all steps are in flight at once");
+    // A worker waits for its own writes only, so that the distance also depends on how fast the other worker writes.
+    let waiting = ahead(true);
+    assert!(waiting < 16, "{waiting}");
 }
 
 #[test]
