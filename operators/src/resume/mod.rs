@@ -113,10 +113,7 @@ impl<'scope> Resumable<'scope> {
         name: &'static str,
         operator: &mut Operator<'scope>,
     ) -> OperatorParts {
-        OperatorParts::new(
-            self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)),
-            false,
-        )
+        self.keep(name, operator, false)
     }
 
     /// Registers a part that only the first worker has.
@@ -125,9 +122,16 @@ impl<'scope> Resumable<'scope> {
         name: &'static str,
         operator: &mut Operator<'scope>,
     ) -> OperatorParts {
-        OperatorParts::new(
-            self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)),
-            true,
-        )
+        self.keep(name, operator, true)
+    }
+
+    fn keep(
+        &self,
+        name: &'static str,
+        operator: &mut Operator<'scope>,
+        first_only: bool,
+    ) -> OperatorParts {
+        let parts = self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator));
+        OperatorParts::new(parts, first_only)
     }
 }
