@@ -8,7 +8,7 @@ mod page;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
@@ -63,6 +63,7 @@ pub(crate) fn translate(
     interpolate(&mut written);
     let mut translator = Translator {
         settings: settings(file, &written)?,
+        defaults: Recipe::default_settings(),
         rewards,
         done: Translation::default(),
         refused: Vec::new(),
@@ -129,6 +130,8 @@ const PYTHON: &str = "reward.options.python";
 
 struct Translator<'a> {
     settings: Table,
+    /// The settings of a recipe that sets nothing.
+    defaults: BTreeMap<String, String>,
     rewards: &'a [&'a str],
     done: Translation,
     refused: Vec<(String, String)>,
@@ -381,7 +384,7 @@ impl Translator<'_> {
 
     /// Returns a setting of the recipe, or its default, as TOML.
     fn setting(&self, key: &str) -> Option<String> {
-        self.written(key).or_else(|| Recipe::default_settings().remove(key))
+        self.written(key).or_else(|| self.defaults.get(key).cloned())
     }
 
     /// Returns a setting that the file or an override sets, as TOML.

@@ -72,6 +72,9 @@ pub(super) fn last_of_each_key(written: Vec<Override>) -> Vec<Override> {
 pub(super) fn interpolate(written: &mut [Override]) {
     // A value may refer to one that refers to another. More levels than keys would be a circle.
     for _ in 0..written.len() {
+        if !written.iter().any(Override::has_reference) {
+            return;
+        }
         let values: Vec<(String, String)> = written
             .iter()
             .map(|one| (format!("${{{}}}", one.key), one.value_text().to_owned()))
