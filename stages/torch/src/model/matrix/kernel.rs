@@ -284,6 +284,9 @@ fn tiles<const ROWS: usize, const WIDTH: usize, W: Weight>(
 }
 
 /// Returns the product of `columns [inputs, ROWS]` with the first `WIDTH` outputs of a panel, or of its second half.
+///
+/// The sums must stay in registers. A call in the loop, such as of `<[T; N]>::map`, which the compiler does not always inline, would store
+/// and load all of them once per input.
 #[inline(always)]
 fn tile<const ROWS: usize, const WIDTH: usize, W: Weight>(
     columns: &[f32],
@@ -292,10 +295,13 @@ fn tile<const ROWS: usize, const WIDTH: usize, W: Weight>(
     let mut sums = [[0.0; WIDTH]; ROWS];
     for (x, weights) in columns.as_chunks::<ROWS>().0.iter().zip(panel.chunks(PANEL)) {
         let Some(weights) = weights.first_chunk::<WIDTH>() else { break };
-        let weights = weights.map(W::value);
+        let mut values = [0.0; WIDTH];
+        for (value, weight) in values.iter_mut().zip(weights) {
+            *value = weight.value();
+        }
         for (sums, x) in sums.iter_mut().zip(x) {
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = x.mul_add(weight, *sum);
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = x.mul_add(value, *sum);
             }
         }
     }
