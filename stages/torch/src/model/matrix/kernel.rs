@@ -19,7 +19,7 @@ pub(super) const PANEL: usize = 32;
 /// Number of rows of a block. All rows of a block use a panel before the next one is read, so they must fit the processor's cache.
 const BLOCK_ROWS: usize = 96;
 
-/// Number of rows of the second-largest tile.
+/// Number of rows of the smaller tile. It takes as long as a tile of one row, which would wait for each of its sums.
 const NARROW: usize = 4;
 
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
@@ -226,34 +226,34 @@ fn add<const ROWS: usize, const WIDTH: usize, W: Weight>(
     weights: &[W],
     Share { outputs, mut sums }: Share<'_>,
 ) {
-    let rows = sums.len();
-    let (wide, narrow) = tiled::<ROWS>(rows);
+    let (wide, rows) = tiled::<ROWS>(sums.len());
     for output in outputs.clone().step_by(WIDTH) {
         let at = output - outputs.start;
         let panel = &weights[output / PANEL * PANEL * inputs..][..PANEL * inputs];
         let panel = &panel[output % PANEL..];
         tiles::<ROWS, WIDTH, W>(0..wide, columns, inputs, panel, at, &mut sums);
-        tiles::<NARROW, WIDTH, W>(wide..narrow, columns, inputs, panel, at, &mut sums);
-        tiles::<1, WIDTH, W>(narrow..rows, columns, inputs, panel, at, &mut sums);
+        tiles::<NARROW, WIDTH, W>(wide..rows, columns, inputs, panel, at, &mut sums);
     }
 }
 
-/// Returns the ends of the rows of a block that are computed in tiles of `ROWS`, and of those in tiles of [`NARROW`].
+/// Returns the number of rows of a block that are computed in tiles of `ROWS`, and the number of all rows with those that fill the last tile
+/// of [`NARROW`].
 #[inline(always)]
 fn tiled<const ROWS: usize>(rows: usize) -> (usize, usize) {
     let wide = rows / ROWS * ROWS;
-    (wide, wide + (rows - wide) / NARROW * NARROW)
+    (wide, wide + (rows - wide).next_multiple_of(NARROW))
 }
 
-/// Transposes the rows of a block `x [rows, inputs]`, tile by tile.
+/// Transposes the rows of a block `x [rows, inputs]`, tile by tile. The last tile is filled up with zeros.
 fn by_tiles<const ROWS: usize>(x: &[f32], inputs: usize) -> Vec<f32> {
-    let mut columns = vec![0.0; x.len()];
-    let rows = x.len() / inputs;
-    let (wide, narrow) = tiled::<ROWS>(rows);
-    for (rows, tile) in [(0..wide, ROWS), (wide..narrow, NARROW), (narrow..rows, 1)] {
-        let part = rows.start * inputs..rows.end * inputs;
-        let tiles = x[part.clone()].chunks_exact(tile * inputs);
-        for (rows, columns) in tiles.zip(columns[part].chunks_exact_mut(tile * inputs)) {
+    let (wide, rows) = tiled::<ROWS>(x.len() / inputs);
+    let mut columns = vec![0.0; rows * inputs];
+    let (wide_rows, narrow_rows) = x.split_at(wide * inputs);
+    let (wide_tiles, narrow_tiles) = columns.split_at_mut(wide * inputs);
+    for (rows, tiles, tile) in [(wide_rows, wide_tiles, ROWS), (narrow_rows, narrow_tiles, NARROW)]
+    {
+        for (rows, columns) in rows.chunks(tile * inputs).zip(tiles.chunks_exact_mut(tile * inputs))
+        {
             transpose(rows, inputs, columns, tile);
         }
     }
@@ -261,7 +261,7 @@ fn by_tiles<const ROWS: usize>(x: &[f32], inputs: usize) -> Vec<f32> {
 }
 
 /// Adds the products of `rows`, whose number is a multiple of `ROWS`, with the first `WIDTH` outputs of `panel`, or of its second half, to
-/// their sums, which begin at `at`.
+/// their sums, which begin at `at`. Rows without sums fill the last tile up.
 #[inline(always)]
 fn tiles<const ROWS: usize, const WIDTH: usize, W: Weight>(
     rows: Range<usize>,
@@ -274,7 +274,7 @@ fn tiles<const ROWS: usize, const WIDTH: usize, W: Weight>(
     for row in rows.step_by(ROWS) {
         let columns = &columns[row * inputs..][..ROWS * inputs];
         let product = tile::<ROWS, WIDTH, W>(columns, panel);
-        for (sums, product) in sums[row..row + ROWS].iter_mut().zip(product) {
+        for (sums, product) in sums[row..].iter_mut().zip(product) {
             let end = sums.len().min(at + WIDTH);
             for (sum, product) in sums[at..end].iter_mut().zip(product) {
                 *sum += product;
