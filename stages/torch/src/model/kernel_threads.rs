@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
 use super::device::set_threads_of_this_thread;
-use super::instructions::Instructions;
+use super::vectorized::Instructions;
 
 /// The least cost of a part of a kernel's work, in products of two numbers. Handing a part to a thread that is [awake] takes about as long
 /// as so many of them.

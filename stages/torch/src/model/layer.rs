@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
+use super::host;
 use super::matrix::PackedMatrix;
+use super::rows::{HeadColumns, RmsNorm, RowOperations};
 
 const NO_BIAS: Option<&Tensor> = None;
 
@@ -28,6 +30,8 @@ pub(crate) struct Layer {
     post_norm: Norm,
     gate_up: Stacked<2>,
     down: Linear,
+    /// The operations between the products, if the weights are packed.
+    rows: Option<RowOperations>,
 }
 
 /// The positions of the tokens of a forward pass as factors of the rotation, `[n, 1, head_dim]` each.
@@ -94,6 +98,7 @@ impl Layer {
             post_norm: Norm::allocate(hidden, config.rms_norm_eps, device)?,
             gate_up: Stacked::allocate([inner, inner], hidden, false, device)?,
             down: Linear::allocate(hidden, inner, false, device)?,
+            rows: None,
         })
     }
 
@@ -129,6 +134,7 @@ impl Layer {
             post_norm: norm(&self.post_norm),
             gate_up: self.gate_up.share(handle),
             down: self.down.share(handle),
+            rows: self.rows,
         }
     }
 
@@ -143,6 +149,7 @@ impl Layer {
         for (at, map) in maps.into_iter().enumerate() {
             map.packed = packed.map(|packed| Arc::clone(&packed[at]));
         }
+        self.rows = packed.and_then(|_| RowOperations::detect());
     }
 
     /// Sets the type to which the factors of all products are rounded, if any.
@@ -162,6 +169,9 @@ impl Layer {
         trainable: bool,
         attend: &mut dyn FnMut(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
     ) -> Result<Tensor, TchError> {
+        if let Some(rows) = self.rows {
+            return self.infer(rows, x, rotation, attend);
+        }
         let [q, k, v] = self.qkv.forward(&self.input_norm.forward(x)?, trainable)?;
         let (mut q, mut k) = (self.heads.split(&q)?, self.heads.split(&k)?);
         if let Some((query, key)) = &self.qk_norm {
@@ -171,6 +181,31 @@ impl Layer {
         let x = self.output.add_to(x, &attended)?;
         let [gate, up] = self.gate_up.forward(&self.post_norm.forward(&x)?, trainable)?;
         self.down.add_to(&x, &gate.f_silu()?.f_mul(&up)?)
+    }
+
+    /// Computes [`forward`](Self::forward) with packed weights.
+    fn infer(
+        &self,
+        rows: RowOperations,
+        x: &Tensor,
+        Rotation { cos, sin }: &Rotation,
+        attend: &mut dyn FnMut(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
+    ) -> Result<Tensor, TchError> {
+        let Heads { query, key, dim } = self.heads;
+        let qkv = self.qkv.whole.forward(&rows.normalize(x, &self.input_norm.rms()?)?)?;
+        let rotated = |start: i64, heads: i64, norm: Option<&Norm>| {
+            let [start, heads, dim] = [start * dim, heads, dim].map(|size| size as usize);
+            let norm = norm.map(Norm::rms).transpose()?;
+            rows.rotate(&qkv, &HeadColumns { start, heads, dim, norm }, cos, sin)
+        };
+        let norms = self.qk_norm.as_ref();
+        let q = rotated(0, query, norms.map(|(norm, _)| norm))?;
+        let k = rotated(query, key, norms.map(|(_, norm)| norm))?;
+        let v = self.heads.split(&qkv.f_narrow(-1, (query + key) * dim, key * dim)?)?;
+        let attended = attend(&q, &k, &v)?;
+        let x = self.output.add_to(x, &attended)?;
+        let gate_up = self.gate_up.whole.forward(&rows.normalize(&x, &self.post_norm.rms()?)?)?;
+        self.down.add_to(&x, &rows.gate(&gate_up)?)
     }
 }
 
@@ -303,6 +338,11 @@ impl Norm {
 
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
         x.f_rms_norm(self.weight.size(), Some(&self.weight), self.eps)
+    }
+
+    /// Returns the norm for rows on a CPU.
+    fn rms(&self) -> Result<RmsNorm<'_>, TchError> {
+        Ok(RmsNorm { weight: host::floats(&self.weight)?, eps: self.eps as f32 })
     }
 }
 

@@ -166,6 +166,24 @@ mod tests {
     }
 
     #[test]
+    fn packed_decoders_of_all_families_compute_the_same() {
+        let _no_grad = tch::no_grad_guard();
+        let models = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models");
+        for model in std::fs::read_dir(models).unwrap().map(|entry| entry.unwrap().path()) {
+            let mut decoder = Decoder::load(&model, Device::Cpu).unwrap();
+            let hidden = |decoder: &Decoder| {
+                let ids = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6]);
+                decoder.forward_packed(&ids, &[5, 3]).unwrap()
+            };
+            let expected = hidden(&decoder);
+            decoder.pack(&SharedPacking::default()).unwrap();
+            let difference = (hidden(&decoder) - &expected).abs().max().double_value(&[]);
+            let largest = expected.abs().max().double_value(&[]);
+            assert!(difference < 1e-5 * largest, "{}: {difference} of {largest}", model.display());
+        }
+    }
+
+    #[test]
     fn weights_are_packed_once() {
         let (weight, shared) = (matrix(4, 4, 1), SharedPacking::default());
         let of = |precision| shared.clone().of(&[(&weight, precision)]).unwrap();

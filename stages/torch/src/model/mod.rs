@@ -8,14 +8,15 @@ pub mod device;
 mod ends;
 mod error;
 pub(crate) mod host;
-pub(crate) mod instructions;
 pub(crate) mod kernel_threads;
 mod layer;
 pub(crate) mod matrix;
 pub(crate) mod network;
 pub(crate) mod packed;
+mod rows;
 pub(crate) mod stored;
 pub mod streamed;
+pub(crate) mod vectorized;
 pub mod weights;
 
 use rollpacker_model::{ModelConfig, ModelError, json, layout, tensor_file};

@@ -29,7 +29,7 @@ use rollpacker_stages::rollout::{
     RolloutEvent, TokenVersions, Waker, Work, lengths, lockstep, sampling, statistics,
 };
 
-use crate::model::instructions::Instructions;
+use crate::model::vectorized::Instructions;
 
 pub use engine::TorchEngine;
 pub use live::Live;

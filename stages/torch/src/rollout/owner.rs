@@ -24,9 +24,9 @@ use super::race::{Progress, SharesInFlight};
 use super::sequence::Sequence;
 use super::{RolloutError, Waker};
 use crate::model::Decoder;
-use crate::model::instructions::Instructions;
 use crate::model::kernel_threads::KernelThreads;
 use crate::model::matrix::SharedPacking;
+use crate::model::vectorized::Instructions;
 
 /// The engine's handle to an instance.
 pub(super) struct Owner {

@@ -2,16 +2,16 @@
 //!
 //! Weights are stored in float32 or rounded to bfloat16, which halves the memory to read; factors and sums are float32 in any case.
 //!
-//! The code is plain Rust over fixed-size arrays, which the compiler vectorizes for the instructions that [`Kernel::detect`] finds. An
-//! element is summed in the order of the inputs, whatever the number of rows, so its bits are the same in every batch.
+//! An element is summed in the order of the inputs, whatever the number of rows, so its bits are the same in every batch.
 
 use std::ops::Range;
 
 use half::bf16;
+use pulp::{Simd, WithSimd};
 use rollpacker_stages::train::config::Precision;
 
-use super::super::instructions::Instructions;
 use super::super::kernel_threads;
+use super::super::vectorized::Instructions;
 
 /// Number of outputs whose weights are stored side by side.
 pub(super) const PANEL: usize = 32;
@@ -25,7 +25,7 @@ const NARROW: usize = 4;
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
 const FREE_ROWS: usize = 8;
 
-/// The kernel. A value exists only if the processor has the instructions that it needs.
+/// The kernel. A value exists only if the processor can run it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel(Instructions);
 
@@ -47,20 +47,26 @@ enum Weights {
 
 /// A stored weight.
 trait Weight: Copy + Default + Sync {
-    fn value(self) -> f32;
+    /// Returns two vectors of weights.
+    fn vectors<S: Simd>(simd: S, weights: &[Self]) -> [S::f32s; 2];
 }
 
 impl Weight for f32 {
     #[inline(always)]
-    fn value(self) -> f32 {
-        self
+    fn vectors<S: Simd>(_simd: S, weights: &[Self]) -> [S::f32s; 2] {
+        let vectors = S::as_simd_f32s(weights).0;
+        [vectors[0], vectors[1]]
     }
 }
 
 impl Weight for u16 {
     #[inline(always)]
-    fn value(self) -> f32 {
-        f32::from_bits(u32::from(self) << 16)
+    fn vectors<S: Simd>(simd: S, weights: &[Self]) -> [S::f32s; 2] {
+        let mut values = [0.0; PANEL];
+        for (value, weight) in values.iter_mut().zip(&weights[..2 * S::F32_LANES]) {
+            *value = f32::from_bits(u32::from(*weight) << 16);
+        }
+        f32::vectors(simd, &values)
     }
 }
 
@@ -134,11 +140,15 @@ impl Kernel {
         if kernel_threads::worthwhile(cost(x)) <= blocks.len() {
             kernel_threads::each(blocks.collect(), |(x, sums)| {
                 let sums = sums.chunks_exact_mut(outputs).collect();
-                self.add(&self.transposed(x, inputs), panels, Share { outputs: 0..outputs, sums });
+                self.add(
+                    &self.0.run(Tiles { x, inputs }),
+                    panels,
+                    Share { outputs: 0..outputs, sums },
+                );
             });
         } else {
             for (x, sums) in blocks {
-                let columns = self.transposed(x, inputs);
+                let columns = self.0.run(Tiles { x, inputs });
                 kernel_threads::each(shares(outputs, cost(x), sums), |share| {
                     self.add(&columns, panels, share);
                 });
@@ -146,28 +156,11 @@ impl Kernel {
         }
     }
 
-    /// Transposes the rows of a block, tile by tile.
-    fn transposed(self, x: &[f32], inputs: usize) -> Vec<f32> {
-        match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => by_tiles::<AVX512_ROWS>(x, inputs),
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => by_tiles::<AVX2_ROWS>(x, inputs),
-        }
-    }
-
     fn add(self, columns: &[f32], panels: &Panels, share: Share<'_>) {
-        #[allow(
-            unsafe_code,
-            reason = "a function with target features is called by an unsafe call"
-        )]
-        match self.0 {
-            // SAFETY: `detect`, the only constructor, has found AVX-512.
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => unsafe { add_avx512(columns, panels, share) },
-            // SAFETY: `detect`, the only constructor, has found AVX2 and FMA.
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => unsafe { add_avx2(columns, panels, share) },
+        let Panels { inputs, .. } = *panels;
+        match &panels.weights {
+            Weights::Float32(weights) => self.0.run(Addition { columns, inputs, weights, share }),
+            Weights::Bfloat16(weights) => self.0.run(Addition { columns, inputs, weights, share }),
         }
     }
 }
@@ -192,118 +185,123 @@ fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<Share<'_>> {
     shares
 }
 
-// A tile is as large as the registers allow: AVX-512 has 32 registers of 16 numbers, AVX2 16 of 8.
-
-#[cfg(target_arch = "x86_64")]
-const AVX512_ROWS: usize = 12;
-#[cfg(target_arch = "x86_64")]
-const AVX2_ROWS: usize = 6;
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn add_avx512(columns: &[f32], panels: &Panels, share: Share<'_>) {
-    match &panels.weights {
-        Weights::Float32(weights) => add::<AVX512_ROWS, 32, _>(columns, panels, weights, share),
-        Weights::Bfloat16(weights) => add::<AVX512_ROWS, 32, _>(columns, panels, weights, share),
-    }
+/// Returns the number of rows of the largest tile, each of which has two vectors of sums in registers.
+const fn tile_rows<S: Simd>() -> usize {
+    if S::REGISTER_COUNT < 32 { 6 } else { 12 }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn add_avx2(columns: &[f32], panels: &Panels, share: Share<'_>) {
-    match &panels.weights {
-        Weights::Float32(weights) => add::<AVX2_ROWS, 16, _>(columns, panels, weights, share),
-        Weights::Bfloat16(weights) => add::<AVX2_ROWS, 16, _>(columns, panels, weights, share),
-    }
-}
-
-/// Computes tiles of up to `ROWS` rows and `WIDTH` outputs. All functions that this one calls are inlined, so that they are compiled for
-/// the features of the caller.
+/// Returns the number of rows of a block that are computed in tiles of `tile` rows, and the number of all rows with those that fill the
+/// last tile of [`NARROW`].
 #[inline(always)]
-fn add<const ROWS: usize, const WIDTH: usize, W: Weight>(
-    columns: &[f32],
-    &Panels { inputs, .. }: &Panels,
-    weights: &[W],
-    Share { outputs, mut sums }: Share<'_>,
-) {
-    let (wide, rows) = tiled::<ROWS>(sums.len());
-    for output in outputs.clone().step_by(WIDTH) {
-        let at = output - outputs.start;
-        let panel = &weights[output / PANEL * PANEL * inputs..][..PANEL * inputs];
-        let panel = &panel[output % PANEL..];
-        tiles::<ROWS, WIDTH, W>(0..wide, columns, inputs, panel, at, &mut sums);
-        tiles::<NARROW, WIDTH, W>(wide..rows, columns, inputs, panel, at, &mut sums);
-    }
-}
-
-/// Returns the number of rows of a block that are computed in tiles of `ROWS`, and the number of all rows with those that fill the last tile
-/// of [`NARROW`].
-#[inline(always)]
-fn tiled<const ROWS: usize>(rows: usize) -> (usize, usize) {
-    let wide = rows / ROWS * ROWS;
+fn tiled(rows: usize, tile: usize) -> (usize, usize) {
+    let wide = rows / tile * tile;
     (wide, wide + (rows - wide).next_multiple_of(NARROW))
 }
 
 /// Transposes the rows of a block `x [rows, inputs]`, tile by tile. The last tile is filled up with zeros.
-fn by_tiles<const ROWS: usize>(x: &[f32], inputs: usize) -> Vec<f32> {
-    let (wide, rows) = tiled::<ROWS>(x.len() / inputs);
-    let mut columns = vec![0.0; rows * inputs];
-    let (wide_rows, narrow_rows) = x.split_at(wide * inputs);
-    let (wide_tiles, narrow_tiles) = columns.split_at_mut(wide * inputs);
-    for (rows, tiles, tile) in [(wide_rows, wide_tiles, ROWS), (narrow_rows, narrow_tiles, NARROW)]
-    {
-        for (rows, columns) in rows.chunks(tile * inputs).zip(tiles.chunks_exact_mut(tile * inputs))
-        {
-            transpose(rows, inputs, columns, tile);
-        }
-    }
-    columns
-}
-
-/// Adds the products of `rows`, whose number is a multiple of `ROWS`, with the first `WIDTH` outputs of `panel`, or of its second half, to
-/// their sums, which begin at `at`. Rows without sums fill the last tile up.
-#[inline(always)]
-fn tiles<const ROWS: usize, const WIDTH: usize, W: Weight>(
-    rows: Range<usize>,
-    columns: &[f32],
+struct Tiles<'a> {
+    x: &'a [f32],
     inputs: usize,
-    panel: &[W],
-    at: usize,
-    sums: &mut [&mut [f32]],
-) {
-    for row in rows.step_by(ROWS) {
-        let columns = &columns[row * inputs..][..ROWS * inputs];
-        let product = tile::<ROWS, WIDTH, W>(columns, panel);
-        for (sums, product) in sums[row..].iter_mut().zip(product) {
-            let end = sums.len().min(at + WIDTH);
-            for (sum, product) in sums[at..end].iter_mut().zip(product) {
-                *sum += product;
+}
+
+impl WithSimd for Tiles<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) -> Vec<f32> {
+        let Self { x, inputs } = self;
+        let (wide, rows) = tiled(x.len() / inputs, tile_rows::<S>());
+        let mut columns = vec![0.0; rows * inputs];
+        let (wide_x, narrow_x) = x.split_at(wide * inputs);
+        let (wide_columns, narrow_columns) = columns.split_at_mut(wide * inputs);
+        for (x, columns, tile) in
+            [(wide_x, wide_columns, tile_rows::<S>()), (narrow_x, narrow_columns, NARROW)]
+        {
+            let tiles = columns.chunks_exact_mut(tile * inputs);
+            for (x, columns) in x.chunks(tile * inputs).zip(tiles) {
+                transpose(x, inputs, columns, tile);
             }
+        }
+        columns
+    }
+}
+
+/// Adds the products of a block with the outputs of a share to the sums of the share.
+struct Addition<'a, W> {
+    /// The rows of the block as [`Tiles`].
+    columns: &'a [f32],
+    inputs: usize,
+    weights: &'a [W],
+    share: Share<'a>,
+}
+
+impl<W: Weight> WithSimd for Addition<'_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { columns, inputs, weights, share: Share { outputs, mut sums } } = self;
+        let (wide, rows) = tiled(sums.len(), tile_rows::<S>());
+        for output in outputs.clone().step_by(2 * S::F32_LANES) {
+            let panel = &weights[output / PANEL * PANEL * inputs..][..PANEL * inputs];
+            let strip =
+                Strip { panel, inputs, column: output % PANEL, start: output - outputs.start };
+            if tile_rows::<S>() == 12 {
+                strip.add_tiles::<S, 12>(simd, 0..wide, columns, &mut sums);
+            } else {
+                strip.add_tiles::<S, 6>(simd, 0..wide, columns, &mut sums);
+            }
+            strip.add_tiles::<S, NARROW>(simd, wide..rows, columns, &mut sums);
         }
     }
 }
 
-/// Returns the product of `columns [inputs, ROWS]` with the first `WIDTH` outputs of a panel, or of its second half.
-///
-/// The sums must stay in registers. A call in the loop, such as of `<[T; N]>::map`, which the compiler does not always inline, would store
-/// and load all of them once per input.
-#[inline(always)]
-fn tile<const ROWS: usize, const WIDTH: usize, W: Weight>(
-    columns: &[f32],
-    panel: &[W],
-) -> [[f32; WIDTH]; ROWS] {
-    let mut sums = [[0.0; WIDTH]; ROWS];
-    for (x, weights) in columns.as_chunks::<ROWS>().0.iter().zip(panel.chunks(PANEL)) {
-        let Some(weights) = weights.first_chunk::<WIDTH>() else { break };
-        let mut values = [0.0; WIDTH];
-        for (value, weight) in values.iter_mut().zip(weights) {
-            *value = weight.value();
-        }
-        for (sums, x) in sums.iter_mut().zip(x) {
-            for (sum, value) in sums.iter_mut().zip(values) {
-                *sum = x.mul_add(value, *sum);
+/// Two vectors of the outputs of a panel.
+struct Strip<'a, W> {
+    panel: &'a [W],
+    inputs: usize,
+    /// The first output in the panel.
+    column: usize,
+    /// The first output in the sums.
+    start: usize,
+}
+
+impl<W: Weight> Strip<'_, W> {
+    /// Adds the products of `rows`, whose number is a multiple of `ROWS`, to their sums. Rows without sums fill the last tile up.
+    #[inline(always)]
+    fn add_tiles<S: Simd, const ROWS: usize>(
+        &self,
+        simd: S,
+        rows: Range<usize>,
+        columns: &[f32],
+        sums: &mut [&mut [f32]],
+    ) {
+        for row in rows.step_by(ROWS) {
+            let columns = &columns[row * self.inputs..][..ROWS * self.inputs];
+            let product = self.tile::<S, ROWS>(simd, columns);
+            for (sums, product) in sums[row..].iter_mut().zip(product) {
+                let sums = sums[self.start..].chunks_mut(S::F32_LANES);
+                for (sums, product) in sums.zip(product) {
+                    let sum = simd.add_f32s(simd.partial_load_f32s(sums), product);
+                    simd.partial_store_f32s(sums, sum);
+                }
             }
         }
     }
-    sums
+
+    /// Returns the product of `columns [inputs, ROWS]` with the outputs.
+    #[inline(always)]
+    fn tile<S: Simd, const ROWS: usize>(&self, simd: S, columns: &[f32]) -> [[S::f32s; 2]; ROWS] {
+        let mut sums = [[simd.splat_f32s(0.0); 2]; ROWS];
+        let (columns, _) = columns.as_chunks::<ROWS>();
+        for (x, weights) in columns.iter().zip(self.panel.chunks_exact(PANEL)) {
+            let [first, second] = W::vectors(simd, &weights[self.column..]);
+            for ([sum_of_first, sum_of_second], x) in sums.iter_mut().zip(x) {
+                let x = simd.splat_f32s(*x);
+                *sum_of_first = simd.mul_add_f32s(x, first, *sum_of_first);
+                *sum_of_second = simd.mul_add_f32s(x, second, *sum_of_second);
+            }
+        }
+        sums
+    }
 }

@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::super::blocks::{BLOCK, BlockCopy, blocks_of};
 use super::super::grouping::Grouping;
-use super::kernel::{HeadShape, Kernel};
+use super::kernel::{Attention, HeadShape, Kernel};
 use super::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
 use crate::model::{host, kernel_threads};
 
@@ -141,7 +141,14 @@ impl HostPass<'_> {
             let table = &row.table[..blocks_of(row.length())];
             blocks.clear();
             blocks.extend(table.iter().map(|number| &self.memory.layer(*number, layer)[start..]));
-            kernel.attend(heads_of_piece, q, &blocks, row.length(), &mut weights, attended);
+            kernel.attend(Attention {
+                shape: heads_of_piece,
+                q,
+                blocks: &blocks,
+                length: row.length(),
+                weights: &mut weights,
+                out: attended,
+            });
         }
     }
 }
