@@ -174,13 +174,15 @@ pub enum DatasetError {
     },
     /// A filter that rejects every prompt of an epoch.
     #[error(
-        "epoch {epoch}: every prompt is longer than {limit}; raise the limit or check the prompts"
+        "epoch {epoch}: every prompt is longer than {limit}, the shortest has {shortest}; raise the limit or check the prompts"
     )]
     AllFiltered {
         /// The epoch, from 0.
         epoch: u32,
         /// The length limit, in the unit of the measure.
         limit: usize,
+        /// The length of the shortest prompt.
+        shortest: usize,
     },
     /// A Parquet file that cannot be written.
     #[error("{}: cannot write row {row}", file.display())]

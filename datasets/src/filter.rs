@@ -27,8 +27,17 @@ pub struct LengthFilter<M> {
     limit: usize,
     measure: M,
     left_out: FilterStats,
-    /// The current epoch, and `true` if one of its prompts has passed or failed.
-    epoch: (u32, bool),
+    epoch: FilteredEpoch,
+}
+
+/// What the filter has seen of an epoch.
+#[derive(Clone, Copy, Debug)]
+struct FilteredEpoch {
+    number: u32,
+    /// `true` if a prompt has passed or failed.
+    passed: bool,
+    /// The length of the shortest excluded prompt, in the unit of the measure.
+    shortest: Option<usize>,
 }
 
 impl Prompts {
@@ -40,7 +49,8 @@ impl Prompts {
         limit: usize,
         measure: M,
     ) -> LengthFilter<M> {
-        let epoch = (self.cursor().epoch, self.cursor().offset > 0);
+        let Cursor { epoch, offset, .. } = self.cursor();
+        let epoch = FilteredEpoch { number: epoch, passed: offset > 0, shortest: None };
         LengthFilter { prompts: self, limit, measure, left_out: FilterStats::default(), epoch }
     }
 }
@@ -61,31 +71,26 @@ impl<M> LengthFilter<M> {
     fn leave_out(&mut self, prompt: &Prompt, length: usize) {
         self.left_out.prompts += 1;
         self.left_out.longest = self.left_out.longest.max(length);
+        self.epoch.shortest = Some(self.epoch.shortest.map_or(length, |least| least.min(length)));
         *self.left_out.by_data_source.entry(prompt.data_source().to_owned()).or_default() += 1;
     }
 
-    /// Returns `None`, the end of the iteration. If no prompt of the last epoch has passed the filter, the first call returns an error
-    /// instead.
-    fn end<I>(&mut self) -> Option<Result<I, DatasetError>> {
-        let (epoch, passed) = self.epoch;
-        self.epoch.1 = true;
-        let silent = passed || self.left_out.prompts == 0;
-        (!silent).then(|| Err(DatasetError::AllFiltered { epoch, limit: self.limit }))
+    /// Returns the error of an epoch without a prompt that has passed. `None` if one has, or if there was none.
+    fn all_left_out(&self) -> Option<DatasetError> {
+        let FilteredEpoch { number, passed, shortest } = self.epoch;
+        let shortest = shortest.filter(|_| !passed)?;
+        Some(DatasetError::AllFiltered { epoch: number, limit: self.limit, shortest })
     }
 
-    /// Returns an error at the first prompt of an epoch if no prompt of the previous one has passed. Without it, the iteration would
+    /// Begins the epoch `epoch` if it is not the current one. Returns the error of the previous one, without which the iteration would
     /// continue forever.
-    fn enter(&mut self, epoch: u32) -> Result<(), DatasetError> {
-        let (last, passed) = self.epoch;
-        if epoch == last {
-            return Ok(());
+    fn enter(&mut self, epoch: u32) -> Option<DatasetError> {
+        if epoch == self.epoch.number {
+            return None;
         }
-        self.epoch = (epoch, false);
-        if passed {
-            Ok(())
-        } else {
-            Err(DatasetError::AllFiltered { epoch: last, limit: self.limit })
-        }
+        let error = self.all_left_out();
+        self.epoch = FilteredEpoch { number: epoch, passed: false, shortest: None };
+        error
     }
 }
 
@@ -95,19 +100,23 @@ impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for LengthFilter<M> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let prompt = match self.prompts.next() {
-                None => return self.end(),
+                None => {
+                    let error = self.all_left_out();
+                    self.epoch.passed = true;
+                    return error.map(Err);
+                }
                 Some(Ok(prompt)) => prompt,
                 Some(Err(error)) => {
-                    self.epoch.1 = true;
+                    self.epoch.passed = true;
                     return Some(Err(error));
                 }
             };
-            if let Err(error) = self.enter(prompt.epoch()) {
+            if let Some(error) = self.enter(prompt.epoch()) {
                 return Some(Err(error));
             }
             let (length, made) = (self.measure)(&prompt);
             if length <= self.limit {
-                self.epoch.1 = true;
+                self.epoch.passed = true;
                 return Some(Ok((prompt, made)));
             }
             self.leave_out(&prompt, length);

@@ -192,10 +192,16 @@ fn long_prompts_are_left_out_and_counted() {
     assert_eq!((kept.stats().prompts, kept.stats().longest), (20, 12));
     assert_eq!(kept.stats().by_data_source.get("made"), Some(&20));
     let mut none = dataset.prompts(Cursor::default()).unwrap().filter_by_length(3, measure);
-    assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
+    assert!(matches!(
+        none.next(),
+        Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3, shortest: 10 }))
+    ));
     let mut none =
         dataset.prompts(Cursor::default()).unwrap().until_epoch(1).filter_by_length(3, measure);
-    assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
+    assert!(matches!(
+        none.next(),
+        Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3, shortest: 10 }))
+    ));
     assert!(none.next().is_none());
 }
 

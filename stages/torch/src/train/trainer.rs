@@ -23,7 +23,7 @@ use super::accumulation::Accumulation;
 use super::config::TrainerConfig;
 use super::critic::{Critic, ValueModel};
 use super::head::Head;
-use super::micro_batch::{PromptResponse, plan};
+use super::micro_batch::{PromptResponse, costs, plan};
 use super::mismatch;
 use super::objective::Objective;
 use super::optimizer::AdamW;
@@ -201,14 +201,14 @@ impl TorchTrainer {
         &self,
         sequences: &[Sequence<'a>],
     ) -> Vec<(Vec<usize>, Vec<Sequence<'a>>)> {
-        let (units, budget) = if self.config.deterministic {
-            (groups(sequences), self.config.micro_batch_tokens)
+        let (units, parts) = if self.config.deterministic {
+            (groups(sequences), 1)
         } else {
-            (vec![(0..sequences.len()).collect()], self.micro_batch_tokens(sequences))
+            (vec![(0..sequences.len()).collect()], self.parts(sequences))
         };
         let batches = |unit: Vec<usize>| {
             let turns: Vec<_> = unit.iter().map(|&at| turn(&sequences[at])).collect();
-            let batches = plan(&turns, budget).into_iter();
+            let batches = plan(&turns, self.config.micro_batch_tokens, parts).into_iter();
             batches.map(move |members| members.into_iter().map(|at| unit[at]).collect::<Vec<_>>())
         };
         let with_sequences = |members: Vec<usize>| {
@@ -218,16 +218,15 @@ impl TorchTrainer {
         units.into_iter().flat_map(batches).map(with_sequences).collect()
     }
 
-    /// Returns the largest number of tokens of a micro-batch of `sequences`: that of the configuration, or less if the threads would have
-    /// unequal work.
-    fn micro_batch_tokens(&self, sequences: &[Sequence<'_>]) -> usize {
-        let (most, threads) = (self.config.micro_batch_tokens.max(1), self.threads.computing());
+    /// Returns the least number of micro-batches of `sequences` with which the threads have equal work.
+    fn parts(&self, sequences: &[Sequence<'_>]) -> usize {
+        let threads = self.threads.computing();
         if threads == 1 {
-            return most;
+            return 1;
         }
-        let all: usize = sequences.iter().map(|sequence| turn(sequence).fed_tokens()).sum();
-        let batches = all.div_ceil(most).next_multiple_of(threads);
-        all.div_ceil(batches.max(1)).max(FEWEST_TOKENS).min(most)
+        let tokens: usize = costs(sequences.iter().map(turn)).into_iter().sum();
+        let batches = tokens.div_ceil(self.config.micro_batch_tokens.max(1));
+        batches.next_multiple_of(threads).min(tokens.div_ceil(FEWEST_TOKENS))
     }
 
     /// Adds the gradient of some sequences, in micro-batches. `held` has the responses of a step with several updates.
