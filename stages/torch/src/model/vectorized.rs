@@ -17,6 +17,18 @@ impl Instructions {
         (cfg!(vectorized) && !matches!(arch, Arch::Scalar)).then_some(Self(arch))
     }
 
+    /// Returns all sets of instructions that the processor has and kernels are compiled for.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        let widest = Self::detect();
+        let narrower = match widest {
+            #[cfg(target_arch = "x86_64")]
+            Some(Self(Arch::V4(simd))) => Some(Self(Arch::V3(*simd))),
+            _ => None,
+        };
+        widest.into_iter().chain(narrower).collect()
+    }
+
     /// Runs a kernel that is compiled for these instructions.
     pub(crate) fn run<K: WithSimd>(self, kernel: K) -> K::Output {
         self.0.dispatch(kernel)

@@ -305,3 +305,32 @@ impl<W: Weight> Strip<'_, W> {
         sums
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_instructions_sum_in_the_order_of_the_inputs() {
+        let (inputs, outputs) = (37, 70);
+        let numbers = |count: usize, seed: usize| -> Vec<f32> {
+            (0..count).map(|at| ((at * 7 + seed) as f32).sin()).collect()
+        };
+        let weights = numbers(inputs * outputs, 1);
+        let panels = Panels::new(&weights, inputs, Precision::Float32);
+        for instructions in Instructions::all() {
+            for rows in [1, 4, 5, 12, 23, 100] {
+                let x = numbers(rows * inputs, 2);
+                let mut sums = vec![0.0; rows * outputs];
+                Kernel(instructions).add_product(&x, &panels, &mut sums);
+                let expected = x.chunks(inputs).flat_map(|x| {
+                    weights.chunks(inputs).map(move |weights| {
+                        let products = x.iter().zip(weights);
+                        products.fold(0.0, |sum: f32, (x, weight)| x.mul_add(*weight, sum))
+                    })
+                });
+                assert!(expected.eq(sums), "{instructions:?}, {rows} rows");
+            }
+        }
+    }
+}

@@ -164,6 +164,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn all_instructions_compute_the_same_bits() {
+        let numbers =
+            |count: usize| -> Vec<f32> { (0..count).map(|at| (at as f32).sin()).collect() };
+        for (dim, length) in [(64, 40_usize), (80, 16), (10, 3)] {
+            let shape = HeadShape { kv_heads: 2, group: 3, dim };
+            let (q, blocks) = (numbers(6 * dim), numbers(3 * 4 * BLOCK * dim));
+            let blocks: Vec<&[f32]> =
+                blocks.chunks(4 * BLOCK * dim).take(length.div_ceil(BLOCK)).collect();
+            let attended = Instructions::all().into_iter().map(|instructions| {
+                let (mut weights, mut out) = (Vec::new(), vec![0.0; q.len()]);
+                let (weights, blocks) = (&mut weights, &blocks[..]);
+                let attention = Attention { shape, q: &q, blocks, length, weights, out: &mut out };
+                Kernel(instructions).attend(attention);
+                out
+            });
+            let attended: Vec<Vec<f32>> = attended.collect();
+            assert!(attended.windows(2).all(|pair| pair[0] == pair[1]), "{dim} {length}");
+        }
+    }
+
+    #[test]
     fn weights_add_up_to_one_and_propagate_nan() {
         let mut scores: Vec<f32> = (0..37).map(|at| (at as f32).sin() * 20.0).collect();
         softmax(&mut scores);
