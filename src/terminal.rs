@@ -76,7 +76,20 @@ pub fn warn(line: &str) {
 
 /// Prints an error and its causes on standard error.
 pub fn error(error: &anyhow::Error) {
-    warn(&format!("error: {error:#}"));
+    warn(&format!("error: {}", with_causes(error)));
+}
+
+/// Returns the message of an error, followed by those of its causes that it does not contain.
+#[must_use]
+pub fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| {
+        let cause = cause.to_string();
+        match text.is_empty() {
+            true => cause,
+            false if text.contains(&cause) => text,
+            false => format!("{text}: {cause}"),
+        }
+    })
 }
 
 /// Returns a text as it is printed, with secrets redacted and control characters escaped.
@@ -164,6 +177,15 @@ mod tests {
     use super::*;
 
     const FOREIGN: &str = "a\u{1b}[2J\u{7}\u{9b}31m\r\n\tb\u{202e}c\u{7f}é";
+
+    #[test]
+    fn a_cause_is_printed_once() {
+        let cause = || io::Error::other("no such file");
+        let outer = |text: &'static str| anyhow::Error::new(cause()).context(text);
+        assert_eq!(with_causes(&outer("key `model.path`")), "key `model.path`: no such file");
+        let repeated = outer("cannot read a: no such file").context("key `model.path`");
+        assert_eq!(with_causes(&repeated), "key `model.path`: cannot read a: no such file");
+    }
 
     #[test]
     fn control_characters_are_escaped() {

@@ -8,16 +8,16 @@ use ::parquet::errors::ParquetError;
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// The configuration names no file.
-    #[error("`files`: expected at least one path or glob, found none")]
+    #[error("expected at least one path or glob, found none")]
     NoFiles,
     /// A path or glob matches nothing.
-    #[error("`files`: no file matches `{pattern}`")]
+    #[error("no file matches `{pattern}`")]
     NoMatch {
         /// The path or glob as configured.
         pattern: String,
     },
     /// A glob with invalid syntax.
-    #[error("`files`: `{pattern}` is not a valid glob")]
+    #[error("`{pattern}` is not a valid glob")]
     Pattern {
         /// The glob as configured.
         pattern: String,

@@ -109,7 +109,7 @@ fn files_that_are_not_datasets() {
     check(
         &folder,
         folder.path("absent-*.parquet").display().to_string(),
-        expect!["`files`: no file matches `absent-*.parquet`"],
+        expect!["no file matches `absent-*.parquet`"],
     );
     let mut footer = bytes.clone();
     let end = footer.len() - 9;

@@ -161,7 +161,7 @@ impl SftRun {
     ///
     /// If the data cannot be read, a row has no demonstration, or there is not enough memory.
     fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
-        let device = recipe.device.resolve()?;
+        let device = recipe.device.resolve().context("key `trainer.device`")?;
         let tokenizer = Arc::new(Tokenizer::characters(&recipe.sft.alphabet)?);
         let model = model(&recipe.sft, &tokenizer)?;
         let (training, on_host) = (&recipe.training, device == Device::Cpu);
@@ -217,7 +217,8 @@ fn examples(
         room.is_none_or(|room| needed <= room.bytes)
     };
     let encoder = PromptEncoder { tokenizer: tokenizer.clone(), template: ChatTemplate::plain() };
-    let prompts = Dataset::open(recipe.data.clone())?.prompts(Cursor::default())?.until_epoch(1);
+    let data = Dataset::open(recipe.data.clone()).context("key `sft.train_files`")?;
+    let prompts = data.prompts(Cursor::default())?.until_epoch(1);
     prompts
         .map(|prompt| {
             let prompt = prompt?;

@@ -284,7 +284,9 @@ pub(super) fn train(
         })
         .map_err(|error| match run.borrow_mut().take_failure() {
             // The refused snapshot may already have reported the same failure.
-            Some(failure) if format!("{error:#}").contains(&failure.to_string()) => failure.into(),
+            Some(failure) if terminal::with_causes(&error).contains(&failure.to_string()) => {
+                failure.into()
+            }
             Some(failure) => error.context(failure),
             None => error,
         })?;

@@ -110,9 +110,9 @@ impl Observer for Silent {
 }
 
 fn fault(error: anyhow::Error) -> Fault {
-    error
-        .downcast()
-        .unwrap_or_else(|error| Fault::new("worker", Origin::Program, format!("{error:#}")))
+    error.downcast().unwrap_or_else(|error| {
+        Fault::new("worker", Origin::Program, terminal::with_causes(&error))
+    })
 }
 
 fn exit_code(error: &ClusterError) -> ExitCode {

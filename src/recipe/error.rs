@@ -62,7 +62,7 @@ pub enum RecipeError {
     },
     /// `trainer.device` does not name a device.
     #[cfg(feature = "torch")]
-    #[error(transparent)]
+    #[error("key `trainer.device`: {0}")]
     Device(#[from] rollpacker_torch::model::TorchError),
     /// A value is out of its bounds.
     #[error("key `{key}`: expected {expected}, found {found}")]

@@ -77,19 +77,20 @@ impl SharedInputs {
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let engine = engines.chosen(&recipe)?;
         let trainer = trainers.chosen(&recipe)?;
-        let device = recipe.device.resolve()?;
+        let device = recipe.device.resolve().context("key `trainer.device`")?;
         check_device(&recipe, device)?;
         let folder = &recipe.model.path;
         ensure!(
             !folder.as_os_str().is_empty(),
             "key `model.path`: expected a folder in Hugging Face format"
         );
-        let model = Decoder::check_folder(folder)?;
+        let model = Decoder::check_folder(folder).context("key `model.path`")?;
         if let Some(critic) = &recipe.critic_model {
             Decoder::check_folder(critic).context("key `critic.path`")?;
         }
         check_context(&recipe, &model)?;
-        let train_data = Dataset::open(recipe.train_data.clone())?;
+        let train_data =
+            Dataset::open(recipe.train_data.clone()).context("key `data.train_files`")?;
         let mut estimate = Estimate::default();
         estimate.extend(memory::training(memory::Training {
             recipe: &recipe,
@@ -127,7 +128,8 @@ impl SharedInputs {
             .context("cannot start the threads of the rewards")?;
         let opened = Self {
             train_data,
-            val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
+            val_data: (recipe.val_data.clone().map(Dataset::open).transpose())
+                .context("key `data.val_files`")?,
             worker: 0,
             engine,
             trainer,

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Context;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
@@ -32,9 +33,9 @@ impl TorchSubject {
         let recipe = Recipe::read_with(config, overrides, &app.schedules, &app.placements)?;
         app.engines.chosen(&recipe)?.require_torch_if(true, "`rollpacker profile` measures it")?;
         let folder = &recipe.model.path;
-        let model = Decoder::check_folder(folder)?;
+        let model = Decoder::check_folder(folder).context("key `model.path`")?;
         check_context(&recipe, &model)?;
-        let device = recipe.device.resolve()?;
+        let device = recipe.device.resolve().context("key `trainer.device`")?;
         if recipe.placement.planner().is_some() {
             check_device(&recipe, device)?;
         }
