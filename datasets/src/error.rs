@@ -174,7 +174,7 @@ pub enum DatasetError {
     },
     /// A filter that rejects every prompt of an epoch.
     #[error(
-        "epoch {epoch}: every prompt is longer than {limit}, the shortest has {shortest}; raise the limit or check the prompts"
+        "epoch {epoch}: every prompt is longer than {limit}, and the shortest has length {shortest}; raise the limit or check the prompts"
     )]
     AllFiltered {
         /// The epoch, from 0.

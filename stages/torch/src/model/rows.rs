@@ -1,7 +1,7 @@
 //! The operations between the matrix products of a layer, for inference on a CPU.
 //!
 //! libtorch computes a norm by seven operations and a rotation by three. In a decode iteration of few rows, the calls take several times as
-//! long as their arithmetic; with many rows, each operation reads and writes all of them. Here an operation passes over a row once.
+//! long as their arithmetic; with many rows, each operation reads and writes all of them. Here a row is computed completely while it is in the cache.
 //!
 //! A row is computed in one order, whatever the number of rows and threads, so its bits are the same in every batch.
 
@@ -168,7 +168,7 @@ impl RowOperation for Gated<'_> {
         let inner = out.len();
         let (gate, up) = self.gate_up[2 * row * inner..][..2 * inner].split_at(inner);
         for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            // The exponential is that of a negative number.
+            // `exp` accepts only numbers up to 0.
             let power = exp(-gate.abs());
             let numerator = if *gate < 0.0 { power } else { 1.0 };
             *out = gate * numerator / (1.0 + power) * up;

@@ -11,18 +11,19 @@ use pulp::{Arch, WithSimd};
 pub(crate) struct Instructions(Arch);
 
 impl Instructions {
-    /// Returns the widest instructions that the processor has. `None` if there are none, or this crate is compiled without vectorization.
+    /// Returns the widest instructions that the processor has. `None` if there are none, this crate is compiled without vectorization, or
+    /// the processor is not an x86-64: the kernels were never tested on others.
     pub(crate) fn detect() -> Option<Self> {
         let arch = Arch::new();
-        (cfg!(vectorized) && !matches!(arch, Arch::Scalar)).then_some(Self(arch))
+        let has_kernels = cfg!(all(vectorized, target_arch = "x86_64"));
+        (has_kernels && !matches!(arch, Arch::Scalar)).then_some(Self(arch))
     }
 
     /// Returns all sets of instructions that the processor has and kernels are compiled for.
-    #[cfg(test)]
+    #[cfg(all(test, target_arch = "x86_64"))]
     pub(crate) fn all() -> Vec<Self> {
         let widest = Self::detect();
         let narrower = match widest {
-            #[cfg(target_arch = "x86_64")]
             Some(Self(Arch::V4(simd))) => Some(Self(Arch::V3(*simd))),
             _ => None,
         };

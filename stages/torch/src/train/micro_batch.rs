@@ -20,7 +20,7 @@ impl PromptResponse<'_> {
 }
 
 /// Divides turns into micro-batches of at most `budget` fed tokens; a longer turn is a micro-batch of its own. Returns the indices of the
-/// turns. There are at least `parts` micro-batches of about the same number of fed tokens, as far as turns can be divided.
+/// turns. There are about `parts` micro-batches of about the same number of fed tokens, or more if the budget requires it.
 ///
 /// Adjacent turns with the same prompt stay adjacent and share its tokens. If there are none, shorter turns come first, so that adjacent
 /// turns have equal lengths and share their attention kernels. Turns without a response are left out.
@@ -35,7 +35,8 @@ pub(crate) fn plan(turns: &[PromptResponse<'_>], budget: usize, parts: usize) ->
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let (mut before, mut room) = (0, 0);
     for (at, cost) in order.into_iter().zip(costs) {
-        let part_is_full = before * parts >= batches.len() * total;
+        // A part ends between the two turns that are nearest to its share of the tokens.
+        let part_is_full = (2 * before + cost) * parts > 2 * batches.len() * total;
         match batches.last_mut() {
             Some(batch) if cost <= room && !part_is_full => {
                 room -= cost;
@@ -161,6 +162,8 @@ mod tests {
         let apart = turns(&[(1, 4), (2, 3), (3, 2), (4, 1), (1, 8)]);
         assert_eq!(plan(&apart, 100, 2), [vec![0, 1, 2], vec![3, 4]]);
         assert_eq!(plan(&apart, 4, 2).len(), 5, "the budget limits parts");
+        assert_eq!(plan(&turns(&[(1, 4), (2, 8)]), 100, 2).len(), 2, "the last turn is long");
+        assert_eq!(plan(&turns(&[(4, 7), (4, 1)]), 100, 1), [vec![0, 1]], "the last adds no token");
         assert_eq!(plan(&apart, 100, 9).len(), 5, "a turn is not divided");
     }
 

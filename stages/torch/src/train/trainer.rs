@@ -218,7 +218,8 @@ impl TorchTrainer {
         units.into_iter().flat_map(batches).map(with_sequences).collect()
     }
 
-    /// Returns the least number of micro-batches of `sequences` with which the threads have equal work.
+    /// Returns the number of micro-batches into which `sequences` are divided: a multiple of the threads, or fewer if the micro-batches
+    /// would be too small.
     fn parts(&self, sequences: &[Sequence<'_>]) -> usize {
         let threads = self.threads.computing();
         if threads == 1 {
@@ -226,7 +227,7 @@ impl TorchTrainer {
         }
         let tokens: usize = costs(sequences.iter().map(turn)).into_iter().sum();
         let batches = tokens.div_ceil(self.config.micro_batch_tokens.max(1));
-        batches.next_multiple_of(threads).min(tokens.div_ceil(FEWEST_TOKENS))
+        batches.next_multiple_of(threads).min((tokens / FEWEST_TOKENS).max(1))
     }
 
     /// Adds the gradient of some sequences, in micro-batches. `held` has the responses of a step with several updates.

@@ -19,7 +19,7 @@ pub(super) const PANEL: usize = 32;
 /// Number of rows of a block. All rows of a block use a panel before the next one is read, so they must fit the processor's cache.
 const BLOCK_ROWS: usize = 96;
 
-/// Number of rows of the smaller tile. It takes as long as a tile of one row, which would wait for each of its sums.
+/// Number of rows of the smaller tile. A tile of one row takes as long: it has only two sums, and each addition waits for the previous one.
 const NARROW: usize = 4;
 
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
@@ -306,7 +306,7 @@ impl<W: Weight> Strip<'_, W> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 

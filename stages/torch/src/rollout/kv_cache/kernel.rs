@@ -2,9 +2,8 @@
 //!
 //! A row is summed in one order, which depends on its own length only, so its bits are the same in every batch.
 //!
-//! Keys are transposed within a block, `[head_dim, BLOCK]`: an array holds one number for each position, and the scores of a block are sums
-//! of such arrays without a reduction across one. Values are `[BLOCK, head_dim]`, so that the weighted sum of a block is one of arrays,
-//! too.
+//! Keys are transposed within a block, `[head_dim, BLOCK]`: a vector holds one number for each of several positions, and their scores are
+//! sums of such vectors, without a reduction across one. Values are `[BLOCK, head_dim]`, so that their weighted sum is also a sum of vectors.
 
 use pulp::{Simd, WithSimd};
 
@@ -163,6 +162,7 @@ fn softmax(scores: &mut [f32]) {
 mod tests {
     use super::*;
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn all_instructions_compute_the_same_bits() {
         let numbers =
