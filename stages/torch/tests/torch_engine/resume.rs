@@ -152,17 +152,18 @@ fn resumed_tokens_are_reported_without_new_ones() {
 fn a_replayed_length_includes_resumed_tokens() {
     let replay = Some(Lengths::new(vec![vec![9, 3]]).unwrap());
     let base = TorchEngineConfig { replay, ..config(Sampling::unrestricted(20)) };
-    let mut driver = Driver::new(base);
+    // The clock holds the engine up, so that no response is whole before it is aborted.
+    let (clock, closed) = GatedClock::for_readings(0);
+    let mut driver = Driver::start_by(clock, "qwen2_tied", base, WeightStore::new(1));
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
-    let long = driver.collect(1).remove(&id(0, 0)).unwrap();
-    assert_eq!(long.response_ids.len(), 9);
     // Two responses that are aborted and continue in step 5.
-    driver.engine.generate(request(1, 0..1, &[1, 2, 3]));
-    driver.engine.abort(id(1, 0));
-    driver.collect(1);
-    driver.engine.generate(request(2, 0..1, &[1, 2, 3]));
-    driver.engine.abort(id(2, 0));
-    driver.collect(1);
+    for prompt in [1, 2] {
+        driver.engine.generate(request(prompt, 0..1, &[1, 2, 3]));
+        driver.engine.abort(id(prompt, 0));
+    }
+    drop(closed);
+    let long = driver.collect(3).remove(&id(0, 0)).unwrap();
+    assert_eq!(long.response_ids.len(), 9);
     for prompt in [2, 1] {
         let (step, resumed) = (Step(5), vec![first(&long, 5)]);
         driver.engine.generate(Request { step, resumed, ..request(prompt, 0..1, &[1, 2, 3]) });
