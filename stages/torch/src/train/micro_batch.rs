@@ -20,11 +20,16 @@ impl PromptResponse<'_> {
 }
 
 /// Divides turns into micro-batches of at most `budget` fed tokens; a longer turn is a micro-batch of its own. Returns the indices of the
-/// turns. There are about `parts` micro-batches of about the same number of fed tokens, or more if the budget requires it.
+/// turns. There are about `parts(tokens)` micro-batches of about the same number of fed tokens, or more if the budget requires it, where
+/// `tokens` is the number of all fed tokens.
 ///
 /// Adjacent turns with the same prompt stay adjacent and share its tokens. If there are none, shorter turns come first, so that adjacent
 /// turns have equal lengths and share their attention kernels. Turns without a response are left out.
-pub(crate) fn plan(turns: &[PromptResponse<'_>], budget: usize, parts: usize) -> Vec<Vec<usize>> {
+pub(crate) fn plan(
+    turns: &[PromptResponse<'_>],
+    budget: usize,
+    parts: impl FnOnce(usize) -> usize,
+) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> =
         (0..turns.len()).filter(|&at| !turns[at].response.is_empty()).collect();
     if order.windows(2).all(|pair| turns[pair[0]].prompt != turns[pair[1]].prompt) {
@@ -32,6 +37,7 @@ pub(crate) fn plan(turns: &[PromptResponse<'_>], budget: usize, parts: usize) ->
     }
     let costs = costs(order.iter().map(|&at| turns[at]));
     let total: usize = costs.iter().sum();
+    let parts = parts(total);
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let (mut before, mut room) = (0, 0);
     for (at, cost) in order.into_iter().zip(costs) {
@@ -53,7 +59,7 @@ pub(crate) fn plan(turns: &[PromptResponse<'_>], budget: usize, parts: usize) ->
 }
 
 /// Returns the number of tokens that each turn adds to a micro-batch that holds the turn before it, which may have the same prompt.
-pub(crate) fn costs<'a>(turns: impl Iterator<Item = PromptResponse<'a>>) -> Vec<usize> {
+fn costs<'a>(turns: impl Iterator<Item = PromptResponse<'a>>) -> Vec<usize> {
     let mut previous = None;
     turns
         .map(|turn| {
@@ -143,28 +149,32 @@ mod tests {
     #[test]
     fn plans_shorter_turns_first_and_never_exceeds_the_budget() {
         let turns = turns(&[(4, 7), (2, 2), (1, 0), (3, 1), (2, 3), (8, 8)]);
-        assert_eq!(plan(&turns, 10, 1), [vec![1, 3, 4], vec![0], vec![5]]);
-        assert_eq!(plan(&turns, 1, 1).len(), 5);
-        assert!(plan(&[], 10, 2).is_empty());
+        assert_eq!(plan(&turns, 10, |_| 1), [vec![1, 3, 4], vec![0], vec![5]]);
+        assert_eq!(plan(&turns, 1, |_| 1).len(), 5);
+        assert!(plan(&[], 10, |_| 2).is_empty());
     }
 
     #[test]
     fn adjacent_turns_of_a_prompt_stay_together_and_share_the_budget() {
         let turns = turns(&[(4, 7), (4, 2), (4, 1), (2, 3), (4, 2)]);
-        assert_eq!(plan(&turns, 11, 1), [vec![0, 1, 2], vec![3, 4]]);
-        assert_eq!(plan(&turns, 10, 1), [vec![0], vec![1, 2, 3], vec![4]]);
+        assert_eq!(plan(&turns, 11, |_| 1), [vec![0, 1, 2], vec![3, 4]]);
+        assert_eq!(plan(&turns, 10, |_| 1), [vec![0], vec![1, 2, 3], vec![4]]);
     }
 
     #[test]
     fn parts_have_about_the_same_number_of_tokens() {
         let shared = turns(&[(4, 5), (4, 5), (4, 5), (4, 5)]);
-        assert_eq!(plan(&shared, 100, 2), [vec![0, 1], vec![2, 3]], "12 tokens each");
+        assert_eq!(plan(&shared, 100, |_| 2), [vec![0, 1], vec![2, 3]], "12 tokens each");
         let apart = turns(&[(1, 4), (2, 3), (3, 2), (4, 1), (1, 8)]);
-        assert_eq!(plan(&apart, 100, 2), [vec![0, 1, 2], vec![3, 4]]);
-        assert_eq!(plan(&apart, 4, 2).len(), 5, "the budget limits parts");
-        assert_eq!(plan(&turns(&[(1, 4), (2, 8)]), 100, 2).len(), 2, "the last turn is long");
-        assert_eq!(plan(&turns(&[(4, 7), (4, 1)]), 100, 1), [vec![0, 1]], "the last adds no token");
-        assert_eq!(plan(&apart, 100, 9).len(), 5, "a turn is not divided");
+        assert_eq!(plan(&apart, 100, |_| 2), [vec![0, 1, 2], vec![3, 4]]);
+        assert_eq!(plan(&apart, 4, |_| 2).len(), 5, "the budget limits parts");
+        assert_eq!(plan(&turns(&[(1, 4), (2, 8)]), 100, |_| 2).len(), 2, "the last turn is long");
+        assert_eq!(
+            plan(&turns(&[(4, 7), (4, 1)]), 100, |_| 1),
+            [vec![0, 1]],
+            "the last adds no token"
+        );
+        assert_eq!(plan(&apart, 100, |_| 9).len(), 5, "a turn is not divided");
     }
 
     fn numbers(tensor: &Tensor) -> Vec<i64> {

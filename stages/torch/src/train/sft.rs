@@ -115,7 +115,7 @@ fn train(
     step: Step,
 ) -> Result<SftStep, TrainError> {
     let failed = || TrainError::backend("fine-tuning");
-    let total = plan(turns, budget, 1)
+    let total = plan(turns, budget, |_| 1)
         .into_iter()
         .map(|members| {
             cross_entropy(

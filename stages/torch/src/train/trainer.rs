@@ -23,7 +23,7 @@ use super::accumulation::Accumulation;
 use super::config::TrainerConfig;
 use super::critic::{Critic, ValueModel};
 use super::head::Head;
-use super::micro_batch::{PromptResponse, costs, plan};
+use super::micro_batch::{PromptResponse, plan};
 use super::mismatch;
 use super::objective::Objective;
 use super::optimizer::AdamW;
@@ -201,14 +201,15 @@ impl TorchTrainer {
         &self,
         sequences: &[Sequence<'a>],
     ) -> Vec<(Vec<usize>, Vec<Sequence<'a>>)> {
-        let (units, parts) = if self.config.deterministic {
-            (groups(sequences), 1)
+        let units = if self.config.deterministic {
+            groups(sequences)
         } else {
-            (vec![(0..sequences.len()).collect()], self.parts(sequences))
+            vec![(0..sequences.len()).collect()]
         };
+        let budget = self.config.micro_batch_tokens;
         let batches = |unit: Vec<usize>| {
             let turns: Vec<_> = unit.iter().map(|&at| turn(&sequences[at])).collect();
-            let batches = plan(&turns, self.config.micro_batch_tokens, parts).into_iter();
+            let batches = plan(&turns, budget, |tokens| self.parts(tokens)).into_iter();
             batches.map(move |members| members.into_iter().map(|at| unit[at]).collect::<Vec<_>>())
         };
         let with_sequences = |members: Vec<usize>| {
@@ -218,14 +219,13 @@ impl TorchTrainer {
         units.into_iter().flat_map(batches).map(with_sequences).collect()
     }
 
-    /// Returns the number of micro-batches into which `sequences` are divided: a multiple of the threads, or fewer if the micro-batches
-    /// would be too small.
-    fn parts(&self, sequences: &[Sequence<'_>]) -> usize {
+    /// Returns the number of micro-batches into which `tokens` tokens are divided: a multiple of the threads, or fewer if the micro-batches
+    /// would be too small. In deterministic mode, it must not depend on the threads.
+    fn parts(&self, tokens: usize) -> usize {
         let threads = self.threads.computing();
-        if threads == 1 {
+        if threads == 1 || self.config.deterministic {
             return 1;
         }
-        let tokens: usize = costs(sequences.iter().map(turn)).into_iter().sum();
         let batches = tokens.div_ceil(self.config.micro_batch_tokens.max(1));
         batches.next_multiple_of(threads).min((tokens / FEWEST_TOKENS).max(1))
     }
