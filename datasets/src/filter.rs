@@ -30,7 +30,7 @@ pub struct LengthFilter<M> {
     epoch: FilteredEpoch,
 }
 
-/// What the filter has seen of an epoch.
+/// The progress of the filter within an epoch.
 #[derive(Clone, Copy, Debug)]
 struct FilteredEpoch {
     number: u32,

@@ -23,7 +23,7 @@ use super::bad_input;
 use crate::App;
 use crate::memory::{self, Batches, Estimate};
 use crate::prompts::{batch_larger_than_dataset, chat};
-use crate::recipe::{Recipe, Sft};
+use crate::recipe::{Recipe, RecipeError, Sft};
 use crate::terminal;
 
 /// Train a small model from scratch on the demonstrations of a prompt dataset, and write it in Hugging Face format.
@@ -161,7 +161,7 @@ impl SftRun {
     ///
     /// If the data cannot be read, a row has no demonstration, or there is not enough memory.
     fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
-        let device = recipe.device.resolve().context("key `trainer.device`")?;
+        let device = recipe.device.resolve().map_err(RecipeError::from)?;
         let tokenizer = Arc::new(Tokenizer::characters(&recipe.sft.alphabet)?);
         let model = model(&recipe.sft, &tokenizer)?;
         let (training, on_host) = (&recipe.training, device == Device::Cpu);

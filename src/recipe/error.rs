@@ -60,7 +60,7 @@ pub enum RecipeError {
         /// The expected and the found type or value.
         reason: String,
     },
-    /// `trainer.device` does not name a device.
+    /// `trainer.device` does not name a device, or names one that is absent.
     #[cfg(feature = "torch")]
     #[error("key `trainer.device`: {0}")]
     Device(#[from] rollpacker_torch::model::TorchError),

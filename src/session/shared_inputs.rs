@@ -77,7 +77,7 @@ impl SharedInputs {
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let engine = engines.chosen(&recipe)?;
         let trainer = trainers.chosen(&recipe)?;
-        let device = recipe.device.resolve().context("key `trainer.device`")?;
+        let device = recipe.device.resolve().map_err(RecipeError::from)?;
         check_device(&recipe, device)?;
         let folder = &recipe.model.path;
         ensure!(

@@ -14,8 +14,8 @@ use tch::Device;
 
 use crate::App;
 use crate::memory::{Estimate, profiling};
-use crate::recipe::Recipe;
 use crate::recipe::placement::parallelisms;
+use crate::recipe::{Recipe, RecipeError};
 use crate::session::{check_context, check_device, engine_config};
 use crate::simulate::profile::Profiled;
 
@@ -35,7 +35,7 @@ impl TorchSubject {
         let folder = &recipe.model.path;
         let model = Decoder::check_folder(folder).context("key `model.path`")?;
         check_context(&recipe, &model)?;
-        let device = recipe.device.resolve().context("key `trainer.device`")?;
+        let device = recipe.device.resolve().map_err(RecipeError::from)?;
         if recipe.placement.planner().is_some() {
             check_device(&recipe, device)?;
         }
