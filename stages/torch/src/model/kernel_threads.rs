@@ -135,6 +135,19 @@ pub(crate) fn balanced(costs: &[usize]) -> Vec<Range<usize>> {
     ranges
 }
 
+/// Divides `floats`, in which each unit has `width` numbers, into the numbers of adjacent ranges of units. The ranges begin with unit 0.
+pub(crate) fn split(
+    mut floats: &mut [f32],
+    width: usize,
+    ranges: impl IntoIterator<Item = Range<usize>>,
+) -> impl Iterator<Item = (Range<usize>, &mut [f32])> {
+    ranges.into_iter().map(move |range| {
+        let (own, others) = std::mem::take(&mut floats).split_at_mut(range.len() * width);
+        floats = others;
+        (range, own)
+    })
+}
+
 /// Calls `compute` for each part, on all threads of the calling thread.
 pub(crate) fn each<T: Send>(parts: Vec<T>, compute: impl Fn(T) + Send + Sync) {
     if parts.len() > 1 && count() > 1 {

@@ -48,7 +48,7 @@ trait RowOperation: Sync {
 }
 
 /// Rows of `width` numbers of a result, from row `first`.
-struct Share<'a, O> {
+struct OutputRows<'a, O> {
     operation: &'a O,
     first: usize,
     width: usize,
@@ -109,19 +109,21 @@ impl RowOperations {
     /// Returns a tensor of size `size [n, ..]` that an operation writes row by row, on all threads of the caller.
     fn each<O: RowOperation>(self, size: &[i64], operation: &O) -> Result<Tensor, TchError> {
         let rows = size.first().map_or(0, |rows| *rows as usize);
-        host::written(size, None, |mut out| {
+        host::written(size, None, |out| {
             let width = out.len() / rows;
-            let shares = kernel_threads::parts(rows, COST * out.len()).map(|rows| {
-                let (own, others) = std::mem::take(&mut out).split_at_mut(rows.len() * width);
-                out = others;
-                Share { operation, first: rows.start, width, out: own }
+            let parts = kernel_threads::parts(rows, COST * out.len());
+            let parts = kernel_threads::split(out, width, parts).map(|(rows, out)| OutputRows {
+                operation,
+                first: rows.start,
+                width,
+                out,
             });
-            kernel_threads::each(shares.collect(), |share| self.0.run(share));
+            kernel_threads::each(parts.collect(), |part| self.0.run(part));
         })
     }
 }
 
-impl<O: RowOperation> WithSimd for Share<'_, O> {
+impl<O: RowOperation> WithSimd for OutputRows<'_, O> {
     type Output = ();
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use pulp::{Arch, WithSimd};
 
-/// The vector instructions of a processor, and the kernels of this crate that are compiled for them.
+/// The vector instructions of a processor, for which the kernels of this crate are compiled.
 ///
 /// `with_simd` of a kernel, and all functions that it calls, must be `#[inline(always)]`: they are compiled for the instructions of their
 /// caller. Sums that must stay in registers are vectors of [`pulp`]; whether the compiler vectorizes loops over arrays of them depends on

@@ -19,7 +19,11 @@ pub(super) const PANEL: usize = 32;
 /// Number of rows of a block. All rows of a block use a panel before the next one is read, so they must fit the processor's cache.
 const BLOCK_ROWS: usize = 96;
 
-/// Number of rows of the smaller tile. A tile of one row takes as long: it has only two sums, and each addition waits for the previous one.
+/// Number of rows of the largest tile with 32 vector registers, and with 16. Each row has two vectors of sums in registers.
+const WIDE: usize = 12;
+const MEDIUM: usize = 6;
+
+/// Number of rows of the smallest tile. A tile of one row takes as long: it has only two sums, and each addition waits for the previous one.
 const NARROW: usize = 4;
 
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
@@ -185,9 +189,9 @@ fn shares(outputs: usize, cost: usize, sums: &mut [f32]) -> Vec<Share<'_>> {
     shares
 }
 
-/// Returns the number of rows of the largest tile, each of which has two vectors of sums in registers.
+/// Returns the number of rows of the largest tile.
 const fn tile_rows<S: Simd>() -> usize {
-    if S::REGISTER_COUNT < 32 { 6 } else { 12 }
+    if S::REGISTER_COUNT < 32 { MEDIUM } else { WIDE }
 }
 
 /// Returns the number of rows of a block that are computed in tiles of `tile` rows, and the number of all rows with those that fill the
@@ -246,10 +250,10 @@ impl<W: Weight> WithSimd for Addition<'_, W> {
             let panel = &weights[output / PANEL * PANEL * inputs..][..PANEL * inputs];
             let strip =
                 Strip { panel, inputs, column: output % PANEL, start: output - outputs.start };
-            if tile_rows::<S>() == 12 {
-                strip.add_tiles::<S, 12>(simd, 0..wide, columns, &mut sums);
+            if tile_rows::<S>() == WIDE {
+                strip.add_tiles::<S, WIDE>(simd, 0..wide, columns, &mut sums);
             } else {
-                strip.add_tiles::<S, 6>(simd, 0..wide, columns, &mut sums);
+                strip.add_tiles::<S, MEDIUM>(simd, 0..wide, columns, &mut sums);
             }
             strip.add_tiles::<S, NARROW>(simd, wide..rows, columns, &mut sums);
         }

@@ -107,7 +107,7 @@ impl BlockMemory for HostMemory {
 
 impl HostPass<'_> {
     /// Divides the rows and their heads among the threads of the caller, so that a long row does not leave the other threads without work.
-    fn shares<'a>(&self, q: &'a [f32], mut attended: &'a mut [f32]) -> Vec<Share<'a>> {
+    fn shares<'a>(&self, q: &'a [f32], attended: &'a mut [f32]) -> Vec<Share<'a>> {
         let CacheShape { heads, kv_heads, head_dim, .. } = self.memory.shape;
         let width = heads * head_dim;
         let costs = self.rows.iter().map(|row| 2 * row.length() * width);
@@ -115,13 +115,11 @@ impl HostPass<'_> {
             if kernel_threads::worthwhile(costs.clone().sum()) == 1 { 1 } else { kv_heads };
         let costs: Vec<usize> =
             costs.flat_map(|cost| std::iter::repeat_n(cost / pieces, pieces)).collect();
-        kernel_threads::balanced(&costs)
-            .into_iter()
-            .map(|part| {
-                let floats = part.start * width / pieces..part.end * width / pieces;
-                let (own, others) = std::mem::take(&mut attended).split_at_mut(floats.len());
-                attended = others;
-                Share { pieces, first: part.start, q: &q[floats], attended: own }
+        let piece = width / pieces;
+        kernel_threads::split(attended, piece, kernel_threads::balanced(&costs))
+            .map(|(part, attended)| {
+                let q = &q[part.start * piece..part.end * piece];
+                Share { pieces, first: part.start, q, attended }
             })
             .collect()
     }

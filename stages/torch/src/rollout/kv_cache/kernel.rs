@@ -110,31 +110,40 @@ fn scores<S: Simd>(simd: S, q: &[f32], keys: &[f32], scores: &mut [f32]) {
 #[inline(always)]
 fn accumulate<S: Simd>(simd: S, weights: &[f32], values: &[f32], out: &mut [f32]) {
     let dim = out.len();
+    let rows = || weights.iter().zip(values.chunks_exact(dim));
     let (vectors, rest) = S::as_mut_simd_f32s(out);
     let start = dim - rest.len();
     let (strips, single) = vectors.as_chunks_mut::<4>();
-    let after = strips.len() * 4;
-    for (at, strip) in strips.iter_mut().enumerate() {
-        let mut sums = *strip;
-        for (weight, row) in weights.iter().zip(values.chunks_exact(dim)) {
-            let (weight, row) = (simd.splat_f32s(*weight), &S::as_simd_f32s(row).0[4 * at..][..4]);
-            for (sum, number) in sums.iter_mut().zip(row) {
-                *sum = simd.mul_add_f32s(weight, *number, *sum);
-            }
-        }
-        *strip = sums;
+    let after = 4 * strips.len();
+    for (at, strip) in (0..).step_by(4).zip(strips) {
+        add_strip(simd, rows(), at, strip);
     }
-    for (at, out) in (after..).zip(single) {
-        for (weight, row) in weights.iter().zip(values.chunks_exact(dim)) {
-            let number = S::as_simd_f32s(row).0[at];
-            *out = simd.mul_add_f32s(simd.splat_f32s(*weight), number, *out);
-        }
+    for (at, strip) in (after..).zip(single.as_chunks_mut::<1>().0) {
+        add_strip(simd, rows(), at, strip);
     }
-    for (weight, row) in weights.iter().zip(values.chunks_exact(dim)) {
+    for (weight, row) in rows() {
         for (out, number) in rest.iter_mut().zip(&row[start..]) {
             *out = weight.mul_add(*number, *out);
         }
     }
+}
+
+/// Adds the sum of weighted rows to a strip of vectors, which begins at vector `at` of a row. The sums stay in registers.
+#[inline(always)]
+fn add_strip<'a, S: Simd, const N: usize>(
+    simd: S,
+    rows: impl Iterator<Item = (&'a f32, &'a [f32])>,
+    at: usize,
+    strip: &mut [S::f32s; N],
+) {
+    let mut sums = *strip;
+    for (weight, row) in rows {
+        let (weight, row) = (simd.splat_f32s(*weight), &S::as_simd_f32s(row).0[at..][..N]);
+        for (sum, number) in sums.iter_mut().zip(row) {
+            *sum = simd.mul_add_f32s(weight, *number, *sum);
+        }
+    }
+    *strip = sums;
 }
 
 /// Replaces scores by their softmax. A score that is not a number makes all weights not a number.
