@@ -11,7 +11,7 @@ use pulp::{Simd, WithSimd};
 use rollpacker_stages::train::config::Precision;
 
 use super::super::kernel_threads;
-use super::super::vectorized::Instructions;
+use super::super::vectorized::{Instructions, prefetch};
 
 /// Number of outputs whose weights are stored side by side.
 pub(super) const PANEL: usize = 32;
@@ -25,6 +25,12 @@ const MEDIUM: usize = 6;
 
 /// Number of rows of the smallest tile. A tile of one row takes as long: it has only two sums, and each addition waits for the previous one.
 const NARROW: usize = 4;
+
+/// Number of rows of a tile between [`NARROW`] and [`WIDE`].
+const HALF: usize = 8;
+
+/// Number of inputs after which a tile fetches weights of the next panel.
+const FETCH: usize = 8;
 
 /// Number of rows up to which a product takes as long as with one row, because reading the weights takes most of the time.
 const FREE_ROWS: usize = 8;
@@ -194,12 +200,34 @@ const fn tile_rows<S: Simd>() -> usize {
     if S::REGISTER_COUNT < 32 { MEDIUM } else { WIDE }
 }
 
-/// Returns the number of rows of a block that are computed in tiles of `tile` rows, and the number of all rows with those that fill the
-/// last tile of [`NARROW`].
-#[inline(always)]
-fn tiled(rows: usize, tile: usize) -> (usize, usize) {
-    let wide = rows / tile * tile;
-    (wide, wide + (rows - wide).next_multiple_of(NARROW))
+/// The division of the rows of a block into tiles. Zeros fill the last tile up.
+#[derive(Clone, Copy)]
+struct Tiling {
+    /// The number of rows of the largest tile.
+    tile: usize,
+    /// The number of rows of these tiles.
+    full: usize,
+    /// The number of rows of the last tile, 0 if all are large.
+    last: usize,
+}
+
+impl Tiling {
+    #[inline(always)]
+    fn of<S: Simd>(rows: usize) -> Self {
+        let tile = tile_rows::<S>();
+        let full = rows / tile * tile;
+        match rows - full {
+            0 => Self { tile, full, last: 0 },
+            rest if rest <= NARROW => Self { tile, full, last: NARROW },
+            rest if rest <= HALF && HALF < tile => Self { tile, full, last: HALF },
+            _ => Self { tile, full: full + tile, last: 0 },
+        }
+    }
+
+    /// Returns the number of tiles.
+    fn count(self) -> usize {
+        self.full / self.tile + usize::from(self.last > 0)
+    }
 }
 
 /// Transposes the rows of a block `x [rows, inputs]`, tile by tile. The last tile is filled up with zeros.
@@ -214,18 +242,15 @@ impl WithSimd for Tiles<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> Vec<f32> {
         let Self { x, inputs } = self;
-        let (wide, rows) = tiled(x.len() / inputs, tile_rows::<S>());
-        let mut columns = vec![0.0; rows * inputs];
-        let (wide_x, narrow_x) = x.split_at(wide * inputs);
-        let (wide_columns, narrow_columns) = columns.split_at_mut(wide * inputs);
-        for (x, columns, tile) in
-            [(wide_x, wide_columns, tile_rows::<S>()), (narrow_x, narrow_columns, NARROW)]
-        {
-            let tiles = columns.chunks_exact_mut(tile * inputs);
-            for (x, columns) in x.chunks(tile * inputs).zip(tiles) {
-                transpose(x, inputs, columns, tile);
-            }
+        let Tiling { tile, full, last } = Tiling::of::<S>(x.len() / inputs);
+        let mut columns = vec![0.0; (full + last) * inputs];
+        let (of_full, of_last) = columns.split_at_mut(full * inputs);
+        let (full_x, last_x) = x.split_at(x.len().min(full * inputs));
+        let tiles = of_full.chunks_exact_mut(tile * inputs);
+        for (x, columns) in full_x.chunks(tile * inputs).zip(tiles) {
+            transpose(x, inputs, columns, tile);
         }
+        transpose(last_x, inputs, of_last, last.max(1));
         columns
     }
 }
@@ -245,17 +270,30 @@ impl<W: Weight> WithSimd for Addition<'_, W> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { columns, inputs, weights, share: Share { outputs, mut sums } } = self;
-        let (wide, rows) = tiled(sums.len(), tile_rows::<S>());
-        for output in outputs.clone().step_by(2 * S::F32_LANES) {
-            let panel = &weights[output / PANEL * PANEL * inputs..][..PANEL * inputs];
-            let strip =
-                Strip { panel, inputs, column: output % PANEL, start: output - outputs.start };
-            if tile_rows::<S>() == WIDE {
-                strip.add_tiles::<S, WIDE>(simd, 0..wide, columns, &mut sums);
+        let tiling = Tiling::of::<S>(sums.len());
+        let Tiling { tile, full, last } = tiling;
+        let width = 2 * S::F32_LANES;
+        for output in outputs.clone().step_by(width) {
+            let (panel, later) =
+                weights[output / PANEL * PANEL * inputs..].split_at(PANEL * inputs);
+            let column = output % PANEL;
+            // The tiles of a panel fetch equal parts of the next one, which arrive while they compute.
+            let is_last = output / PANEL == (outputs.end - 1) / PANEL;
+            let next = if is_last { &[] } else { &later[..PANEL * inputs] };
+            let part = next.len().div_ceil(PANEL / width * tiling.count()).max(1);
+            let mut ahead = next.chunks(part).skip(column / width * tiling.count());
+            let strip = Strip { panel, inputs, column, start: output - outputs.start };
+            if tile == WIDE {
+                strip.add_tiles::<S, WIDE>(simd, 0..full, columns, &mut sums, &mut ahead);
             } else {
-                strip.add_tiles::<S, MEDIUM>(simd, 0..wide, columns, &mut sums);
+                strip.add_tiles::<S, MEDIUM>(simd, 0..full, columns, &mut sums, &mut ahead);
             }
-            strip.add_tiles::<S, NARROW>(simd, wide..rows, columns, &mut sums);
+            let rest = full..full + last;
+            if last == HALF && tile == WIDE {
+                strip.add_tiles::<S, HALF>(simd, rest, columns, &mut sums, &mut ahead);
+            } else {
+                strip.add_tiles::<S, NARROW>(simd, rest, columns, &mut sums, &mut ahead);
+            }
         }
     }
 }
@@ -271,18 +309,22 @@ struct Strip<'a, W> {
 }
 
 impl<W: Weight> Strip<'_, W> {
-    /// Adds the products of `rows`, whose number is a multiple of `ROWS`, to their sums. Rows without sums fill the last tile up.
+    /// Adds the products of `rows`, whose number is a multiple of `ROWS`, to their sums. Rows without sums fill the last tile up. Each tile
+    /// fetches weights that are needed later.
     #[inline(always)]
-    fn add_tiles<S: Simd, const ROWS: usize>(
+    fn add_tiles<'a, S: Simd, const ROWS: usize>(
         &self,
         simd: S,
         rows: Range<usize>,
         columns: &[f32],
         sums: &mut [&mut [f32]],
-    ) {
+        ahead: &mut impl Iterator<Item = &'a [W]>,
+    ) where
+        W: 'a,
+    {
         for row in rows.step_by(ROWS) {
             let columns = &columns[row * self.inputs..][..ROWS * self.inputs];
-            let product = self.tile::<S, ROWS>(simd, columns);
+            let product = self.tile::<S, ROWS>(simd, columns, ahead.next().unwrap_or_default());
             for (sums, product) in sums[row..].iter_mut().zip(product) {
                 let sums = sums[self.start..].chunks_mut(S::F32_LANES);
                 for (sums, product) in sums.zip(product) {
@@ -293,17 +335,26 @@ impl<W: Weight> Strip<'_, W> {
         }
     }
 
-    /// Returns the product of `columns [inputs, ROWS]` with the outputs.
+    /// Returns the product of `columns [inputs, ROWS]` with the outputs. Fetches `ahead` meanwhile.
     #[inline(always)]
-    fn tile<S: Simd, const ROWS: usize>(&self, simd: S, columns: &[f32]) -> [[S::f32s; 2]; ROWS] {
+    fn tile<S: Simd, const ROWS: usize>(
+        &self,
+        simd: S,
+        columns: &[f32],
+        ahead: &[W],
+    ) -> [[S::f32s; 2]; ROWS] {
         let mut sums = [[simd.splat_f32s(0.0); 2]; ROWS];
         let (columns, _) = columns.as_chunks::<ROWS>();
-        for (x, weights) in columns.iter().zip(self.panel.chunks_exact(PANEL)) {
-            let [first, second] = W::vectors(simd, &weights[self.column..]);
-            for ([sum_of_first, sum_of_second], x) in sums.iter_mut().zip(x) {
-                let x = simd.splat_f32s(*x);
-                *sum_of_first = simd.mul_add_f32s(x, first, *sum_of_first);
-                *sum_of_second = simd.mul_add_f32s(x, second, *sum_of_second);
+        let mut ahead = ahead.chunks(ahead.len().div_ceil(self.inputs.div_ceil(FETCH)).max(1));
+        for (columns, panel) in columns.chunks(FETCH).zip(self.panel.chunks(FETCH * PANEL)) {
+            prefetch(ahead.next().unwrap_or_default());
+            for (x, weights) in columns.iter().zip(panel.chunks_exact(PANEL)) {
+                let [first, second] = W::vectors(simd, &weights[self.column..]);
+                for ([sum_of_first, sum_of_second], x) in sums.iter_mut().zip(x) {
+                    let x = simd.splat_f32s(*x);
+                    *sum_of_first = simd.mul_add_f32s(x, first, *sum_of_first);
+                    *sum_of_second = simd.mul_add_f32s(x, second, *sum_of_second);
+                }
             }
         }
         sums
