@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::lifetime::EndReason;
 use crate::memory::{self, ByteSize};
 use crate::progress::Console;
-use crate::recipe::{PlacementKind, Recipe};
+use crate::recipe::Recipe;
 use crate::reporter::expected_steps;
 use crate::session::Session;
 use crate::terminal::escape_line;
@@ -131,11 +131,9 @@ fn trainer(recipe: &Recipe, device: &str) -> String {
         0 | 1 => String::new(),
         workers => format!(", {workers} workers"),
     };
-    let threads = match recipe.placement {
-        PlacementKind::Fixed if device == "cpu" => {
-            format!(", {threads} thread{}", if threads == 1 { "" } else { "s" })
-        }
-        _ => String::new(),
+    let threads = match recipe.has_fixed_placement() && device == "cpu" {
+        true => format!(", {threads} thread{}", if threads == 1 { "" } else { "s" }),
+        false => String::new(),
     };
     format!("{} on {device}{threads}{workers}", recipe.choices.trainer.name())
 }

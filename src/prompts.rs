@@ -33,14 +33,14 @@ pub enum PromptError {
         prompt: PromptId,
     },
     /// The prompt cannot be converted to tokens.
-    #[error("{file}, row {row}: {source}")]
+    #[error("{file}, row {row}: {error}")]
     Encode {
         /// The file.
         file: String,
         /// The row in the file, from 0.
         row: u64,
         /// The cause.
-        source: Box<ModelError>,
+        error: Box<ModelError>,
     },
     /// The tokenizer does not belong to the model.
     #[error(
@@ -57,14 +57,14 @@ pub enum PromptError {
         vocab_size: i64,
     },
     /// No reward is registered for the prompt's data source.
-    #[error("{file}, row {row}: {source}")]
+    #[error("{file}, row {row}: {error}; set `reward.routes`")]
     Reward {
         /// The file.
         file: String,
         /// The row in the file, from 0.
         row: u64,
         /// The cause.
-        source: NoRoute,
+        error: NoRoute,
     },
 }
 
@@ -239,14 +239,14 @@ impl PromptReader {
     /// Returns the tokens of a prompt, or `TooLong` if its text alone shows that it has too many tokens.
     fn encode(&self, prompt: &Prompt) -> Result<Encoded, PromptError> {
         let place = || (prompt.file().display().to_string(), prompt.file_row());
-        self.router.check(prompt.data_source()).map_err(|source| {
+        self.router.check(prompt.data_source()).map_err(|error| {
             let (file, row) = place();
-            PromptError::Reward { file, row, source }
+            PromptError::Reward { file, row, error }
         })?;
         let encoded = self.encoder.encode_within(&chat(prompt), self.max_prompt_length);
-        let encoded = encoded.map_err(|source| {
+        let encoded = encoded.map_err(|error| {
             let (file, row) = place();
-            PromptError::Encode { file, row, source: Box::new(source) }
+            PromptError::Encode { file, row, error: Box::new(error) }
         })?;
         match self.out_of_vocabulary(&encoded) {
             Some(id) => {

@@ -166,7 +166,10 @@ fn settings_that_a_custom_engine_cannot_honor_are_refused_by_name() {
             &["rollout.engine_options.token=6"],
             "unknown key `rollout.engine_options.token`; did you mean `rollout.engine_options.tokens`?",
         ),
-        (&["rollout.engine_options.tokens=many"], "`rollout.engine_options.tokens`: invalid type"),
+        (
+            &["rollout.engine_options.tokens=many"],
+            "`rollout.engine_options.tokens`: expected an integer",
+        ),
         (&["rollout.engine=torch"], "`rollout.engine_options"),
         (
             &["rollout.profile=p.parquet"],
@@ -282,7 +285,7 @@ fn settings_of_a_custom_trainer_are_refused_by_name() {
         (
             2,
             &["actor.strategy_options.momentum=much", "--dry-run"],
-            "key `actor.strategy_options.momentum`: invalid type",
+            "key `actor.strategy_options.momentum`: expected a number",
         ),
         (2, &["actor.strategy=torch", "--dry-run"], "`actor.strategy_options"),
         // Known only once the trainer runs.
@@ -379,7 +382,7 @@ fn settings_of_a_custom_placement_are_refused_by_name() {
             &["placement.options.group=2"],
             "unknown key `placement.options.group`; did you mean `placement.options.groups`?",
         ),
-        (&["placement.options.groups=many"], "key `placement.options.groups`: invalid type"),
+        (&["placement.options.groups=many"], "key `placement.options.groups`: expected an integer"),
         (
             &["placement.options.groups=0"],
             "key `placement.options.groups`: expected at least 1, found 0",

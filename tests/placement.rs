@@ -402,7 +402,7 @@ fn placements_that_a_live_run_cannot_have_are_refused_by_their_keys() {
         ),
         (
             &["placement.kind=separate_pools", "placement.training_instances=0.5"],
-            "`placement.training_instances`: invalid type",
+            "`placement.training_instances`: expected an integer",
         ),
         (
             &["placement.kind=stream_trainer", "placement.trigger=fixed", "placement.to=0.5"],

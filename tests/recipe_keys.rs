@@ -223,6 +223,22 @@ fn refusals_and_unknown_keys_are_reported_together() {
     {
         assert!(error.contains(part), "`{part}` is expected in: {error}");
     }
+    let wrong = ["actor.lr=abc", "rollout.n=0", "trainer.device=npu", "actor.betas=[0.9, \"x\"]"];
+    let others = ["pipeline.gradient=3", "actor.weight_decay=1e-40", "sft=1", "data.train_files=3"];
+    let error = refused(&[&["data.truncation=left", "foo.bar=1"], &wrong[..], &others].concat());
+    let expected = [
+        "error: verl's `data.truncation=left` has no equivalent: prompts are never cut; those longer than data.max_prompt_length are left out and counted",
+        "unknown key `foo.bar`",
+        "key `sft`: expected a section, found integer",
+        "key `actor.weight_decay`: expected 0, or a number from 1e-30 to 1e30 in size, found 1e-40",
+        "key `actor.betas[1]`: expected a number, found \"x\"",
+        "key `actor.lr`: expected a number, found \"abc\"",
+        "key `data.train_files`: expected a text or a list of texts, found 3",
+        "key `pipeline.gradient`: expected one of streamed, once, whole_step, found 3",
+        "key `rollout.n`: expected at least 1, found 0",
+        "key `trainer.device`: device `npu`: expected auto, cpu, cuda or cuda:INDEX",
+    ];
+    assert_eq!(error.lines().collect::<Vec<_>>(), expected);
     let error = refused(&[
         "actor_rollout_ref.rollout.nn=8",
         "rollout.lr=1",

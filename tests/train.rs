@@ -206,7 +206,7 @@ fn prompts_without_a_reward_are_refused_before_the_run_and_named_by_file_and_row
     let args = ["train", "--config", "recipe.toml", "reward.routes={\"openai/gsm8k\"=\"math\"}"];
     let error = place.refused(&args);
     assert!(
-        error.contains("train.parquet, row 0: no reward for data_source `rollpacker/chain`; there are routes for openai/gsm8k"),
+        error.contains("train.parquet, row 0: no reward for data_source `rollpacker/chain`; there are routes for openai/gsm8k; set `reward.routes`"),
         "{error}"
     );
     assert!(!place.path("run").exists());

@@ -113,12 +113,15 @@ impl TrainArgs {
         let config = self.config.as_deref();
         let mut settings = config.map_or_else(|| Ok(Table::new()), |path| read_table(path, &[]))?;
         let rewards: Vec<&str> = app.rewards.names().collect();
-        let translation = verl::translate(&settings, &self.overrides, &rewards)?;
-        translation.notes().iter().for_each(|note| terminal::warn(note));
-        for text in &translation.overrides {
-            overlay(&mut settings, text)?;
+        let translation = verl::translate(&settings, &self.overrides, &rewards);
+        if translation.errors.is_empty() {
+            translation.notes().iter().for_each(|note| terminal::warn(note));
         }
-        Recipe::from_settings(settings, &app.schedules, &app.placements, |run| {
+        let mut errors = translation.errors;
+        errors.extend(
+            translation.overrides.iter().filter_map(|text| overlay(&mut settings, text).err()),
+        );
+        Recipe::from_settings(settings, errors, &app.schedules, &app.placements, |run| {
             if let Some(out) = &self.out {
                 run.default_local_dir.clone_from(out);
             }

@@ -45,12 +45,12 @@ pub(crate) enum NewCrateError {
     )]
     Source(String),
     /// A file cannot be written.
-    #[error("cannot write {}: {source}", .path.display())]
+    #[error("cannot write {}: {error}", .path.display())]
     Write {
         /// The file or folder.
         path: PathBuf,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
 }
 
@@ -121,7 +121,7 @@ fn toml_text(text: impl Display) -> String {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), NewCrateError> {
-    let failed = |source| NewCrateError::Write { path: path.to_owned(), source };
+    let failed = |error| NewCrateError::Write { path: path.to_owned(), error };
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
     fs::write(path, text).map_err(failed)
 }

@@ -9,7 +9,7 @@ use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 
 use super::choice::{KeyedChoice, KeyedOption, choice};
 use super::error::{RecipeError, out_of_bounds};
-use super::raw::{Algorithm, Critic, RawRecipe};
+use super::raw::{Algorithm, Critic, KlControlType, RawRecipe};
 use super::rollout_correction::REINFORCE_LOSS;
 
 const MINI_BATCH: &str = "actor.ppo_mini_batch_size";
@@ -211,7 +211,7 @@ impl RawRecipe {
     /// Returns the KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
     pub(super) fn reward_kl(&self) -> Option<KlController> {
         let control = &self.algorithm.kl_ctrl;
-        let kind = if control.r#type == "adaptive" {
+        let kind = if control.r#type == KlControlType::Adaptive {
             KlControl::Adaptive { target_kl: control.target_kl, horizon: control.horizon }
         } else {
             KlControl::Fixed

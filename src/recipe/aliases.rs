@@ -70,17 +70,18 @@ pub static ALIASES: &[Alias] = &[
     alias("trainer", "output_dir", "default_local_dir", "TRL, ROLL"),
 ];
 
-/// Replaces each alias in `table` by the key that it stands for. Setting both is an error.
-pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Result<(), RecipeError> {
+/// Replaces each alias in `table` by the key that it stands for. Returns the errors of keys that are also set by their own name.
+pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Vec<RecipeError> {
+    let mut errors = Vec::new();
     for Alias { section, alias, key, .. } in aliases {
         let Some(found) = section_of(table, section) else { continue };
         let Some(value) = found.remove(*alias) else { continue };
         if found.insert((*key).to_owned(), value).is_some() {
             let reason = format!("written twice, also as `{section}.{alias}`");
-            return Err(RecipeError::Type { key: format!("{section}.{key}"), reason });
+            errors.push(RecipeError::Type { key: format!("{section}.{key}"), reason });
         }
     }
-    Ok(())
+    errors
 }
 
 fn section_of<'a>(table: &'a mut Table, section: &str) -> Option<&'a mut Table> {

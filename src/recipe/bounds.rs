@@ -4,23 +4,37 @@ use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
 use rollpacker_model::config::most as size;
+#[cfg(feature = "torch")]
+use rollpacker_torch::model::DeviceChoice;
 
 use super::choices::check_choice;
-use super::error::{RecipeError, out_of_bounds, within};
-use super::raw::{Actor, Algorithm, KlCtrl, RawRecipe};
+use super::error::{RecipeError, out_of_bounds, reject, within};
+use super::raw::{Actor, Algorithm, KlControlType, KlCtrl, RawRecipe};
 use super::{limits, ranges};
 
 impl RawRecipe {
-    /// Returns an error for the first setting that is out of its bounds. Schedules check their own options.
+    /// Returns the errors of values that are wrong whatever the other settings are.
+    pub(super) fn wrong_values(&self) -> Vec<RecipeError> {
+        let logger = |name: &String| check_choice("trainer.logger", name).err();
+        let errors = ranges::errors(self).chain(self.trainer.logger.iter().filter_map(logger));
+        #[cfg(feature = "torch")]
+        let errors = {
+            let device = self.trainer.device.parse::<DeviceChoice>();
+            errors.chain(device.err().map(RecipeError::from))
+        };
+        errors.collect()
+    }
+
+    /// Returns the errors of values that are wrong on their own; if there are none, the first error of settings that bound each other.
+    /// Schedules check their own options.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
-        ranges::check(self)?;
+        reject(self.wrong_values())?;
         self.check_data()?;
         self.check_rollout()?;
         check_limits(&self.reward.timeout)?;
         self.check_algorithm()?;
         self.check_kl_loss()?;
         self.check_threads()?;
-        self.trainer.logger.iter().try_for_each(|name| check_choice("trainer.logger", name))?;
         self.check_model_made_from_scratch()
     }
 
@@ -81,10 +95,9 @@ impl RawRecipe {
     fn check_algorithm(&self) -> Result<(), RecipeError> {
         let algorithm = &self.algorithm;
         let control = &algorithm.kl_ctrl;
-        check_choice("algorithm.kl_ctrl.type", &control.r#type)?;
         let initial = KlCtrl::default();
         let aims = (control.horizon, control.target_kl) != (initial.horizon, initial.target_kl);
-        if control.r#type == "fixed" && aims {
+        if control.r#type == KlControlType::Fixed && aims {
             let expected = "`adaptive` when horizon or target_kl is set";
             return Err(out_of_bounds("algorithm.kl_ctrl.type", expected, "`fixed`"));
         }

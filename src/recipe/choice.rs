@@ -1,10 +1,11 @@
 //! The choice of a catalog entry by a recipe, and the entry that it makes. Errors name the recipe key.
 
 use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Options};
+use rollpacker_stages::wrong_value::nearest;
 use serde_json::Value;
 use toml::Table;
 
-use super::error::{RecipeError, nearest, one_of, out_of_bounds};
+use super::error::{RecipeError, one_of, out_of_bounds};
 
 /// A catalog choice together with the recipe keys under which its options are written.
 #[derive(Clone, Debug)]

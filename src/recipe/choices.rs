@@ -6,16 +6,8 @@ use super::error::{RecipeError, one_of};
 
 /// The keys and their names.
 static CHOICES: &[(&str, &[&str])] = &[
-    ("pipeline.gradient", &["streamed", "once", "whole_step"]),
-    ("placement.rounds", &["long", "all"]),
-    ("placement.trigger", &["adaptive", "fixed"]),
-    ("placement.rule", &["fixed", "paper", "predictive"]),
-    ("algorithm.kl_ctrl.type", &["fixed", "adaptive"]),
-    ("algorithm.rollout_correction.rollout_is", &["token", "sequence"]),
     ("algorithm.rollout_correction.rollout_rs", &RolloutRs::NAMES),
-    ("algorithm.rollout_correction.loss_type", &["ppo_clip", "reinforce"]),
     ("trainer.logger", &["console", "file", "tensorboard"]),
-    ("actor.lr_scheduler_type", &["constant", "linear", "cosine"]),
 ];
 
 /// Returns the names that the value of `key` may have, if they are listed here.

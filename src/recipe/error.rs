@@ -2,16 +2,18 @@
 
 use std::path::PathBuf;
 
+use rollpacker_stages::wrong_value;
+
 /// An error in a recipe.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {error}")]
     Read {
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The file is not valid TOML.
     #[error("{path} is not valid TOML: {reason}")]
@@ -44,13 +46,19 @@ pub enum RecipeError {
         /// The keys as written, each with the most similar valid key, if any.
         unknown: Vec<(String, Option<String>)>,
     },
-    /// Overrides with verl's keys cannot be used.
-    #[error("{}{}", refused.iter().map(|(text, reason)| format!("verl's `{text}` has no equivalent: {reason}")).collect::<Vec<_>>().join("\n"), unknown.as_ref().map(|unknown| format!("\n{unknown}")).unwrap_or_default())]
+    /// An override with one of verl's keys cannot be used.
+    #[error("verl's `{text}` has no equivalent: {reason}")]
     Verl {
-        /// The overrides as written, each with the reason.
-        refused: Vec<(String, String)>,
-        /// The unknown keys, if there are any.
-        unknown: Option<Box<RecipeError>>,
+        /// The override as written.
+        text: String,
+        /// The reason.
+        reason: String,
+    },
+    /// Several settings are wrong. The message has a line for each.
+    #[error("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several {
+        /// The errors, at least two.
+        errors: Vec<RecipeError>,
     },
     /// A value is of the wrong type.
     #[error("key `{key}`: {reason}")]
@@ -63,7 +71,7 @@ pub enum RecipeError {
     /// `trainer.device` does not name a device, or names one that is absent.
     #[cfg(feature = "torch")]
     #[error("key `trainer.device`: {0}")]
-    Device(#[from] rollpacker_torch::model::TorchError),
+    Device(rollpacker_torch::model::TorchError),
     /// A value is out of its bounds.
     #[error("key `{key}`: expected {expected}, found {found}")]
     Bound {
@@ -74,6 +82,35 @@ pub enum RecipeError {
         /// The value as written.
         found: String,
     },
+}
+
+#[cfg(feature = "torch")]
+impl From<rollpacker_torch::model::TorchError> for RecipeError {
+    /// Returns the error of `trainer.device`.
+    fn from(error: rollpacker_torch::model::TorchError) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// Returns the errors as one, if there are any.
+pub(crate) fn reject(mut errors: Vec<RecipeError>) -> Result<(), RecipeError> {
+    match errors.len() {
+        0 => Ok(()),
+        1 => Err(errors.remove(0)),
+        _ => Err(RecipeError::Several { errors }),
+    }
+}
+
+/// Returns the error for keys that do not exist, each with the most similar valid key, if there are any.
+pub(crate) fn unknown_keys(mut unknown: Vec<(String, Option<String>)>) -> Option<RecipeError> {
+    match unknown.len() {
+        0 => None,
+        1 => {
+            let (key, nearest) = unknown.remove(0);
+            Some(RecipeError::UnknownKey { key, nearest })
+        }
+        _ => Some(RecipeError::UnknownKeys { unknown }),
+    }
 }
 
 /// Returns an error for a value that its key does not allow.
@@ -148,24 +185,5 @@ pub(crate) fn one_of(
     if allowed.contains(&value) {
         return Ok(());
     }
-    let nearest = nearest(value, allowed.iter().copied());
-    let hint = nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    Err(out_of_bounds(key, format!("one of {}{hint}", allowed.join(", ")), format!("`{value}`")))
-}
-
-/// Returns the candidate with the smallest edit distance to `text`, if the distance is at most one plus a third of its length.
-pub(crate) fn nearest<'a>(
-    text: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    candidates
-        .map(|candidate| (strsim::damerau_levenshtein(text, candidate), candidate))
-        .filter(|(edits, candidate)| *edits <= 1 + candidate.len() / 3)
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, candidate)| candidate)
-}
-
-/// Returns the first line of a message. The TOML parser repeats the key in later lines.
-pub(crate) fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().to_owned()
+    Err(out_of_bounds(key, wrong_value::one_of(allowed, value), format!("`{value}`")))
 }

@@ -2,13 +2,14 @@
 
 use rollpacker_stages::documented::{Documented, Field};
 pub(crate) use rollpacker_stages::fields::fields;
+use rollpacker_stages::shape::{Shape, field_shapes};
+use rollpacker_stages::wrong_value::nearest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::aliases::Alias;
-use super::error::{RecipeError, nearest};
-use super::shape::{Shape, field_shapes};
+use super::error::{RecipeError, unknown_keys};
 
 /// A type that is written as TOML sections.
 pub(crate) trait Sections: DeserializeOwned {
@@ -61,23 +62,20 @@ pub(crate) trait ResumableKeys {
     const RESUMABLE: &'static [&'static str];
 }
 
-/// Returns an error for all keys that `T`, or the sections that contain them, do not have.
-pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
+/// Removes the keys that `T`, or the sections that contain them, do not have, and values in place of sections. Returns their errors.
+pub(super) fn take_unknown<T: Sections>(table: &mut Table) -> Vec<RecipeError> {
     let mut unknown = Vec::new();
     collect_unknown::<T>(table, "", &mut unknown);
-    match unknown.len() {
-        0 => {}
-        1 => {
-            let (key, nearest) = unknown.remove(0);
-            return Err(RecipeError::UnknownKey { key, nearest });
+    let mut errors = Vec::from_iter(unknown_keys(unknown));
+    table.retain(|key, value| {
+        let is_valid = T::keys(key).is_none() || value.is_table();
+        if !is_valid {
+            let reason = format!("expected a section, found {}", value.type_str());
+            errors.push(RecipeError::Type { key: key.to_owned(), reason });
         }
-        _ => return Err(RecipeError::UnknownKeys { unknown }),
-    }
-    let no_table = table.iter().find(|(key, value)| T::keys(key).is_some() && !value.is_table());
-    no_table.map_or(Ok(()), |(key, value)| {
-        let reason = format!("expected a section, found {}", value.type_str());
-        Err(RecipeError::Type { key: key.clone(), reason })
-    })
+        is_valid
+    });
+    errors
 }
 
 /// Returns `true` for a key of `T`, an alias of one, and a key of a table whose keys depend on a name in it.
@@ -92,6 +90,13 @@ pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
         section = path(&section, part);
     }
     T::keys(&section).is_none()
+}
+
+/// Returns the type of a key; unknown for a key of a table whose keys depend on a name in it.
+pub(super) fn shape<T: Sections>(key: &str) -> Shape {
+    let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let shapes = T::section(section).map(|section| (section.shapes)()).unwrap_or_default();
+    shapes.into_iter().find(|(key, _)| *key == name).map(|(_, shape)| shape).unwrap_or_default()
 }
 
 /// Returns the dotted names of all keys of `T`. A section that is not a struct counts as one key, because its keys depend on a name in it.
@@ -112,21 +117,22 @@ fn collect<T: Sections>(section: &str, into: &mut Vec<String>) {
     }
 }
 
-/// Collects the unknown keys, each with the key that was probably meant.
+/// Removes the unknown keys and collects them, each with the key that was probably meant.
 fn collect_unknown<T: Sections>(
-    table: &Table,
+    table: &mut Table,
     section: &str,
     into: &mut Vec<(String, Option<String>)>,
 ) {
     let Some(keys) = T::keys(section) else { return };
-    for (key, value) in table {
-        let path = path(section, key);
+    table.retain(|key, value| {
+        let is_known = keys.contains(&key);
         match value {
-            _ if !keys.contains(&key.as_str()) => add_unknown::<T>(section, key, value, into),
-            Value::Table(inner) => collect_unknown::<T>(inner, &path, into),
+            value if !is_known => add_unknown::<T>(section, key, value, into),
+            Value::Table(inner) => collect_unknown::<T>(inner, &path(section, key), into),
             _ => {}
         }
-    }
+        is_known
+    });
 }
 
 /// Adds an unknown key. If the key is a section that resembles no known one, its keys are added instead, so that each gets a suggestion.
@@ -174,4 +180,30 @@ fn nearest_in_other_sections<T: Sections>(written: &str) -> Option<String> {
 
 fn path(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::raw::{Actor, RolloutCorrection, Run};
+
+    fn shape<T: serde::de::DeserializeOwned>(field: &str) -> Shape {
+        let shapes = field_shapes::<T>();
+        shapes.into_iter().find(|(name, _)| *name == field).expect("a field").1
+    }
+
+    #[test]
+    fn documented_types_are_those_that_are_parsed() {
+        assert_eq!(shape::<Actor>("lr"), Shape::Named("number"));
+        assert_eq!(shape::<Actor>("betas"), Shape::Named("list"));
+        assert_eq!(shape::<Actor>("strategy_options"), Shape::Named("table"));
+        assert_eq!(shape::<Actor>("clip_ratio"), Shape::Named("number"));
+        assert_eq!(shape::<Run>("default_local_dir"), Shape::Named("string"));
+        assert_eq!(shape::<Run>("on_stall"), Shape::Choice(&["warn", "fail"]));
+        let several = |words: &str| Shape::Several(words.to_owned());
+        assert_eq!(shape::<Run>("stall_timeout"), several("seconds, or a text such as `1h30m`"));
+        assert_eq!(shape::<Run>("max_wall_time"), several("seconds, or a text such as `1h30m`"));
+        let threshold = shape::<RolloutCorrection>("rollout_is_threshold");
+        assert_eq!(threshold, several("a number, or a text `low_high`"));
+    }
 }

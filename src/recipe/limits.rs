@@ -4,7 +4,7 @@
 //! more threads than a system grants, and that a typing error is reported with its key. Whether a run fits into the memory of this machine
 //! is checked by [`memory`](crate::memory).
 
-use toml::Value;
+use toml::{Table, Value};
 
 use super::error::{Number, RecipeError, out_of_bounds};
 
@@ -44,29 +44,40 @@ pub(crate) const ALL_THREADS: usize = 1 << 14;
 /// Range of the absolute value of numbers. Float32 represents them with full precision, and their squares are finite in float64.
 const MAGNITUDE: (f64, f64) = (1e-30, 1e30);
 
-/// Rejects numbers at any depth of `value` that would become infinite or 0 in a float32 tensor.
+/// Removes numbers at any depth of a table that would become infinite or 0 in a float32 tensor, and returns their errors.
 ///
 /// Numbers that are not finite are accepted here: some keys give them a meaning, and the other keys check them.
-pub(super) fn check_magnitudes(key: &str, value: &Value) -> Result<(), RecipeError> {
+pub(super) fn take_extremes(key: &str, table: &mut Table) -> Vec<RecipeError> {
+    let mut errors = Vec::new();
+    table.retain(|inner, value| {
+        let path = if key.is_empty() { inner.to_owned() } else { format!("{key}.{inner}") };
+        if let Value::Table(table) = value {
+            errors.extend(take_extremes(&path, table));
+            return true;
+        }
+        let extreme = extreme(value);
+        errors.extend(extreme.map(|number| {
+            let (least, most) = MAGNITUDE;
+            let expected = format!("0, or a number from {least:e} to {most:e} in size");
+            out_of_bounds(path, expected, Number(number))
+        }));
+        extreme.is_none()
+    });
+    errors
+}
+
+/// Returns the first number in a value that float32 cannot hold.
+fn extreme(value: &Value) -> Option<f64> {
+    let (least, most) = MAGNITUDE;
     match value {
         Value::Float(number) => {
-            let (least, most) = MAGNITUDE;
             let size = number.abs();
-            if size == 0.0 || !size.is_finite() || (least..=most).contains(&size) {
-                return Ok(());
-            }
-            Err(out_of_bounds(
-                key,
-                format!("0, or a number from {least:e} to {most:e} in size"),
-                Number(*number),
-            ))
+            let fits = size == 0.0 || !size.is_finite() || (least..=most).contains(&size);
+            (!fits).then_some(*number)
         }
-        Value::Array(items) => items.iter().try_for_each(|item| check_magnitudes(key, item)),
-        Value::Table(table) => table.iter().try_for_each(|(inner, value)| {
-            let path = if key.is_empty() { inner.clone() } else { format!("{key}.{inner}") };
-            check_magnitudes(&path, value)
-        }),
-        _ => Ok(()),
+        Value::Array(items) => items.iter().find_map(extreme),
+        Value::Table(table) => table.values().find_map(extreme),
+        _ => None,
     }
 }
 

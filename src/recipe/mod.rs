@@ -15,7 +15,7 @@ pub(crate) mod keys;
 pub(crate) mod limits;
 mod period;
 mod pipeline;
-pub(crate) mod placement;
+mod placement;
 #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
 pub(crate) mod ranges;
 #[expect(
@@ -25,8 +25,7 @@ pub(crate) mod ranges;
 mod raw;
 mod rollout_correction;
 pub mod schedule;
-#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
-pub(crate) mod shape;
+pub(crate) mod section;
 mod table;
 pub(crate) mod value;
 #[cfg_attr(
@@ -36,6 +35,7 @@ pub(crate) mod value;
 pub(crate) mod verl;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
@@ -50,19 +50,21 @@ use rollpacker_stages::train::learning_rate::Decay;
 use rollpacker_torch::model::DeviceChoice;
 
 use crate::placements::Placements;
+use crate::placements::live::LivePlacement;
 pub(crate) use algorithm::{Choices, check_replicas};
 pub(crate) use bounds::check_curriculum;
-use choices::check_choice;
 pub use error::RecipeError;
-use error::out_of_bounds;
-pub use placement::{PlacementKind, PlannerOptions};
+use error::{out_of_bounds, reject};
+use keys::ResumableKeys;
+use raw::LrScheduler;
 #[cfg(feature = "servers")]
 pub(crate) use raw::Serve;
 pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft};
-pub(crate) use raw::{Pipeline, RawRecipe, section};
+pub(crate) use raw::{Gradient, Pipeline, RawRecipe};
 #[cfg(feature = "cli")]
 pub(crate) use raw::{Placement, PolicyLoss};
 use schedule::Schedules;
+use table::read_valid;
 pub(crate) use table::{from_table, overlay, read_table};
 
 /// A validated recipe.
@@ -97,7 +99,7 @@ pub struct Recipe {
     /// The number of prompts that a round of fresh prompts launches, and the number of responses to each.
     pub launched: (usize, u32),
     /// The division of the engine instances between rollout and training.
-    pub placement: PlacementKind,
+    pub(crate) placement: Arc<dyn LivePlacement>,
     /// The time at which responses are scored: according to `pipeline.reward`, or to the default of the schedule.
     pub scoring: Scoring,
     /// The time at which groups are trained on: according to `pipeline.gradient`, or to the default of the schedule.
@@ -137,13 +139,13 @@ impl RawRecipe {
     /// Checks the bounds of all settings and converts them.
     ///
     /// # Errors
-    /// For the first value that is out of its bounds.
+    /// With all values that are out of bounds of their own, or the first that does not fit the others.
     fn resolve(self) -> Result<Recipe, RecipeError> {
         self.check()?;
-        let placement = self.placement_kind()?;
+        let placement = self.live_placement()?;
         let schedule = self.build_schedule()?;
         let mut trainer = self.trainer_config(self.uses_engine_logprobs(&*schedule))?;
-        trainer.threads = self.trainer_threads(&placement);
+        trainer.threads = self.trainer_threads(&*placement);
         check_replicas(&trainer, self.trainer.workers)?;
         let scoring = self.pipeline.scoring(&self.schedule)?;
         schedule::check_scoring(&*schedule, scoring)?;
@@ -226,17 +228,20 @@ impl RawRecipe {
     }
 
     fn decay(&self) -> Result<Decay, RecipeError> {
-        let (key, name) = ("actor.lr_scheduler_type", self.actor.lr_scheduler_type.as_str());
-        check_choice(key, name)?;
-        match (name, self.trainer.total_training_steps) {
-            ("constant", _) => Ok(Decay::Constant),
-            ("linear", Some(total_steps)) => Ok(Decay::Linear { total_steps }),
-            (_, Some(total_steps)) => Ok(Decay::Cosine { total_steps }),
-            (_, None) => {
-                let needs = "`constant`, unless trainer.total_training_steps is set";
-                Err(out_of_bounds(key, needs, name))
+        let unlimited = |name| {
+            let needs = "`constant`, unless trainer.total_training_steps is set";
+            out_of_bounds("actor.lr_scheduler_type", needs, name)
+        };
+        let steps = self.trainer.total_training_steps;
+        Ok(match self.actor.lr_scheduler_type {
+            LrScheduler::Constant => Decay::Constant,
+            LrScheduler::Linear => {
+                Decay::Linear { total_steps: steps.ok_or_else(|| unlimited("`linear`"))? }
             }
-        }
+            LrScheduler::Cosine => {
+                Decay::Cosine { total_steps: steps.ok_or_else(|| unlimited("`cosine`"))? }
+            }
+        })
     }
 }
 
@@ -248,6 +253,27 @@ impl Recipe {
     #[must_use]
     pub fn keys() -> Vec<String> {
         keys::all::<RawRecipe>()
+    }
+
+    /// Returns `true` if a run may be resumed with another value of the key with this dotted name. Each key declares it where it is
+    /// defined, also for the keys of a table below it.
+    #[must_use]
+    pub fn is_resumable(key: &str) -> bool {
+        let Some((section, key)) = key.split_once('.') else {
+            return RawRecipe::RESUMABLE.contains(&key);
+        };
+        let keys = match section {
+            "data" => Data::RESUMABLE,
+            "rollout" => Rollout::RESUMABLE,
+            "reward" => Reward::RESUMABLE,
+            "algorithm" => raw::Algorithm::RESUMABLE,
+            "actor" => raw::Actor::RESUMABLE,
+            "critic" => raw::Critic::RESUMABLE,
+            "trainer" => Run::RESUMABLE,
+            _ => &[],
+        };
+        let key = key.split_once('.').map_or(key, |(table, _)| table);
+        RawRecipe::RESUMABLE.contains(&section) || keys.contains(&key)
     }
 
     /// Reads a recipe, applies `overrides`, each of the form `section.key=value`, and validates it.
@@ -268,21 +294,27 @@ impl Recipe {
         schedules: &Schedules,
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
-        Self::from_settings(read_table(path, overrides)?, schedules, placements, |_| {})
+        let settings = read_table(path, overrides)?;
+        Self::from_settings(settings, Vec::new(), schedules, placements, |_| {})
     }
 
     /// Validates the settings of a table, which may name one of `schedules` or one of `placements`. `change` has precedence over the
-    /// table.
+    /// table. `errors` were found before, and are reported together with those of the table.
     pub(crate) fn from_settings(
         settings: toml::Table,
+        errors: Vec<RecipeError>,
         schedules: &Schedules,
         placements: &Placements,
         change: impl FnOnce(&mut Run),
     ) -> Result<Self, RecipeError> {
-        let mut raw: RawRecipe = from_table(settings)?;
+        let (mut raw, mut errors): (RawRecipe, _) = read_valid(settings, errors)?;
         raw.schedule.schedules = schedules.clone();
         raw.placement.placements = placements.clone();
         change(&mut raw.trainer);
+        if !errors.is_empty() {
+            errors.extend(raw.wrong_values());
+        }
+        reject(errors)?;
         raw.resolve()
     }
 

@@ -2,7 +2,6 @@
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 
-use super::choices::check_choice;
 use super::error::{RecipeError, out_of_bounds};
 use super::{limits, raw, schedule};
 
@@ -18,16 +17,11 @@ impl raw::Pipeline {
         &self,
         schedule: &schedule::ScheduleSection,
     ) -> Result<GroupDelivery, RecipeError> {
-        let key = "pipeline.gradient";
-        let fetch = match self.gradient.as_deref() {
+        let fetch = match self.gradient {
             None => schedule.fetch()?,
-            Some("streamed") => GroupDelivery::default(),
-            Some("once") => GroupDelivery::Once,
-            Some("whole_step") => GroupDelivery::WholeStep,
-            Some(other) => {
-                check_choice(key, other)?;
-                unreachable!("invariant: every name is matched above")
-            }
+            Some(raw::Gradient::Streamed) => GroupDelivery::default(),
+            Some(raw::Gradient::Once) => GroupDelivery::Once,
+            Some(raw::Gradient::WholeStep) => GroupDelivery::WholeStep,
         };
         match (fetch, self.max_groups) {
             (fetch, None) => Ok(fetch),

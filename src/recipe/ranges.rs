@@ -61,9 +61,9 @@ pub(crate) fn range_of(key: &str) -> Option<&'static Range> {
     RANGES.iter().find(|range| range.key == key)
 }
 
-/// Returns an error for the first number that is out of the range of its key.
-pub(super) fn check(recipe: &RawRecipe) -> Result<(), RecipeError> {
-    RANGES.iter().try_for_each(|range| range.check(recipe))
+/// Returns an error for each number that is out of the range of its key.
+pub(super) fn errors(recipe: &RawRecipe) -> impl Iterator<Item = RecipeError> {
+    RANGES.iter().filter_map(|range| range.check(recipe).err())
 }
 
 /// An integer that a recipe sets or leaves out.

@@ -2,13 +2,15 @@
 
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{
-    Divergence, Level, RejectionUnit, RolloutIs, RolloutRs, Threshold,
+    Divergence, RejectionUnit, RolloutIs, RolloutRs, Threshold,
 };
 
 use super::choices::check_choice;
 use super::error::{RecipeError, out_of_bounds};
 use super::limits;
-use super::raw::{IsThreshold, PolicyLoss, RawRecipe, RolloutCorrection, RsThreshold};
+use super::raw::{
+    CorrectedLoss, IsThreshold, PolicyLoss, RawRecipe, RolloutCorrection, RsThreshold,
+};
 
 /// The policy loss that `loss_type = "reinforce"` stands for.
 pub(super) const REINFORCE_LOSS: &str = "gpg";
@@ -30,17 +32,20 @@ impl RawRecipe {
 
     /// Returns `true` if the policy loss is that of `loss_type = "reinforce"`.
     pub(super) fn reinforces(&self) -> bool {
-        self.algorithm.rollout_correction.loss_type.as_deref() == Some("reinforce")
+        self.algorithm.rollout_correction.loss_type == Some(CorrectedLoss::Reinforce)
     }
 
     pub(super) fn check_loss_type(&self) -> Result<(), RecipeError> {
         let correction = &self.algorithm.rollout_correction;
-        let Some(loss_type) = correction.loss_type.as_deref() else { return Ok(()) };
+        let Some(loss_type) = correction.loss_type else { return Ok(()) };
         let key = "algorithm.rollout_correction.loss_type";
-        check_choice(key, loss_type)?;
         if correction.bypass_mode != Some(true) {
             let expected = "algorithm.rollout_correction.bypass_mode = true when it is set";
-            return Err(out_of_bounds(key, expected, format!("`{loss_type}`")));
+            let found = match loss_type {
+                CorrectedLoss::PpoClip => "`ppo_clip`",
+                CorrectedLoss::Reinforce => "`reinforce`",
+            };
+            return Err(out_of_bounds(key, expected, found));
         }
         if !self.reinforces() {
             return Ok(());
@@ -64,14 +69,8 @@ impl RawRecipe {
     pub(super) fn rollout_is(&self) -> Result<Option<RolloutIs>, RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let key = "algorithm.rollout_correction.rollout_is";
-        let level = match correction.rollout_is.as_deref() {
-            None => return self.check_without_weights(key).map(|()| None),
-            Some("token") => Level::Token,
-            Some("sequence") => Level::Sequence,
-            Some(other) => {
-                check_choice(key, other)?;
-                unreachable!("invariant: every name is matched above")
-            }
+        let Some(level) = correction.rollout_is else {
+            return self.check_without_weights(key).map(|()| None);
         };
         if correction.bypass_mode == Some(true) && !self.reinforces() {
             let expected = "false when rollout_is is set without loss_type = \"reinforce\": the ratios of the loss correct already";

@@ -11,14 +11,15 @@ use rollpacker_operators::schedule::{
 use rollpacker_stages::catalog::NoOptions;
 use rollpacker_stages::documented;
 use rollpacker_stages::documented::{Documented, Field};
+use rollpacker_stages::shape::{Shape, field_shapes};
+use rollpacker_stages::wrong_value::nearest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::error::{RecipeError, nearest, one_of, out_of_bounds};
+use super::error::{RecipeError, one_of, out_of_bounds};
 use super::keys;
 use super::limits::{self, check_integers};
-use super::shape::{Shape, field_shapes};
 use super::value::read_value;
 
 documented! {

@@ -6,11 +6,13 @@ use std::path::Path;
 use rollpacker_stages::secret::{
     REDACTED, is_secret_name, is_secret_parameter, without_command_secrets, without_credentials,
 };
+use rollpacker_stages::wrong_value::reason;
+use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use super::error::{RecipeError, first_line};
+use super::error::{RecipeError, reject};
 use super::raw::{RawRecipe, Serve};
-use super::value::{NULL, value_of};
+use super::value::{NULL, value_of, wrong_type};
 use super::{Recipe, aliases, keys, limits, schedule};
 
 impl Recipe {
@@ -110,7 +112,7 @@ fn flatten(prefix: &str, table: Table, settings: &mut BTreeMap<String, String>) 
 /// Reads a TOML file and applies `overrides`, each of the form `section.key=value`.
 pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, RecipeError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
+        .map_err(|error| RecipeError::Read { path: path.to_owned(), error })?;
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
         path: path.to_owned(),
         reason: error.to_string().trim_end().to_owned(),
@@ -121,16 +123,58 @@ pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, Rec
     Ok(table)
 }
 
-/// Deserializes a table, after checking that every key is known and has the right type.
-pub(crate) fn from_table<T: keys::Sections>(mut table: Table) -> Result<T, RecipeError> {
-    aliases::rename(&mut table, T::aliases())?;
-    keys::check::<T>(&table)?;
-    let table = Value::Table(table);
-    limits::check_magnitudes("", &table)?;
-    serde_path_to_error::deserialize(table).map_err(|error| RecipeError::Type {
-        key: error.path().to_string(),
-        reason: first_line(&error.inner().to_string()),
-    })
+/// Deserializes a table.
+///
+/// # Errors
+/// With all keys that do not exist, and all values that have a wrong type.
+pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeError> {
+    let (read, errors) = read_valid(table, Vec::new())?;
+    reject(errors)?;
+    Ok(read)
+}
+
+/// Deserializes the part of a table that is valid. Returns `errors` and those of the rest: unknown keys, numbers that float32 cannot hold, and
+/// values of a wrong type.
+///
+/// # Errors
+/// With all errors, if one of them concerns no single key.
+pub(super) fn read_valid<T: keys::Sections>(
+    mut table: Table,
+    mut errors: Vec<RecipeError>,
+) -> Result<(T, Vec<RecipeError>), RecipeError> {
+    errors.extend(aliases::rename(&mut table, T::aliases()));
+    errors.extend(keys::take_unknown::<T>(&mut table));
+    errors.extend(limits::take_extremes("", &mut table));
+    let mut table = Value::Table(table);
+    // Each pass removes the value that ended it, so that the next pass finds the next one. An error of a whole section hides those in it.
+    loop {
+        let error = match serde_path_to_error::deserialize::<_, T>(table.clone()) {
+            Ok(read) => return Ok((read, errors)),
+            Err(error) => error,
+        };
+        let (key, reason) = (error.path().to_string(), reason(&error.inner().to_string()));
+        match remove(&mut table, error.path()) {
+            Some(found) => {
+                errors.push(wrong_type(key.clone(), keys::shape::<T>(&key), &found, reason))
+            }
+            None => {
+                errors.push(RecipeError::Type { key, reason });
+                return Err(RecipeError::Several { errors });
+            }
+        }
+    }
+}
+
+/// Removes the innermost key on a path and returns its value. Returns `None` if there is none.
+fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> {
+    let keys = path.iter().map_while(|segment| match segment {
+        Segment::Map { key } => Some(key),
+        _ => None,
+    });
+    let keys: Vec<&String> = keys.collect();
+    let (last, sections) = keys.split_last()?;
+    let section = sections.iter().try_fold(value, |value, key| value.get_mut(key.as_str()));
+    section?.as_table_mut()?.remove(last.as_str())
 }
 
 /// Removes a key, and creates no section for it.

@@ -109,7 +109,7 @@ fn wrong_types_and_bounds_name_the_key() {
     check_error(
         "",
         &["rollout.n=many"],
-        expect!["key `rollout.n`: invalid type: string \"many\", expected u32"],
+        expect![[r#"key `rollout.n`: expected an integer, found "many""#]],
     );
     check_error("", &["rollout.n=0"], expect!["key `rollout.n`: expected at least 1, found 0"]);
     check_error(
@@ -158,7 +158,7 @@ fn wrong_types_and_bounds_name_the_key() {
         "",
         &["actor.lr_scheduler_type=cosine"],
         expect![
-            "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps is set, found cosine"
+            "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps is set, found `cosine`"
         ],
     );
     check_error(
@@ -236,7 +236,7 @@ fn limits_of_test_cases_are_checked_by_their_keys() {
     check(
         &["reward.timeout.mode=adaptiv"],
         expect![
-            "key `reward.timeout.mode`: unknown variant `adaptiv`, expected `fixed` or `adaptive`"
+            "key `reward.timeout.mode`: expected one of fixed, adaptive (did you mean `adaptive`?), found `adaptiv`"
         ],
     );
     check(
@@ -246,7 +246,7 @@ fn limits_of_test_cases_are_checked_by_their_keys() {
     check(
         &["reward.timeout=3"],
         expect![
-            "key `reward.timeout`: invalid type: integer `3`, expected a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
+            "key `reward.timeout`: expected a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`, found 3"
         ],
     );
 }
@@ -260,7 +260,7 @@ fn an_error_of_a_schedule_names_the_written_key() {
     );
     check(
         &["schedule.eta_prompts=many"],
-        expect![[r#"key `schedule.eta_prompts`: invalid type: string "many", expected f64"#]],
+        expect![[r#"key `schedule.eta_prompts`: expected a number, found "many""#]],
     );
     check(
         &["schedule.name=frontier_group"],

@@ -1,24 +1,47 @@
 //! Values of a recipe: those of overrides, and those whose types other crates define.
 
+use rollpacker_stages::shape::{Shape, field_shapes};
+use rollpacker_stages::wrong_value::{one_of, reason};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::error::{RecipeError, first_line, out_of_bounds};
+use super::error::{RecipeError, out_of_bounds};
 
 /// Deserializes a value written under `key` whose type another crate defines. Errors name the full key.
 pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, RecipeError> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    serde_path_to_error::deserialize(value.clone()).map_err(|error| {
         let path = error.path().to_string();
         let inner = if path == "." { String::new() } else { format!(".{path}") };
-        let reason = first_line(&error.inner().to_string());
+        let reason = reason(&error.inner().to_string());
         // serde reports a missing field only in the message, not in the path.
         let missing =
             reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         match missing {
             Some(missing) => out_of_bounds(format!("{key}{inner}.{missing}"), "a value", "nothing"),
-            None => RecipeError::Type { key: format!("{key}{inner}"), reason },
+            None => {
+                let shapes = field_shapes::<T>().into_iter();
+                let shape = shapes.into_iter().find(|(name, _)| *name == path);
+                let found = value.get(path).cloned().unwrap_or(value);
+                let shape = shape.map(|(_, shape)| shape).unwrap_or_default();
+                wrong_type(format!("{key}{inner}"), shape, &found, reason)
+            }
         }
     })
+}
+
+/// Returns the error of a value of a wrong type. `reason` is that of serde, which does not name what is expected in place of a value that is
+/// no name or is none of several types.
+pub(super) fn wrong_type(key: String, shape: Shape, found: &Value, reason: String) -> RecipeError {
+    let reason = match shape {
+        Shape::Choice(names) if !found.is_str() => {
+            format!("expected {}, found {found}", one_of(names, ""))
+        }
+        Shape::Several(expected) if expected == reason => {
+            format!("expected {expected}, found {found}")
+        }
+        _ => reason,
+    };
+    RecipeError::Type { key, reason }
 }
 
 /// The override that unsets a key. TOML has no such value.

@@ -10,6 +10,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 
+use rollpacker_stages::shape::Shape;
 use toml::{Table, Value};
 
 use crate::recipe::aliases::ALIASES;
@@ -17,7 +18,6 @@ use crate::recipe::choices::choices_of;
 use crate::recipe::error::Number;
 use crate::recipe::keys::{Section, Sections};
 use crate::recipe::ranges::range_of;
-use crate::recipe::shape::Shape;
 use crate::recipe::{RawRecipe, Recipe};
 pub(crate) use json::json;
 #[cfg(test)]

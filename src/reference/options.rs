@@ -3,13 +3,13 @@
 use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::{About, Listed};
 use rollpacker_stages::documented::{Documented, Field};
+use rollpacker_stages::shape::Shape;
 use serde_json::Value;
 
 use super::prose::Prose;
 use super::{Key, joined, words};
 use crate::recipe::choices::choices_of;
 use crate::recipe::schedule::{ScheduleSection, Schedules};
-use crate::recipe::shape::Shape;
 use crate::recipe::{Placement, PolicyLoss, Recipe};
 
 /// The entries of a catalog: the key of the table with their options, the noun for an entry, and the entries.
@@ -92,7 +92,8 @@ fn of_entry(section: &str, noun: &str, entry: &Listed<'_>) -> Vec<Key> {
     let of = format!("{noun} `{}`", entry.name);
     let options = entry.defaults.iter().map(|(name, default)| {
         let field = entry.fields.iter().find(|field| field.key() == name);
-        let shape = shape_of(default);
+        let shape = entry.shapes.iter().find(|(key, _)| key == name);
+        let shape = shape.map(|(_, shape)| shape.clone()).unwrap_or_default();
         let key = option(section, &of, name, shape, field.copied());
         let default = Some(default).filter(|value| !value.is_null()).map(Value::to_string);
         Key { default: default.or(key.default.clone()), ..key }
@@ -121,18 +122,5 @@ fn option(section: &str, of: &str, key: &str, shape: Shape, field: Option<Field>
         verl: prose.verl.into_iter().collect(),
         trl: prose.trl.into_iter().collect(),
         ..Key::default()
-    }
-}
-
-/// Returns the type of a default.
-fn shape_of(default: &Value) -> Shape {
-    match default {
-        Value::Null => Shape::Unknown,
-        Value::Bool(_) => Shape::Named("boolean"),
-        Value::Number(number) if number.is_f64() => Shape::Named("number"),
-        Value::Number(_) => Shape::Named("integer"),
-        Value::String(_) => Shape::Named("string"),
-        Value::Array(_) => Shape::Named("list"),
-        Value::Object(_) => Shape::Named("table"),
     }
 }

@@ -1,7 +1,8 @@
 //! Keys by the beginning of their name.
 
+use rollpacker_stages::wrong_value::nearest;
+
 use super::{Key, SectionKeys};
-use crate::recipe::error::nearest;
 
 /// Returns the sections with the keys whose names begin with `prefix`.
 ///

@@ -8,9 +8,10 @@ use rollpacker_rewards::{Guard, Made, Registry, WeightedGroupSum, WeightedSum};
 use rollpacker_stages::reward::{
     CatalogError, GroupReward, OnError, Options, Router, SharedGroupReward, SharedReward,
 };
+use rollpacker_stages::wrong_value::{nearest, reason};
 use serde_json::Value;
 
-use crate::recipe::error::{nearest, one_of, out_of_bounds};
+use crate::recipe::error::{one_of, out_of_bounds};
 use crate::recipe::{RecipeError, Reward, RouteTarget};
 
 /// Option keys that every reward accepts, in addition to its own keys and those of its guard.
@@ -130,7 +131,8 @@ impl RewardOptions {
             }
         };
         let on_error = options.remove("on_error").map(serde_json::from_value).transpose();
-        let on_error = on_error.map_err(|error| wrong(key("on_error"), &error.to_string()))?;
+        let on_error =
+            on_error.map_err(|error| wrong(key("on_error"), &reason(&error.to_string())))?;
         Ok(Self { kind, on_error, options })
     }
 

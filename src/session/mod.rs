@@ -1,11 +1,13 @@
 //! A training run from a recipe: opens the inputs that the recipe names, and runs the pipeline with the torch stages.
 
+mod catalogs;
 mod engine;
 mod placement;
 mod run;
 mod shared_inputs;
 mod validator;
 
+pub use self::catalogs::Catalogs;
 #[cfg(feature = "cli")]
 pub(crate) use self::engine::{check_context, engine_config};
 pub(crate) use self::placement::check_device;
@@ -14,15 +16,14 @@ pub use self::shared_inputs::SharedInputs;
 pub use self::validator::ValidationPrompts;
 
 use self::shared_inputs::{WorkerResources, device_of, versions};
-use crate::algorithms::Algorithms;
-use crate::engines::{ChosenEngine, EngineContext, Engines};
+use crate::engines::{ChosenEngine, EngineContext};
 use crate::placements::{PlacementContext, Placements};
 use crate::profile_monitor::ProfileMonitor;
-use crate::prompts::OverlongPrompts;
+use crate::prompts::{OverlongPrompts, PromptError};
 use crate::recipe::schedule::ScheduleSection;
 use crate::recipe::{Recipe, RecipeError};
 use crate::snapshots::RunSnapshots;
-use crate::trainers::{ChosenTrainer, TrainerContext, Trainers};
+use crate::trainers::{ChosenTrainer, TrainerContext};
 use anyhow::Context;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::cluster::WorkerHandle;
@@ -45,32 +46,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tch::Device;
-
-/// The catalogs from which a session takes what its recipe names.
-///
-/// The default has the built-in entries.
-#[derive(Clone)]
-pub struct Catalogs {
-    /// The rewards.
-    pub rewards: Registry,
-    /// The advantage estimators, policy losses and KL estimators.
-    pub algorithms: Algorithms,
-    /// The rollout engines.
-    pub engines: Engines,
-    /// The trainers.
-    pub trainers: Trainers,
-}
-
-impl Default for Catalogs {
-    fn default() -> Self {
-        Self {
-            rewards: Registry::builtin(),
-            algorithms: Algorithms::default(),
-            engines: Engines::default(),
-            trainers: Trainers::default(),
-        }
-    }
-}
 
 /// A run, or one worker of it, that is ready to start.
 pub struct Session {
@@ -260,8 +235,9 @@ impl Session {
         }
         for dataset in std::iter::once(&self.opened.train_data).chain(&self.opened.val_data) {
             for FirstRow { data_source, file, row } in dataset.data_sources()? {
-                let place = || format!("{}, row {row}", file.display());
-                self.opened.stages.router.check(&data_source).with_context(place)?;
+                let wrong =
+                    |error| PromptError::Reward { file: file.display().to_string(), row, error };
+                self.opened.stages.router.check(&data_source).map_err(wrong)?;
             }
         }
         self.opened.rewards_checked.store(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The run of a session: from its initial policy to the written model.
 
-use super::placement::{self, LivePlacement};
+use super::placement::{self, LoggedPolicy};
 use super::{Session, ValidationPrompts};
 use crate::engine_observer::EngineObserver;
 use crate::engines::{ServersUnavailable, StartedEngine};
@@ -139,7 +139,7 @@ impl Session {
             monitor: self.monitor.clone(),
             live: move || live.as_ref().map(Live::take).unwrap_or_default(),
             colocated_use: colocated_use.flatten(),
-            placement: placement.as_ref().map(LivePlacement::log),
+            placement: placement.as_ref().map(LoggedPolicy::log),
         };
         let every = if leads { self.opened.recipe.test_freq } else { 0 };
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
@@ -212,7 +212,7 @@ impl Session {
     fn pipeline(
         &self,
         engine: Box<dyn RolloutEngine>,
-        placement: Option<LivePlacement>,
+        placement: Option<LoggedPolicy>,
         trainer: &Rc<TrainerThread>,
         validator: Option<(u64, Rc<ValidatorThread>)>,
         begin: RunStart,

@@ -19,14 +19,14 @@ use rollpacker_torch::rollout::colocated::ColocatedModels;
 use rollpacker_torch::train::Objective;
 use tch::Device;
 
-use super::Catalogs;
+use super::catalogs::Catalogs;
 use super::engine::check_context;
 use super::placement::check_device;
 use crate::engines::ChosenEngine;
 use crate::memory::{self, Estimate};
 use crate::prompt_checks;
 use crate::prompts::{OverlongPrompts, PromptError, PromptReader};
-use crate::recipe::{PlacementKind, Recipe, RecipeError, check_replicas};
+use crate::recipe::{Recipe, RecipeError, check_replicas};
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
 use crate::trainers::{ChosenTrainer, NeededOperations, TrainerContext};
@@ -156,7 +156,7 @@ impl SharedInputs {
         for (is_set, when) in [
             (rollout.replay_lengths.is_some(), "`rollout.replay_lengths` is set"),
             (rollout.profile.is_some(), "`rollout.profile` is set"),
-            (self.recipe.placement != PlacementKind::Fixed, "`placement.kind` is not `fixed`"),
+            (!self.recipe.has_fixed_placement(), "`placement.kind` is not `fixed`"),
             (!self.colocated.is_empty(), "a judge is `colocated` with it"),
         ] {
             self.engine.require_torch_if(is_set, when)?;

@@ -1,6 +1,5 @@
 //! Placement policy of a job: which GPUs generate and which train, round by round.
 
-use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{
     self, Colocated, PlacementError, PlacementPolicy, Planner, Separate, StreamTrainer,
 };
@@ -9,7 +8,7 @@ use rollpacker_stages::rollout::Placement as Instances;
 use super::cost::PlacementCost;
 use super::job::Job;
 use super::raw::{self, RawJob};
-use crate::placements::{OwnPlacement, PlacementContext, PlacementKeys};
+use crate::placements::{OwnPlacement, PlacementContext, PlacementKeys, PlannerRule};
 use crate::recipe::RecipeError;
 use crate::recipe::error::{one_of, out_of_bounds};
 
@@ -68,7 +67,7 @@ pub(super) fn policy(job: &Job) -> Result<Box<dyn PlacementPolicy>, RecipeError>
     let rollout = initial_placement(job);
     let kv_cache_tokens = kv_capacity(job, rollout.tensor_parallel)?;
     Ok(match &job.placement {
-        Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
+        Placement::Colocated if job.raw.planner.rule == PlannerRule::Fixed => {
             Box::new(Colocated::new(rollout))
         }
         Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
@@ -112,7 +111,8 @@ fn stream_trainer(
     job: &Job,
     rollout: Instances,
 ) -> Result<StreamTrainer<PlacementCost>, PlacementError> {
-    let planner = Planner::new(planner_rule(job), placed_job(job), rollout.tensor_parallel)?;
+    let planner =
+        Planner::new(job.raw.planner.rule.into(), placed_job(job), rollout.tensor_parallel)?;
     let cost = PlacementCost::new(job.cost(), job.training_layout, job.longest_sequence())
         .with_kv_transfer(kv_transfer_bandwidth(job));
     StreamTrainer::new(stream_options(job), planner, cost)
@@ -160,14 +160,6 @@ fn placed_job(job: &Job) -> placement::Job {
     }
 }
 
-fn planner_rule(job: &Job) -> Rule {
-    match job.raw.planner.rule {
-        raw::PlannerRule::Fixed => Rule::Fixed,
-        raw::PlannerRule::Paper => Rule::paper(),
-        raw::PlannerRule::Predictive => Rule::Predictive,
-    }
-}
-
 fn stream_options(job: &Job) -> placement::StreamTrainerOptions {
     let stream = &job.raw.stream;
     let trigger = match stream.trigger {
@@ -182,10 +174,7 @@ fn stream_options(job: &Job) -> placement::StreamTrainerOptions {
         }
     };
     placement::StreamTrainerOptions {
-        rounds: match stream.rounds {
-            raw::StreamRounds::Long => placement::RoundFilter::Long,
-            raw::StreamRounds::All => placement::RoundFilter::All,
-        },
+        rounds: stream.rounds,
         trigger,
         keep: stream.keep,
         headroom: stream.headroom,

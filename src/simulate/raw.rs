@@ -5,13 +5,15 @@ use std::path::PathBuf;
 
 use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::placement::RoundFilter;
 use rollpacker_operators::reward::LimitMode;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::placements::Placements;
+use crate::placements::{Placements, PlannerRule};
 use crate::recipe::keys::{Section, Sections};
-use crate::recipe::{schedule, section};
+use crate::recipe::section::section;
+use crate::recipe::{Gradient, schedule};
 
 section! {
     /// A job as written in TOML.
@@ -200,7 +202,7 @@ section! {
         /// The time of scoring, as in recipes: `streamed` or `after_rollout`.
         reward: Option<Scoring> = None,
         /// The time at which groups are fetched for training, as in recipes: `streamed`, `once` or `whole_step`.
-        gradient: Option<String> = None,
+        gradient: Option<Gradient> = None,
         /// Maximum number of groups that the trainer receives at once, as in recipes.
         max_groups: Option<usize> = None,
         /// The assignment of GPUs: `colocated`, where all GPUs generate and then all train; `separate`, where some generate and the others
@@ -223,7 +225,7 @@ section! {
     /// `[stream]`: the stream trainer, Algorithm 1 of RollPacker with extensions.
     Stream {
         /// The rounds in which GPUs may move from the rollout to the trainer. Default: `long`.
-        rounds: StreamRounds = StreamRounds::Long,
+        rounds: RoundFilter = RoundFilter::Long,
         /// The trigger for moving GPUs: `never`, `fixed`, `adaptive` or `predicted`. Default: `adaptive`.
         trigger: Trigger = Trigger::Adaptive,
         /// A share of completed responses: that of `fixed`, the first milestone of `adaptive`, or the earliest one of `predicted`. Default:
@@ -353,16 +355,6 @@ choice! {
 }
 
 choice! {
-    /// The rounds in which GPUs may move to the trainer.
-    StreamRounds {
-        /// Long rounds, which wait for every response.
-        Long,
-        /// All rounds, including speculative ones.
-        All,
-    }
-}
-
-choice! {
     /// The trigger for moving GPUs from the rollout to the trainer.
     Trigger {
         /// GPUs do not move.
@@ -373,18 +365,6 @@ choice! {
         Adaptive,
         /// As soon as moving GPUs is predicted to shorten the step.
         Predicted,
-    }
-}
-
-choice! {
-    /// The rule that chooses the tensor parallelism of the rollout.
-    PlannerRule {
-        /// The tensor parallelism as written.
-        Fixed,
-        /// The tensor parallelism that follows from preemptions (RollPacker, section 4.3).
-        Paper,
-        /// The tensor parallelism with the shortest predicted round.
-        Predictive,
     }
 }
 

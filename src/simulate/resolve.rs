@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rollpacker_simulated::cluster::{Calibration, Hardware, ModelShape};
 use rollpacker_simulated::rollout::lengths::ENOUGH;
+use rollpacker_stages::wrong_value::one_of;
 use toml::Value;
 
 use super::job::Job;
@@ -14,7 +15,7 @@ use super::raw::{Layout, RawJob, Source};
 use super::trace::{SharedTrace, read_trace};
 use super::{calibration_bounds, layout, placement, population};
 use crate::placements::Placements;
-use crate::recipe::error::{nearest, out_of_bounds};
+use crate::recipe::error::out_of_bounds;
 use crate::recipe::schedule::Schedules;
 use crate::recipe::value::read_value;
 use crate::recipe::{RecipeError, schedule};
@@ -181,11 +182,5 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
 
 /// Returns the error for an unknown name, with the nearest known one as a hint.
 fn unknown(key: &'static str, name: &str, names: &[&'static str]) -> RecipeError {
-    let near = nearest(name, names.iter().copied());
-    let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    out_of_bounds(
-        key,
-        format!("one of {}, or a table{hint}", names.join(", ")),
-        format!("`{name}`"),
-    )
+    out_of_bounds(key, format!("a table, or {}", one_of(names, name)), format!("`{name}`"))
 }

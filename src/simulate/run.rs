@@ -25,6 +25,7 @@ use super::placement::Placement;
 use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
 use crate::pipeline::{Pipeline, PromptSource, RunTime};
+use crate::placements::PlannerRule;
 
 /// The number of prompts in a batch of the reader.
 const CHUNK: usize = 1024;
@@ -159,7 +160,7 @@ fn curriculum(job: &Job, seed: u64) -> anyhow::Result<Option<CurriculumStage>> {
 fn collect(job: &Job) -> rollout::Collect {
     let waits_for_all = job.raw.schedule.name == "sync" && job.scoring == Scoring::AfterRollout;
     let is_placed_by_rounds = match job.placement {
-        Placement::Colocated => job.raw.planner.rule == raw::PlannerRule::Fixed,
+        Placement::Colocated => job.raw.planner.rule == PlannerRule::Fixed,
         Placement::Separate => true,
         Placement::Stream | Placement::Own(_) => false,
     };

@@ -89,7 +89,7 @@ impl RawJob {
     fn overlap(&self) -> Pipeline {
         Pipeline {
             reward: self.pipeline.reward,
-            gradient: self.pipeline.gradient.clone(),
+            gradient: self.pipeline.gradient,
             max_groups: self.pipeline.max_groups,
         }
     }

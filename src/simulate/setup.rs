@@ -17,7 +17,8 @@ use serde::Serialize;
 use super::job::Job;
 use super::outcome::{RoundCounts, RunOutcome};
 use super::placement::initial_placement;
-use super::raw::{Dispatch, HandOut, Judge, PlannerRule};
+use super::raw::{Dispatch, HandOut, Judge};
+use crate::placements::PlannerRule;
 
 /// The effective setup of a configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -5,7 +5,6 @@ use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_simulated::rollout::lengths::{CorrelationEstimate, ENOUGH};
 use serde::Serialize;
 
-use super::job::Job;
 use super::raw::Lengths;
 use crate::recipe::error::out_of_bounds;
 
@@ -27,24 +26,6 @@ pub struct TraceSummary {
 }
 
 impl TraceSummary {
-    /// Summarizes the trace of a job; `None` if its lengths are not recorded.
-    #[must_use]
-    pub fn of(job: &Job) -> Option<Self> {
-        let SharedTrace { trace, correlation_estimate } = &**job.trace.as_ref()?;
-        let max_response_length = job.raw.data.max_response_length;
-        let longer = trace.rows.iter().filter(|row| row.tokens > max_response_length);
-        Some(Self {
-            trace: trace.source.to_string(),
-            responses: trace.rows.len(),
-            max_response_length,
-            cut: longer.count(),
-            prompt_length_column: trace.source.prompt_length_column.clone(),
-            assumed: correlation_estimate.map(|correlation_estimate| {
-                with_correlation(correlation_estimate, job.raw.lengths.correlation)
-            }),
-        })
-    }
-
     /// Returns the summary as a sentence.
     #[must_use]
     pub fn text(&self) -> String {
@@ -88,7 +69,7 @@ impl TraceSummary {
 }
 
 /// Returns the assumption, narrowed to the correlation that the job sets.
-fn with_correlation(
+pub(super) fn with_correlation(
     correlation_estimate: CorrelationEstimate,
     correlation: Option<f64>,
 ) -> CorrelationEstimate {

@@ -5,7 +5,8 @@ use rollpacker_operators::reward::LimitMode;
 use toml::{Table, Value};
 
 use super::placement::Placement;
-use super::raw::{JudgeSharing, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
+use super::raw::{JudgeSharing, Planner, RawJob, Source, Stream, Trigger};
+use crate::placements::PlannerRule;
 use crate::recipe::RecipeError;
 use crate::recipe::error::out_of_bounds;
 

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::documented::{Documented, Field};
 use crate::fields::fields;
+use crate::shape::{Shape, field_shapes};
+use crate::wrong_value::reason;
 
 /// Options by name, as written in a recipe.
 pub type Options = serde_json::Map<String, serde_json::Value>;
@@ -136,6 +138,8 @@ pub struct Listed<'a> {
     pub defaults: &'a Options,
     /// The documentation of the options; empty unless [`Catalog::with_fields`] added it.
     pub fields: &'static [Field],
+    /// The types of the options, in the order of their declaration.
+    pub shapes: Vec<(&'static str, Shape)>,
 }
 
 type Make<T> = Arc<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
@@ -147,6 +151,7 @@ struct CatalogEntry<T> {
     options: &'static [&'static str],
     defaults: Options,
     fields: &'static [Field],
+    shapes: fn() -> Vec<(&'static str, Shape)>,
     make: Make<T>,
 }
 
@@ -208,7 +213,14 @@ impl<T> Catalog<T> {
         let make: Make<T> = Arc::new(move |options| make(read(options)?));
         self.entries.insert(
             name.to_owned(),
-            CatalogEntry { about, options: fields::<O>(), defaults, fields: &[], make },
+            CatalogEntry {
+                about,
+                options: fields::<O>(),
+                defaults,
+                fields: &[],
+                shapes: field_shapes::<O>,
+                make,
+            },
         );
         self
     }
@@ -225,6 +237,7 @@ impl<T> Catalog<T> {
             about: entry.about,
             defaults: &entry.defaults,
             fields: entry.fields,
+            shapes: (entry.shapes)(),
         })
     }
 
@@ -270,7 +283,7 @@ pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();
         let key = if path == "." { String::new() } else { path };
-        CatalogError::Option { key, reason: error.into_inner().to_string() }
+        CatalogError::Option { key, reason: reason(&error.into_inner().to_string()) }
     })
 }
 
@@ -319,7 +332,7 @@ mod tests {
         let low = Choice::of("linear").with("slope", -1.0);
         assert_eq!(error(low), "`slope`: expected a number above 0, found -1");
         let text = Choice::of("linear").with("slope", "steep");
-        assert!(error(text).starts_with("`slope`: invalid type"));
+        assert_eq!(error(text), "`slope`: expected a number, found \"steep\"");
         assert!(error(Choice::of("flat").with("slope", 1)).contains("unknown field `slope`"));
     }
 }

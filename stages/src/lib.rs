@@ -16,5 +16,7 @@ pub mod reward;
 pub mod rollout;
 pub mod secret;
 pub mod serving;
+pub mod shape;
 pub mod testkit;
 pub mod train;
+pub mod wrong_value;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
-use crate::{EXTREMES, Key, names, numbers};
+use crate::{EXTREMES, Key, is_of_another_type, names, numbers};
 
 const JOB: &str = r#"
 [cluster]
@@ -95,12 +95,9 @@ fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
         let job = catch_unwind(|| Job::read(path, &settings).map(drop));
         job.unwrap_or_else(|_| panic!("{settings:?} panics")).map_err(|error| format!("{error:#}"))
     };
-    let of_its_type = ["1", "0.5"].iter().any(|value| {
-        resolve(value).err().is_none_or(|error| {
-            let other = ["invalid type", "expected a section", "duplicate field"];
-            !other.iter().any(|words| error.contains(words))
-        })
-    });
+    let of_its_type = ["1", "0.5"]
+        .iter()
+        .any(|value| resolve(value).err().is_none_or(|error| !is_of_another_type(&error)));
     let is_accepted = |value: &&'static str| match resolve(value) {
         Ok(()) => true,
         Err(error) => {

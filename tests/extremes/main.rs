@@ -38,6 +38,15 @@ pub(crate) const EXTREMES: [&str; 16] = [
     "-inf",
 ];
 
+/// Returns `true` if the error says that a number was written where a value of another type, or no such key, is expected.
+pub(crate) fn is_of_another_type(error: &str) -> bool {
+    let types = ["a string", "true or false", "a list", "a table", "a section", "one of"];
+    let of_numbers = ["an integer, found", "a number, found"];
+    let mut types = types.into_iter().chain(of_numbers);
+    types.any(|expected| error.contains(&format!("expected {expected}")))
+        || ["unknown", "duplicate field"].iter().any(|words| error.contains(words))
+}
+
 /// A numeric key, and the settings that it needs to have an effect.
 pub(crate) struct Key {
     pub(crate) name: String,

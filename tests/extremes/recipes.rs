@@ -10,7 +10,7 @@ use rollpacker::recipe::{Recipe, RecipeError};
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
-use crate::{EXTREMES, Key};
+use crate::{EXTREMES, Key, is_of_another_type};
 
 const RECIPE: &str = r#"
 [data]
@@ -113,7 +113,7 @@ fn keys(path: &Path) -> Vec<Key> {
         ["1", "1.5"].iter().any(|value| {
             let error =
                 Recipe::read(path, &key.settings(value)).err().map(|error| error.to_string());
-            error.is_none_or(|error| !error.contains("invalid type"))
+            error.is_none_or(|error| !is_of_another_type(&error))
         })
     };
     let schedules = Schedules::default();

@@ -12,7 +12,7 @@ use rollpacker::stages::torch::judge::TorchChatOptions;
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
-use crate::{EXTREMES, names, numbers};
+use crate::{EXTREMES, is_of_another_type, names, numbers};
 
 /// A reward with the names of all its options, and the options that it requires.
 struct Tried {
@@ -119,12 +119,9 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
         });
         made.unwrap_or_else(|_| panic!("{settings:?} panics")).map_err(|error| error.to_string())
     };
-    let is_numeric = ["1", "0.5", "2"].iter().any(|value| {
-        made(value).err().is_none_or(|error| {
-            let other = ["invalid type", "unknown", "duplicate field"];
-            !other.iter().any(|words| error.contains(words))
-        })
-    });
+    let is_numeric = ["1", "0.5", "2"]
+        .iter()
+        .any(|value| made(value).err().is_none_or(|error| !is_of_another_type(&error)));
     let is_accepted = |value: &&'static str| match made(value) {
         Ok(()) => true,
         Err(error) => {

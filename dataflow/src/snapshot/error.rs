@@ -13,14 +13,14 @@ use crate::step::Step;
 pub enum SnapshotError {
     /// A file operation failed: for example, the disk is full, the folder is read-only, or a file is missing.
     // The message includes the cause: it travels as the text of a fault, which has no error chain.
-    #[error("cannot {operation} `{}`: {source}", path.display())]
+    #[error("cannot {operation} `{}`: {error}", path.display())]
     Io {
         /// The operation that failed.
         operation: &'static str,
         /// The file or folder.
         path: PathBuf,
         /// The error of the system.
-        source: io::Error,
+        error: io::Error,
     },
     /// The folder lacks the generation that another process of the cluster opened.
     #[error(
@@ -77,7 +77,7 @@ impl SnapshotError {
         operation: &'static str,
         path: &'a Path,
     ) -> impl FnOnce(io::Error) -> Self + 'a {
-        move |source| Self::Io { operation, path: path.to_owned(), source }
+        move |error| Self::Io { operation, path: path.to_owned(), error }
     }
 }
 

@@ -14,7 +14,7 @@ use tch::Device;
 
 use crate::App;
 use crate::memory::{Estimate, profiling};
-use crate::recipe::placement::parallelisms;
+use crate::placements::PlannerOptions;
 use crate::recipe::{Recipe, RecipeError};
 use crate::session::{check_context, check_device, engine_config};
 use crate::simulate::profile::Profiled;
@@ -36,7 +36,7 @@ impl TorchSubject {
         let model = Decoder::check_folder(folder).context("key `model.path`")?;
         check_context(&recipe, &model)?;
         let device = recipe.device.resolve().map_err(RecipeError::from)?;
-        if recipe.placement.planner().is_some() {
+        if recipe.planner().is_some() {
             check_device(&recipe, device)?;
         }
         if device == Device::Cpu {
@@ -71,8 +71,10 @@ impl TorchSubject {
 
 /// Returns a grid for each number of devices that the placement of the recipe may give an instance.
 fn grids(recipe: &Recipe) -> Vec<Grid> {
-    match recipe.placement.planner() {
-        Some(_) => parallelisms(recipe.rollout.instances).map(|size| grid(recipe, size)).collect(),
+    match recipe.planner() {
+        Some(_) => PlannerOptions::parallelisms(recipe.rollout.instances)
+            .map(|size| grid(recipe, size))
+            .collect(),
         None => vec![grid(recipe, 1)],
     }
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use rollpacker_stages::documented;
-use rollpacker_stages::train::config::{Aggregation, Precision};
+use rollpacker_stages::train::config::{Aggregation, Level, Precision};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::section;
+use crate::recipe::section::section;
 
 section! {
     /// The section `[algorithm]`: advantages, KL penalty, correction of rollouts, and staleness.
@@ -43,7 +43,7 @@ section! {
     /// The section `[algorithm.kl_ctrl]`: the coefficient of the KL penalty in rewards.
     KlCtrl {
         /// `fixed`, the default, or `adaptive`. (verl: `algorithm.kl_ctrl.type`)
-        r#type: String = "fixed".to_owned(),
+        r#type: KlControlType = KlControlType::Fixed,
         /// The fixed coefficient, or the initial value of an adaptive one. From 0 to 1e6; default 0.001. (verl:
         /// `algorithm.kl_ctrl.kl_coef`)
         kl_coef: f64 = 0.001,
@@ -61,7 +61,7 @@ section! {
     RolloutCorrection {
         /// Level of the importance weights between engine and trainer: `token` or `sequence`. Default: no weights. (verl:
         /// `algorithm.rollout_correction.rollout_is`)
-        rollout_is: Option<String> = None,
+        rollout_is: Option<Level> = None,
         /// Upper bound of the weights, from 1 to 1e6; or a band `low_high`, outside of which a weight is 0. Default: 2. (verl:
         /// `algorithm.rollout_correction.rollout_is_threshold`)
         rollout_is_threshold: IsThreshold = IsThreshold::Above(2.0),
@@ -81,7 +81,7 @@ section! {
         bypass_mode: Option<bool> = None,
         /// Policy loss of `bypass_mode = true`: `ppo_clip`, that of `actor.policy_loss`, or `reinforce`, the log-probability without ratio
         /// and clip, which `rollout_is` may weight. Default: `ppo_clip`. (verl: `algorithm.rollout_correction.loss_type`)
-        loss_type: Option<String> = None,
+        loss_type: Option<CorrectedLoss> = None,
     }
 }
 
@@ -122,7 +122,7 @@ section! {
         lr_warmup_steps: u64 [steps] = 0,
         /// Decay of the learning rate after the warm-up: `constant` (the default), `linear` or `cosine`. `linear` and `cosine` need
         /// `trainer.total_training_steps`. (verl: `actor.optim.lr_scheduler_type`)
-        lr_scheduler_type: String = "constant".to_owned(),
+        lr_scheduler_type: LrScheduler = LrScheduler::Constant,
         /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01. (verl: `actor.optim.weight_decay`)
         weight_decay: f64 = 0.01,
         /// Decay rates of Adam's first and second moment, each in [0, 1); default 0.9 and 0.999. (verl: `actor.optim.betas`)
@@ -229,4 +229,36 @@ section! {
         /// Aggregation of token losses. Default: `token-mean`. (verl: `critic.loss_agg_mode`)
         loss_agg_mode: Aggregation = Aggregation::TokenMean,
     }
+}
+
+/// The control of the coefficient of the KL penalty in rewards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KlControlType {
+    /// The coefficient stays as it is.
+    Fixed,
+    /// The coefficient follows the distance of the divergence from its target.
+    Adaptive,
+}
+
+/// The policy loss that uses the engine's log-probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CorrectedLoss {
+    /// The loss of `actor.policy_loss`.
+    PpoClip,
+    /// The log-probability without ratio and clip.
+    Reinforce,
+}
+
+/// The decay of the learning rate after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LrScheduler {
+    /// The rate stays at its peak.
+    Constant,
+    /// The rate falls to 0 in equal steps.
+    Linear,
+    /// The rate falls to 0 along half a cosine.
+    Cosine,
 }

@@ -4,15 +4,18 @@
 //! same.
 
 mod algorithm;
+mod pipeline;
 mod placement;
 mod reward;
 mod serve;
 mod trainer;
 
 pub use algorithm::{
-    Actor, Algorithm, Critic, IsThreshold, KlCtrl, PolicyLoss, RolloutCorrection, RsThreshold,
+    Actor, Algorithm, CorrectedLoss, Critic, IsThreshold, KlControlType, KlCtrl, LrScheduler,
+    PolicyLoss, RolloutCorrection, RsThreshold,
 };
-pub use placement::{Placement, Planner, SeparatePools, StreamTrainer};
+pub use pipeline::{Gradient, Pipeline};
+pub use placement::Placement;
 pub use reward::{Reward, RouteTarget};
 pub use serve::Serve;
 pub use trainer::{Run, Sft};
@@ -20,48 +23,16 @@ pub use trainer::{Run, Sft};
 use std::path::PathBuf;
 
 use rollpacker_operators::curriculum::CurriculumOptions;
-use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitOptions;
 use rollpacker_stages::train::config::Precision;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::Recipe;
 use super::aliases::{ALIASES, Alias};
-use super::keys::{ResumableKeys, Section, Sections};
+use super::keys::{Section, Sections};
 use super::schedule;
+use super::section::section;
 use super::verl::entries;
-
-/// Declares a section: a struct with its documented keys and their defaults. A unit may follow a type, in brackets. `=> resumable` after a
-/// default declares that a run may be resumed with another value of the key, or of any key of the section: it affects the duration, the
-/// location or the reports of a run, not what it computes. `(recipe)` before a key restricts its field to the module `crate::recipe`: other
-/// code uses the value that `Recipe` has of it.
-macro_rules! section {
-    (@key resumable $field:ident) => { stringify!($field) };
-    ($(#[$meta:meta])* $name:ident {
-        $($(#[$($attribute:tt)*])* $(($scope:ident))? $field:ident: $type:ty $([$($unit:tt)+])? = $default:expr $(=> $mark:ident)?,)*
-    }) => {
-        rollpacker_stages::documented! {
-            $(#[$meta])*
-            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-            #[serde(deny_unknown_fields, default)]
-            pub struct $name { $($(#[$($attribute)*])* pub $((in crate::$scope))? $field: $type $([$($unit)+])?,)* }
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($field: $default,)* }
-            }
-        }
-
-        impl $crate::recipe::keys::ResumableKeys for $name {
-            const RESUMABLE: &'static [&'static str] =
-                &[$($($crate::recipe::section!(@key $mark $field),)?)*];
-        }
-    };
-}
-
-pub(crate) use section;
 
 section! {
     /// A recipe as written.
@@ -202,20 +173,6 @@ section! {
     }
 }
 
-section! {
-    /// The section `[pipeline]`: how the stages of a step overlap.
-    Pipeline {
-        /// Scoring of responses: `streamed` scores each response as soon as it ends, `after_rollout` scores all of a step after its
-        /// rollout. Default: as the schedule requires.
-        reward: Option<Scoring> = None,
-        /// Training on groups: `streamed` trains on groups as they become complete, `once` on those that are complete when a device starts
-        /// to train and then on the rest, `whole_step` on all groups of the step at once. Default: as the schedule requires.
-        gradient: Option<String> = None,
-        /// Maximum number of groups that the trainer receives at once while they are streamed, at least 1. Default: all that are complete.
-        max_groups: Option<usize> [groups] = None,
-    }
-}
-
 impl Sections for RawRecipe {
     fn section(name: &str) -> Option<Section> {
         Some(match name {
@@ -246,29 +203,6 @@ impl Sections for RawRecipe {
 
     fn foreign() -> Box<dyn Iterator<Item = &'static str>> {
         Box::new(entries::all().map(|entry| entry.verl))
-    }
-}
-
-impl Recipe {
-    /// Returns `true` if a run may be resumed with another value of the key with this dotted name. Each key declares it where it is
-    /// defined, also for the keys of a table below it.
-    #[must_use]
-    pub fn is_resumable(key: &str) -> bool {
-        let Some((section, key)) = key.split_once('.') else {
-            return RawRecipe::RESUMABLE.contains(&key);
-        };
-        let keys = match section {
-            "data" => Data::RESUMABLE,
-            "rollout" => Rollout::RESUMABLE,
-            "reward" => Reward::RESUMABLE,
-            "algorithm" => Algorithm::RESUMABLE,
-            "actor" => Actor::RESUMABLE,
-            "critic" => Critic::RESUMABLE,
-            "trainer" => Run::RESUMABLE,
-            _ => &[],
-        };
-        let key = key.split_once('.').map_or(key, |(table, _)| table);
-        RawRecipe::RESUMABLE.contains(&section) || keys.contains(&key)
     }
 }
 

@@ -7,7 +7,7 @@ use rollpacker_stages::reward::OnError;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use super::section;
+use crate::recipe::section::section;
 
 section! {
     /// The section `[reward]`: the rewards, and which data sources they score.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::section;
+use crate::recipe::section::section;
 
 section! {
     /// The table `rollout.serve`: inference servers as processes of the run. They start with it and end with it. `docs/servers.md` has

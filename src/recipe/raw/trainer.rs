@@ -6,8 +6,9 @@ use rollpacker_dataflow::snapshot::OnError;
 use rollpacker_dataflow::watchdog::OnStall;
 use serde::{Deserialize, Serialize};
 
-use super::{one_or_many, section};
+use super::one_or_many;
 use crate::recipe::period::Period;
+use crate::recipe::section::section;
 
 section! {
     /// The section `[trainer]`: the length of training, workers, snapshots and outputs.

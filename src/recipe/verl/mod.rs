@@ -15,9 +15,8 @@ use toml::{Table, Value};
 use self::entries::{Condition, DYNAMIC, Use, find};
 use self::overlong::{Overlong, PENALTY};
 use self::override_text::{interpolate, last_of_each_key};
-use super::aliases::rename;
 use super::error::RecipeError;
-use super::keys::{Sections, check, is_known};
+use super::keys::is_known;
 use super::table::overlay;
 use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
@@ -37,6 +36,8 @@ pub(crate) struct Translation {
     pub(crate) defaults: Vec<String>,
     /// Remarks on single keys.
     pub(crate) remarks: Vec<String>,
+    /// The errors of overrides that cannot be used.
+    pub(crate) errors: Vec<RecipeError>,
 }
 
 /// Translates overrides for a recipe whose file is `file`. `rewards` are the names of the rewards that it may select.
@@ -44,71 +45,52 @@ pub(crate) struct Translation {
 /// Keys that are not verl's stay as they are. Keys with verl's and our name keep their checks, unless a key of verl is among the overrides:
 /// then those that verl would not use are left out, and `${key}` in a value is the value of that override.
 ///
-/// # Errors
-/// [`RecipeError::Verl`] with every key that is refused, and why, and with the unknown keys.
-pub(crate) fn translate(
-    file: &Table,
-    overrides: &[String],
-    rewards: &[&str],
-) -> Result<Translation, RecipeError> {
-    let written =
-        overrides.iter().map(|text| Override::parse(text)).collect::<Result<Vec<_>, _>>()?;
+/// The [errors](Translation::errors) of the translation are those of overrides that cannot be read or are refused.
+pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) -> Translation {
+    let (mut written, mut errors) = (Vec::new(), Vec::new());
+    for text in overrides {
+        match Override::parse(text) {
+            Ok(read) => written.extend(read),
+            Err(error) => errors.push(error),
+        }
+    }
     let is_of_verl =
         |one: &Override| !is_known::<RawRecipe>(&one.key) && find(&one.key, false).is_some();
     if !written.iter().any(is_of_verl) {
         let overrides = written.iter().map(Override::text).collect();
-        return Ok(Translation { overrides, ..Translation::default() });
+        return Translation { overrides, errors, ..Translation::default() };
     }
     let mut written = last_of_each_key(written);
     interpolate(&mut written);
     let mut translator = Translator {
-        settings: settings(file, &written)?,
+        settings: settings(file, &written),
         defaults: Recipe::default_settings(),
         rewards,
-        done: Translation::default(),
-        refused: Vec::new(),
+        done: Translation { errors, ..Translation::default() },
         overlong: Overlong::default(),
     };
     written.iter().for_each(|one| translator.add(one));
     translator.route();
     translator.fail_if_exhausted();
     translator.note_defaults();
-    let Translator { done, refused, .. } = translator;
-    if refused.is_empty() {
-        return Ok(done);
-    }
-    let unknown = unknown_keys(file, &done.overrides).map(Box::new);
-    Err(RecipeError::Verl { refused, unknown })
-}
-
-/// Returns the error for unknown keys in the file and in overrides, if there are any.
-fn unknown_keys(file: &Table, overrides: &[String]) -> Option<RecipeError> {
-    let mut table = file.clone();
-    overrides.iter().try_for_each(|text| overlay(&mut table, text)).ok()?;
-    rename(&mut table, RawRecipe::aliases()).ok()?;
-    let error = check::<RawRecipe>(&table).err()?;
-    let is_unknown =
-        matches!(error, RecipeError::UnknownKey { .. } | RecipeError::UnknownKeys { .. });
-    is_unknown.then_some(error)
+    translator.done
 }
 
 /// Returns the file with the overrides, in which keys that mean the same have our names. Conditions look up other settings in it.
-fn settings(file: &Table, written: &[Override]) -> Result<Table, RecipeError> {
+fn settings(file: &Table, written: &[Override]) -> Table {
     let mut table = file.clone();
     for one in written {
-        match find(&one.key, true) {
+        let text = match find(&one.key, true) {
             Some(Use::Key(ours) | Use::If(_, &Use::Key(ours)) | Use::NotNull(ours, _)) => {
-                overlay(&mut table, &one.renamed(ours))?;
+                one.renamed(ours)
             }
-            Some(Use::NotNegative(ours)) if !is_negative(one) => {
-                overlay(&mut table, &one.renamed(ours))?;
-            }
-            None if is_known::<RawRecipe>(&one.key) => overlay(&mut table, &one.text())?,
-            // Keys that only verl has may be written in a way that does not fit into one table, such as a section that is also `null`.
-            _ => drop(overlay(&mut table, &one.text())),
-        }
+            Some(Use::NotNegative(ours)) if !is_negative(one) => one.renamed(ours),
+            _ => one.text(),
+        };
+        // One that does not fit into the table, such as a key of a section that is also `null`, is reported when the recipe is read.
+        drop(overlay(&mut table, &text));
     }
-    Ok(table)
+    table
 }
 
 fn is_negative(one: &Override) -> bool {
@@ -134,7 +116,6 @@ struct Translator<'a> {
     defaults: BTreeMap<String, String>,
     rewards: &'a [&'a str],
     done: Translation,
-    refused: Vec<(String, String)>,
     overlong: Overlong,
 }
 
@@ -274,7 +255,8 @@ impl Translator<'_> {
     }
 
     fn refuse(&mut self, one: &Override, reason: &str) {
-        self.refused.push((one.written.clone(), reason.to_owned()));
+        let (text, reason) = (one.written.clone(), reason.to_owned());
+        self.done.errors.push(RecipeError::Verl { text, reason });
     }
 
     /// vLLM and SGLang run as servers here. Without any, the engine of the recipe samples from the same distribution.

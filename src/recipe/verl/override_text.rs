@@ -2,7 +2,9 @@
 
 use toml::Value;
 
+use crate::recipe::RawRecipe;
 use crate::recipe::error::RecipeError;
+use crate::recipe::keys::{Sections, is_known};
 use crate::recipe::value::{NULL, value_of};
 
 /// An override, `section.key=value`.
@@ -16,11 +18,12 @@ pub(crate) struct Override {
 }
 
 impl Override {
-    /// Reads an override. Hydra's `+` and `++` before a key are accepted.
+    /// Reads an override, or those of the entries of a dictionary as Hydra writes it, `{key: value}`. Hydra's `+` and `++` before a key are
+    /// accepted.
     ///
     /// # Errors
     /// If the text has no `=`, or begins with Hydra's `~`, which removes a key.
-    pub(super) fn parse(text: &str) -> Result<Self, RecipeError> {
+    pub(super) fn parse(text: &str) -> Result<Vec<Self>, RecipeError> {
         if let Some(removed) = text.strip_prefix('~') {
             let (key, _) = removed.split_once('=').unwrap_or((removed, ""));
             let reason = format!("expected `{key}=null`, which unsets the key, found `{text}`");
@@ -30,8 +33,9 @@ impl Override {
         let (key, value) = written
             .split_once('=')
             .ok_or_else(|| RecipeError::Override { text: text.to_owned() })?;
-        let (key, value) = (key.trim().to_owned(), value_of(value));
-        Ok(Self { written: written.to_owned(), key, value })
+        let mut read = Vec::new();
+        add_entries(key.trim(), value, &mut read);
+        Ok(read)
     }
 
     /// Returns `true` for `null` and for an empty table.
@@ -59,6 +63,62 @@ impl Override {
     fn value_text(&self) -> &str {
         self.written.split_once('=').unwrap_or_default().1
     }
+}
+
+/// Adds the override of a key, or those of the entries of a dictionary.
+fn add_entries(key: &str, text: &str, into: &mut Vec<Override>) {
+    let value = value_of(text);
+    let of_entries: Vec<(String, String)> = match &value {
+        // A table in TOML is the value of one of our keys or sections.
+        Value::Table(table) if !is_known::<RawRecipe>(key) && RawRecipe::keys(key).is_none() => {
+            table.iter().map(|(inner, value)| (inner.clone(), value.to_string())).collect()
+        }
+        Value::String(_) => entries(text).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    if of_entries.is_empty() {
+        into.push(Override { written: format!("{key}={text}"), key: key.to_owned(), value });
+    }
+    for (inner, text) in &of_entries {
+        add_entries(&format!("{key}.{inner}"), text, into);
+    }
+}
+
+/// Returns the entries of a dictionary as Hydra writes it; `None` for another text.
+fn entries(text: &str) -> Option<Vec<(String, String)>> {
+    let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    let entries = parts(inner).into_iter().map(|entry| {
+        let (key, value) = entry.split_once(':')?;
+        let key = key.trim().trim_matches(['"', '\'']);
+        // Templates of prompts begin with a brace, too. A dot would divide the key.
+        let is_key = |letter: char| letter.is_alphanumeric() || "_-/*".contains(letter);
+        let is_entry = !key.is_empty() && key.chars().all(is_key);
+        is_entry.then(|| (key.to_owned(), value.trim().to_owned()))
+    });
+    entries.collect()
+}
+
+/// Splits a text at its commas, except for those in brackets and quotes.
+fn parts(text: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_usize, None);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            letter if quote == Some(letter) => quote = None,
+            _ if quote.is_some() => {}
+            '"' | '\'' => quote = Some(letter),
+            '{' | '[' | '(' => depth += 1,
+            '}' | ']' | ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    let last = &text[start..];
+    // A comma may follow the last entry.
+    parts.extend((!last.trim().is_empty()).then_some(last));
+    parts
 }
 
 /// Returns the last override of each key, as Hydra does.

@@ -7,6 +7,7 @@ use super::entries::all;
 use super::overlong::ours;
 use super::*;
 use crate::generated_page::assert_tables;
+use crate::recipe::from_table;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/verl.md");
 
@@ -35,10 +36,11 @@ fn command(page: &str, start: &str) -> Vec<String> {
 
 /// Returns the settings that a command line writes. Rewards are not compared.
 fn read(command: &[String]) -> BTreeMap<String, String> {
-    let translation = translate(&Table::new(), command, &["math"]).expect("accepted");
+    let translation = translate(&Table::new(), command, &["math"]);
+    assert!(translation.errors.is_empty(), "{:?}", translation.errors);
     let mut table = Table::new();
     translation.overrides.iter().for_each(|text| overlay(&mut table, text).expect("an override"));
-    check::<RawRecipe>(&table).expect("known keys");
+    from_table::<RawRecipe>(table.clone()).expect("valid");
     table.remove("reward");
     let sections = table.iter().filter_map(|(name, keys)| Some((name, keys.as_table()?)));
     let keys = sections.flat_map(|(name, keys)| {

@@ -1,17 +1,33 @@
 use super::entries::all;
 use super::*;
+use crate::placements::Placements;
+use crate::recipe::error::reject;
+use crate::recipe::schedule::Schedules;
+
+/// The names of the rewards.
+const REWARDS: [&str; 3] = ["math", "python", "soft_overlong"];
 
 fn translated(file: &str, overrides: &[&str]) -> Result<Translation, RecipeError> {
     let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-    translate(&file.parse().expect("TOML"), &overrides, &["math", "python", "soft_overlong"])
+    let mut translation = translate(&file.parse().expect("TOML"), &overrides, &REWARDS);
+    reject(std::mem::take(&mut translation.errors)).map(|()| translation)
 }
 
 fn overrides(file: &str, overrides: &[&str]) -> Vec<String> {
     translated(file, overrides).expect("accepted").overrides
 }
 
+/// Returns the error of a recipe that cannot be read with the overrides.
 fn refused(file: &str, overrides: &[&str]) -> String {
-    translated(file, overrides).expect_err("refused").to_string()
+    let mut settings: Table = file.parse().expect("TOML");
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    let translation = translate(&settings, &overrides, &REWARDS);
+    let mut errors = translation.errors;
+    let texts = translation.overrides.iter();
+    errors.extend(texts.filter_map(|text| overlay(&mut settings, text).err()));
+    let (schedules, placements) = (Schedules::default(), Placements::default());
+    let read = Recipe::from_settings(settings, errors, &schedules, &placements, |_| {});
+    read.expect_err("refused").to_string()
 }
 
 /// A key that only verl has.
@@ -30,6 +46,42 @@ fn names_are_replaced_and_values_stay() {
     );
     let expected =
         ["rollout.n=8", "actor.lr=1e-6", "data.train_files=['a','b']", "trainer.total_epochs=2"];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn entries_of_dictionaries_are_overrides() {
+    let found = overrides(
+        "",
+        &[
+            VERL,
+            "actor_rollout_ref.actor.policy_loss={loss_mode: gspo}",
+            "+actor_rollout_ref.actor.optim={'lr':1e-6, betas: [0.9, 0.95],}",
+            "data={train_files: [\"a,b\", 'c'], val_files: d}",
+            "critic={optim: {lr: 1e-5}}",
+            "algorithm={adv_estimator: gae}",
+            "actor_rollout_ref.actor.entropy_coeff={}",
+            "reward.options.judge.prompt={{ prompt }} Score: {{ response }}",
+            "actor_rollout_ref.rollout={temperature = 0.5, top_p = 0.9}",
+            "actor_rollout_ref.rollout.top_p=0.8",
+            "data.curriculum={min_pass_rate = 0.1}",
+        ],
+    );
+    let expected = [
+        "rollout.n=8",
+        "actor.policy_loss.loss_mode=gspo",
+        "actor.lr=1e-6",
+        "actor.betas=[0.9, 0.95]",
+        "data.train_files=[\"a,b\", 'c']",
+        "data.val_files=d",
+        "critic.lr=1e-5",
+        "algorithm.adv_estimator=gae",
+        "actor.entropy_coeff={}",
+        "reward.options.judge.prompt={{ prompt }} Score: {{ response }}",
+        "rollout.temperature=0.5",
+        "rollout.top_p=0.8",
+        "data.curriculum={min_pass_rate = 0.1}",
+    ];
     assert_eq!(found, expected);
 }
 
@@ -123,7 +175,7 @@ fn a_function_is_the_python_reward_of_all_data() {
     assert_eq!(overrides("", &named)[0], "reward.options.python.function=f");
     assert!(overrides("", &["custom_reward_function.path=null", VERL]).len() == 1);
     let path = ["custom_reward_function.path=r.py".to_owned()];
-    let error = translate(&Table::new(), &path, &["math"]).expect_err("refused").to_string();
+    let error = translate(&Table::new(), &path, &["math"]).errors[0].to_string();
     assert!(error.contains("no reward `python`"), "{error}");
 }
 
@@ -180,7 +232,7 @@ fn the_penalty_of_dapo_needs_a_length_and_free_routes() {
     let text = refused("[reward]\nroutes = { \"*\" = \"exact\" }", &DAPO);
     assert!(text.contains("reward.routes is set"), "{text}");
     let dapo = DAPO.map(str::to_owned);
-    let error = translate(&Table::new(), &dapo, &["math"]).expect_err("refused").to_string();
+    let error = translate(&Table::new(), &dapo, &["math"]).errors[0].to_string();
     assert!(error.contains("no reward `soft_overlong`"), "{error}");
 }
 

@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use super::outcome::GanttStep;
 use super::placement::Placement;
 use super::raw::{Dispatch, Judge, RawJob};
-use super::trace::SharedTrace;
+use super::trace::{SharedTrace, TraceSummary, with_correlation};
 use crate::recipe::schedule::{ScheduleSection, ScheduleSize};
 use crate::recipe::{RecipeError, from_table, overlay};
 
@@ -95,6 +95,24 @@ impl Job {
         let lengths = &self.raw.lengths;
         let trace = self.trace.iter().flat_map(|recording| &recording.trace.source.files);
         Inputs::of(trace.chain(&lengths.file).chain(&lengths.tokenizer))
+    }
+
+    /// Returns a summary of the recorded lengths; `None` if the lengths are not recorded.
+    #[must_use]
+    pub fn trace_summary(&self) -> Option<TraceSummary> {
+        let SharedTrace { trace, correlation_estimate } = &**self.trace.as_ref()?;
+        let max_response_length = self.raw.data.max_response_length;
+        let longer = trace.rows.iter().filter(|row| row.tokens > max_response_length);
+        Some(TraceSummary {
+            trace: trace.source.to_string(),
+            responses: trace.rows.len(),
+            max_response_length,
+            cut: longer.count(),
+            prompt_length_column: trace.source.prompt_length_column.clone(),
+            assumed: correlation_estimate.map(|correlation_estimate| {
+                with_correlation(correlation_estimate, self.raw.lengths.correlation)
+            }),
+        })
     }
 
     /// Returns the correlation of the lengths of two responses to a prompt: as set, or the lower end of the interval that the trace allows.

@@ -87,14 +87,14 @@ fn errors_list_the_valid_names_and_bounds() {
         "",
         &["cluster.hardware=H8000"],
         expect![
-            "key `cluster.hardware`: expected one of A100, H800, H100, H200, B200, or a table (did you mean `H800`?), found `H8000`"
+            "key `cluster.hardware`: expected a table, or one of A100, H800, H100, H200, B200 (did you mean `H800`?), found `H8000`"
         ],
     );
     check_error(
         "",
         &["model.name=Qwen2.5-6B"],
         expect![
-            "key `model.name`: expected one of Qwen2.5-7B, Qwen2.5-14B, Qwen2.5-32B, Qwen3-1.7B, Qwen3-8B, or a table (did you mean `Qwen2.5-7B`?), found `Qwen2.5-6B`"
+            "key `model.name`: expected a table, or one of Qwen2.5-7B, Qwen2.5-14B, Qwen2.5-32B, Qwen3-1.7B, Qwen3-8B (did you mean `Qwen2.5-7B`?), found `Qwen2.5-6B`"
         ],
     );
     check_error(

@@ -145,7 +145,7 @@ impl Sweep {
     #[must_use]
     pub fn traces(&self) -> Vec<TraceSummary> {
         let mut traces = Vec::new();
-        for trace in self.points.iter().filter_map(|point| TraceSummary::of(&point.job)) {
+        for trace in self.points.iter().filter_map(|point| point.job.trace_summary()) {
             if !traces.contains(&trace) {
                 traces.push(trace);
             }

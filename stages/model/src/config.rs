@@ -325,7 +325,7 @@ fn refuse_sliding_windows(json: &Object, layers: i64) -> Result<(), ModelError> 
 
 fn write_json(path: &Path, value: &Value) -> Result<(), ModelError> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
+        .map_err(|error| ModelError::Json { path: path.to_owned(), error })?;
     Ok(rollpacker_files::write(path, (text + "\n").as_bytes())?)
 }
 

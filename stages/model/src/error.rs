@@ -8,31 +8,31 @@ use rollpacker_stages::train::TrainError;
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file or folder cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {error}")]
     Read {
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// A file or folder cannot be written.
-    #[error("cannot write {path}: {source}")]
+    #[error("cannot write {path}: {error}")]
     Write {
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// A file cannot be written, or its path holds something that must not be replaced.
     #[error(transparent)]
     File(#[from] rollpacker_files::FileError),
     /// A file is not the expected JSON.
-    #[error("{path} is not valid JSON: {source}")]
+    #[error("{path} is not valid JSON: {error}")]
     Json {
         /// The file.
         path: PathBuf,
         /// The position and cause of the error.
-        source: serde_json::Error,
+        error: serde_json::Error,
     },
     /// A key of the configuration is missing or has an invalid value.
     #[error("{path}: key `{key}`: expected {expected}, found {found}")]
@@ -124,20 +124,20 @@ impl ModelError {
     /// Returns a function that wraps an error of reading `path`.
     pub fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_owned();
-        |source| Self::Read { path, source }
+        |error| Self::Read { path, error }
     }
 
     /// Returns a function that wraps an error of writing `path`.
     pub fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_owned();
-        |source| Self::Write { path, source }
+        |error| Self::Write { path, error }
     }
 }
 
 impl From<ModelError> for TrainError {
     fn from(error: ModelError) -> Self {
         match error {
-            ModelError::Write { path, source } => Self::Write { path, source },
+            ModelError::Write { path, error } => Self::Write { path, error },
             ModelError::File(error) => Self::File(error),
             other => Self::backend("using the model")(other),
         }

@@ -22,7 +22,7 @@ impl Object {
     pub fn read(path: &Path) -> Result<Self, ModelError> {
         let text = std::fs::read_to_string(path).map_err(ModelError::read(path))?;
         let map = serde_json::from_str(&text)
-            .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
+            .map_err(|error| ModelError::Json { path: path.to_owned(), error })?;
         Ok(Self { path: path.to_owned(), prefix: String::new(), map })
     }
 

@@ -194,7 +194,10 @@ mod tests {
         let unknown = error("mth", "{}");
         assert!(unknown.starts_with("there is no reward `mth`; there are "), "{unknown}");
         assert!(unknown.contains(" math, "), "{unknown}");
-        assert!(error("math", r#"{"last_number": 3}"#).starts_with("`last_number`: invalid type"));
+        assert!(
+            error("math", r#"{"last_number": 3}"#)
+                .starts_with("`last_number`: expected true or false")
+        );
         assert!(error("math", r#"{"lst": true}"#).contains("unknown field `lst`"));
     }
 

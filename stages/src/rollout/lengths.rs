@@ -17,20 +17,20 @@ pub struct Lengths(Vec<Vec<u32>>);
 #[derive(Debug, thiserror::Error)]
 pub enum LengthsError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {error}")]
     Read {
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The file is not a JSON list of lists of numbers.
-    #[error("{path}: expected a list of steps, each a list of lengths: {source}")]
+    #[error("{path}: expected a list of steps, each a list of lengths: {error}")]
     Json {
         /// The file.
         path: PathBuf,
         /// The position and cause of the error.
-        source: serde_json::Error,
+        error: serde_json::Error,
     },
     /// The lengths have no step.
     #[error("lengths to replay: expected at least one step, found none")]
@@ -77,9 +77,9 @@ impl Lengths {
     /// Returns an error if the file cannot be read or is not such a list, and the errors of [`new`](Self::new).
     pub fn read(path: &Path) -> Result<Self, LengthsError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| LengthsError::Read { path: path.to_owned(), source })?;
+            .map_err(|error| LengthsError::Read { path: path.to_owned(), error })?;
         let steps = serde_json::from_str(&text)
-            .map_err(|source| LengthsError::Json { path: path.to_owned(), source })?;
+            .map_err(|error| LengthsError::Json { path: path.to_owned(), error })?;
         Self::new(steps)
     }
 

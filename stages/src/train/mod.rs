@@ -133,12 +133,12 @@ pub enum TrainError {
     #[error(transparent)]
     File(#[from] rollpacker_files::FileError),
     /// Weights cannot be written.
-    #[error("cannot write {path}: {source}")]
+    #[error("cannot write {path}: {error}")]
     Write {
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
 }
 
@@ -218,7 +218,7 @@ impl TrainError {
 ///     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
 ///         let path = folder.join("weight.txt");
 ///         std::fs::write(&path, self.weight.to_string())
-///             .map_err(|source| TrainError::Write { path, source })
+///             .map_err(|error| TrainError::Write { path, error })
 ///     }
 /// }
 ///

@@ -3,4 +3,4 @@
 /// Options of a [`Verifier`](crate::Verifier) that have an unknown name or a value of the wrong type. The message names both.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct OptionsError(#[source] pub(crate) serde_json::Error);
+pub struct OptionsError(pub(crate) serde_json::Error);

@@ -173,7 +173,9 @@ fn options_are_checked() {
     );
     let scale = json!({"form": "score", "min": 3, "max": 1});
     assert_eq!(with("verdict", scale), "`verdict`: expected min < max, found 3 and 1");
-    assert!(with("verdict", json!({"form": "scre"})).contains("unknown variant `scre`"));
+    assert!(
+        with("verdict", json!({"form": "scre"})).contains("(did you mean `score`?), found `scre`")
+    );
     assert!(with("prompt", json!("{% if %}")).starts_with("`prompt`: "));
     assert!(with("promt", json!("")).contains("unknown field `promt`"));
     assert!(error(json!({"base_url": "http://x"})).contains("missing field `model`"));

@@ -21,25 +21,25 @@ pub enum LaunchError {
         found: String,
     },
     /// The log of a server cannot be written.
-    #[error("cannot write the log of a server, {path}: {source}")]
+    #[error("cannot write the log of a server, {path}: {error}")]
     Log {
         /// The file.
         path: PathBuf,
         /// The cause.
-        source: io::Error,
+        error: io::Error,
     },
     /// No port is free.
     #[error("cannot find a free port on 127.0.0.1: {0}")]
     Port(io::Error),
     /// The process of a server cannot be started.
-    #[error("cannot start the server {server}, `{command}`: {source}")]
+    #[error("cannot start the server {server}, `{command}`: {error}")]
     Spawn {
         /// The number of the server.
         server: usize,
         /// The command without secrets.
         command: String,
         /// The cause.
-        source: io::Error,
+        error: io::Error,
     },
     /// A server ended before it was ready.
     #[error("the server {server}, `{command}`, ended before it was ready, with {status}; {}", quote(.log, .last_lines))]

@@ -49,15 +49,15 @@ impl LaunchedServer {
     /// Starts the process.
     pub(super) fn start(&mut self, title: &str) -> Result<(), LaunchError> {
         let title = format!("{title} on port {}", self.slot.port);
-        let log = self.log.open(&title).map_err(|source| {
+        let log = self.log.open(&title).map_err(|error| {
             let path = self.log.path().to_owned();
-            LaunchError::Log { path, source }
+            LaunchError::Log { path, error }
         })?;
         let (command, variables) =
             (self.config.command(self.slot), self.config.variables(self.slot));
-        let process = Process::start(&command, &variables, &log).map_err(|source| {
+        let process = Process::start(&command, &variables, &log).map_err(|error| {
             let (server, command) = (self.slot.index, self.config.shown());
-            LaunchError::Spawn { server, command, source }
+            LaunchError::Spawn { server, command, error }
         })?;
         self.process = Some(process);
         Ok(())
@@ -93,8 +93,8 @@ impl LaunchedServer {
         }
     }
 
-    fn lost(&self, source: io::Error) -> LaunchError {
-        LaunchError::Spawn { server: self.slot.index, command: self.config.shown(), source }
+    fn lost(&self, error: io::Error) -> LaunchError {
+        LaunchError::Spawn { server: self.slot.index, command: self.config.shown(), error }
     }
 
     /// Starts the server again whenever it ends: at once, and after a growing time if it ends again and again.

@@ -143,7 +143,7 @@ impl Checkpoint {
             shard
                 .file
                 .read_exact_at(bytes, begin + (first * width) as u64)
-                .map_err(|source| ModelError::Read { path: shard.path.clone(), source })?;
+                .map_err(|error| ModelError::Read { path: shard.path.clone(), error })?;
             each(first, &Tensor::f_from_data_size(bytes, &[count as i64], entry.kind)?)?;
         }
         Ok(())

@@ -70,18 +70,30 @@ pub enum TorchEngineError {
     Model(#[from] TorchError),
     /// The device is out of memory for an instance.
     #[error("cannot set up a rollout engine instance: {0}")]
-    Torch(#[from] TchError),
+    Torch(TchError),
     /// The machine cannot generate deterministically.
     #[error("rollout option `deterministic`: {0}")]
-    Variance(#[from] Variance),
+    Variance(Variance),
     /// The system cannot create a thread.
-    #[error("cannot start the thread of rollout engine instance {instance}: {source}")]
+    #[error("cannot start the thread of rollout engine instance {instance}: {error}")]
     Thread {
         /// The instance.
         instance: u32,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
+}
+
+impl From<TchError> for TorchEngineError {
+    fn from(error: TchError) -> Self {
+        Self::Torch(error)
+    }
+}
+
+impl From<Variance> for TorchEngineError {
+    fn from(error: Variance) -> Self {
+        Self::Variance(error)
+    }
 }
 
 impl TorchEngineConfig {

@@ -114,7 +114,7 @@ impl InstanceContext {
     ) -> Result<Owner, TorchEngineError> {
         let (mut owner, instance) = self.owned(number, decoder, token_limit)?;
         let thread = InstanceThread::start(instance, self.config.threads_per_instance)
-            .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
+            .map_err(|error| TorchEngineError::Thread { instance: number, error })?;
         owner.thread = Some(thread);
         Ok(owner)
     }
@@ -220,7 +220,7 @@ pub(super) fn passes(
     let passes = std::thread::scope(|scope| {
         let tried = scope.spawn(|| {
             let _threads = KernelThreads::of_this_thread(config.threads_per_instance)
-                .map_err(|source| TorchEngineError::Thread { instance: 0, source })?;
+                .map_err(|error| TorchEngineError::Thread { instance: 0, error })?;
             invariance::passes(decoder).map_err(TorchEngineError::from)
         });
         tried.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -102,7 +102,7 @@ impl TorchMeasure {
             .map(|(number, decoder)| {
                 let bench = Bench::new(&shared, number, decoder)?;
                 ProfiledInstance::start(bench, device_threads)
-                    .map_err(|source| TorchEngineError::Thread { instance: number, source })
+                    .map_err(|error| TorchEngineError::Thread { instance: number, error })
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { workers, working: 0, device_threads })

@@ -120,7 +120,7 @@ impl TorchServing {
         let thread = std::thread::Builder::new()
             .name(format!("serve-{number}"))
             .spawn(move || run(worker, threads))
-            .map_err(|source| TorchServingError::Thread { instance: number, source })?;
+            .map_err(|error| TorchServingError::Thread { instance: number, error })?;
         Ok((Instance { commands: Mutex::new(Some(commands)), counters }, thread))
     }
 }

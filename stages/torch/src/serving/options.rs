@@ -45,12 +45,12 @@ pub enum TorchServingError {
     #[error(transparent)]
     Model(#[from] TorchError),
     /// The system cannot create a thread.
-    #[error("cannot start the thread of instance {instance}: {source}")]
+    #[error("cannot start the thread of instance {instance}: {error}")]
     Thread {
         /// The instance.
         instance: usize,
         /// The error of the operating system.
-        source: std::io::Error,
+        error: std::io::Error,
     },
 }
 

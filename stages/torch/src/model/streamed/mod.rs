@@ -282,8 +282,8 @@ fn residency(
 fn torch_error(error: TorchError) -> TchError {
     match error {
         TorchError::Torch { reason } => TchError::Torch(reason),
-        TorchError::Model(ModelError::Read { ref source, .. }) => {
-            TchError::Io(std::io::Error::new(source.kind(), error.to_string()))
+        TorchError::Model(ModelError::Read { error: ref cause, .. }) => {
+            TchError::Io(std::io::Error::new(cause.kind(), error.to_string()))
         }
         other => TchError::Io(std::io::Error::other(other)),
     }

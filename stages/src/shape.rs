@@ -1,13 +1,15 @@
-//! The types of recipe values, read from the types that deserialize them.
+//! The types of option values, read from the types that deserialize them.
 
 use serde::de::value::Error;
 use serde::de::{
     self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor,
 };
 
+use crate::fields::fields;
+
 /// The type of a value, as documentation names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub enum Shape {
     /// A type whose deserialization requests none of the types below.
     #[default]
     Unknown,
@@ -21,7 +23,8 @@ pub(crate) enum Shape {
 
 impl Shape {
     /// Returns the type in words.
-    pub(crate) fn words(&self) -> &str {
+    #[must_use]
+    pub fn words(&self) -> &str {
         match self {
             Self::Unknown => "value",
             Self::Named(name) => name,
@@ -31,9 +34,21 @@ impl Shape {
     }
 }
 
-/// Returns the types of the fields of a struct, in the order of [`fields`](super::keys::fields). Empty for other types.
-pub(crate) fn field_shapes<'de, T: Deserialize<'de>>() -> Vec<(&'static str, Shape)> {
-    let fields = super::keys::fields::<T>();
+/// Returns the types of the fields of a struct, in the order of [`fields`]. Empty for other types.
+///
+/// ```
+/// use rollpacker_stages::shape::{Shape, field_shapes};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Timer {
+///     wait: Option<u64>,
+/// }
+///
+/// assert_eq!(field_shapes::<Timer>(), [("wait", Shape::Named("integer"))]);
+/// ```
+#[must_use]
+pub fn field_shapes<'de, T: Deserialize<'de>>() -> Vec<(&'static str, Shape)> {
+    let fields = fields::<T>();
     let of = |at| {
         let mut shape = Shape::default();
         // The probe answers each request with an error, which is discarded.
@@ -170,30 +185,4 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 
     serde::forward_to_deserialize_any! { unit unit_struct ignored_any }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::recipe::raw::{Actor, RolloutCorrection, Run};
-
-    fn shape<T: serde::de::DeserializeOwned>(field: &str) -> Shape {
-        let shapes = field_shapes::<T>();
-        shapes.into_iter().find(|(name, _)| *name == field).expect("a field").1
-    }
-
-    #[test]
-    fn documented_types_are_those_that_are_parsed() {
-        assert_eq!(shape::<Actor>("lr"), Shape::Named("number"));
-        assert_eq!(shape::<Actor>("betas"), Shape::Named("list"));
-        assert_eq!(shape::<Actor>("strategy_options"), Shape::Named("table"));
-        assert_eq!(shape::<Actor>("clip_ratio"), Shape::Named("number"));
-        assert_eq!(shape::<Run>("default_local_dir"), Shape::Named("string"));
-        assert_eq!(shape::<Run>("on_stall"), Shape::Choice(&["warn", "fail"]));
-        let several = |words: &str| Shape::Several(words.to_owned());
-        assert_eq!(shape::<Run>("stall_timeout"), several("seconds, or a text such as `1h30m`"));
-        assert_eq!(shape::<Run>("max_wall_time"), several("seconds, or a text such as `1h30m`"));
-        let threshold = shape::<RolloutCorrection>("rollout_is_threshold");
-        assert_eq!(threshold, several("a number, or a text `low_high`"));
-    }
 }

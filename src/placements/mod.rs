@@ -3,6 +3,18 @@
 //! An entry of a program is a constructor. It receives the options of `placement.options` or `pipeline.placement_options`, and a
 //! [`PlacementContext`].
 
+mod built_in;
+mod context;
+mod fixed;
+pub(crate) mod live;
+mod live_cost;
+mod own;
+mod planner;
+mod planner_options;
+mod separate_pools;
+mod stream_trainer;
+mod time_sharing;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,35 +23,14 @@ use rollpacker_stages::catalog::{Catalog, CatalogError};
 use serde::de::DeserializeOwned;
 use toml::Table;
 
-use crate::recipe::choice::{KeyedChoice, choice, make, option_error};
+pub use self::context::PlacementContext;
+use self::live::Check;
+use self::own::MakePolicy;
+pub use self::own::OwnPlacement;
+pub(crate) use self::own::PlacementKeys;
+pub use self::planner_options::{PlannerOptions, PlannerRule};
+use crate::recipe::choice::{KeyedChoice, choice, make};
 use crate::recipe::error::RecipeError;
-use crate::recipe::placement::{self, Resolve};
-
-/// The devices that a placement divides between rollout and training. Fields may be added.
-///
-/// In a live run, a device is an engine instance with its threads. In a simulated job, a device is a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PlacementContext {
-    /// The number of devices of a worker (`rollout.instances`). One policy decides for all workers, and each of them follows it. In a
-    /// simulated job, the number of GPUs of the cluster (`cluster.gpus`).
-    pub devices: u32,
-    /// The number of threads of a device (`rollout.threads_per_instance`). In a simulated job, 1.
-    pub threads_per_device: usize,
-    /// The number of tokens that the KV cache of a device holds (`rollout.kv_cache_tokens`), summed over the workers, because the policy
-    /// receives the responses of all of them. In a simulated job, the cache of an instance by the cost model, divided by its GPUs.
-    pub kv_cache_tokens: usize,
-    /// The maximum length of a response in tokens (`data.max_response_length`).
-    pub max_response_length: u32,
-    /// The number of steps that the rollout may be ahead of the training (`algorithm.staleness`; in a simulated job `pipeline.staleness`).
-    pub staleness: u64,
-    /// The number of devices of an engine instance before the first decision: 1. In a simulated job, `rollout.tensor_parallel`, on which
-    /// the model fits.
-    pub tensor_parallel: u32,
-    /// The minimum number of devices that can train: 1. In a simulated job, the number of GPUs of a copy of the model, which is the product
-    /// of `training.tensor_parallel`, `pipeline_parallel` and `context_parallel`. Each further multiple trains one more copy.
-    pub training_replica: u32,
-}
 
 /// The placement policies that recipes can name. Clones share their entries.
 ///
@@ -68,16 +59,13 @@ pub struct PlacementContext {
 pub struct Placements {
     /// The placements of the program.
     own: Catalog<MakePolicy>,
-    built_in: Catalog<Resolve>,
+    built_in: Catalog<Check>,
 }
-
-type MakePolicy =
-    Arc<dyn Fn(PlacementContext) -> Result<Box<dyn PlacementPolicy>, CatalogError> + Send + Sync>;
 
 impl Default for Placements {
     /// Returns the built-in placements.
     fn default() -> Self {
-        Self { own: Catalog::new("placement"), built_in: placement::built_in() }
+        Self { own: Catalog::new("placement"), built_in: built_in::catalog() }
     }
 }
 
@@ -138,7 +126,7 @@ impl Placements {
         self.own.options(name).or_else(|| self.built_in.options(name))
     }
 
-    pub(crate) fn built_in(&self) -> &Catalog<Resolve> {
+    pub(crate) fn built_in(&self) -> &Catalog<Check> {
         &self.built_in
     }
 
@@ -159,55 +147,5 @@ impl Placements {
         let written = KeyedChoice { key: keys.name, section: keys.options, choice, keyed };
         let make = make(&self.own, &written)?;
         Ok(Some(OwnPlacement { name: name.to_owned(), keys, make }))
-    }
-}
-
-/// The keys that name a placement and hold its options, in a recipe or in a simulated job.
-#[derive(Clone, Copy)]
-pub(crate) struct PlacementKeys {
-    pub(crate) name: &'static str,
-    pub(crate) options: &'static str,
-}
-
-/// A placement policy of a program, whose options have been read.
-#[derive(Clone)]
-pub struct OwnPlacement {
-    name: String,
-    keys: PlacementKeys,
-    make: MakePolicy,
-}
-
-impl OwnPlacement {
-    /// Returns the name of the policy.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the policy in its initial state.
-    ///
-    /// # Errors
-    /// If the constructor rejects an option or cannot make the policy. The message names the key.
-    pub fn policy(
-        &self,
-        context: PlacementContext,
-    ) -> Result<Box<dyn PlacementPolicy>, RecipeError> {
-        (self.make)(context).map_err(|error| match error {
-            CatalogError::Option { key, reason } => option_error(self.keys.options, &key, reason),
-            other => RecipeError::Type { key: self.keys.name.into(), reason: other.to_string() },
-        })
-    }
-}
-
-impl fmt::Debug for OwnPlacement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnPlacement").field(&self.name).finish()
-    }
-}
-
-impl PartialEq for OwnPlacement {
-    /// Compares the names.
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
     }
 }

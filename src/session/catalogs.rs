@@ -1,0 +1,33 @@
+//! The catalogs of a session.
+
+use rollpacker_rewards::Registry;
+
+use crate::algorithms::Algorithms;
+use crate::engines::Engines;
+use crate::trainers::Trainers;
+
+/// The catalogs from which a session takes what its recipe names.
+///
+/// The default has the built-in entries.
+#[derive(Clone)]
+pub struct Catalogs {
+    /// The rewards.
+    pub rewards: Registry,
+    /// The advantage estimators, policy losses and KL estimators.
+    pub algorithms: Algorithms,
+    /// The rollout engines.
+    pub engines: Engines,
+    /// The trainers.
+    pub trainers: Trainers,
+}
+
+impl Default for Catalogs {
+    fn default() -> Self {
+        Self {
+            rewards: Registry::builtin(),
+            algorithms: Algorithms::default(),
+            engines: Engines::default(),
+            trainers: Trainers::default(),
+        }
+    }
+}
