@@ -7,7 +7,7 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use rollpacker_stages::rollout::Policy;
 use tokio::time::Instant;
 
-use super::balance::CacheRoom;
+use super::cache_room::CacheRoom;
 use super::delivery_task::Fault;
 use crate::breaker::Breaker;
 use crate::canary::Proven;

@@ -11,6 +11,7 @@
 //! arrived before the server began to load other weights. Other tokens are discarded and counted.
 
 mod balance;
+mod cache_room;
 mod config;
 mod coordinator;
 mod delivery;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Limits;
+use super::call::Limits;
 use crate::http::{Events, ServerError};
 
 /// The time of a server's last token.

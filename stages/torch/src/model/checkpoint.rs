@@ -10,9 +10,9 @@ use rollpacker_files::NewFile;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use tch::{Kind, Tensor};
 
+use super::host::bytes;
 use super::json::Object;
 use super::tensor_file::header;
-use super::weights::bytes;
 use super::{ModelConfig, ModelError, TorchError, layout};
 
 const SINGLE: &str = "model.safetensors";

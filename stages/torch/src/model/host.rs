@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::TorchError;
+
 /// Returns the numbers of a float32 tensor in row-major order; copies them unless they are contiguous in the memory of the host.
 ///
 /// Only for tensors that nothing writes to while the slice is in use. The activations of a forward pass are never written to after the
@@ -22,6 +24,15 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>, TchError> {
     #[allow(unsafe_code, reason = "tch has no safe access to the memory of a tensor")]
     let floats = unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<f32>(), count) };
     Ok(floats.into())
+}
+
+/// Returns the values of a float32 tensor, little-endian and row-major.
+pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TorchError> {
+    let tensor =
+        tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
 }
 
 /// Returns a new float32 tensor on the CPU of size `size` that starts as a copy of `start`, broadcast to the size and zero by default, and

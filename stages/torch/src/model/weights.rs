@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
+use super::host::bytes;
 use super::matrix::SharedPacking;
 use super::{Decoder, TorchError};
 
@@ -59,15 +60,6 @@ impl Weights {
             .collect();
         Self { tensors, digest: self.digest, packing: self.packing.clone() }
     }
-}
-
-/// Returns the values of a float32 tensor, little-endian and row-major.
-pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TorchError> {
-    let tensor =
-        tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
-    let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
-    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
-    Ok(bytes)
 }
 
 /// A multiplicative hash over 8-byte words; not cryptographic.

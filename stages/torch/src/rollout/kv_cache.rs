@@ -7,18 +7,19 @@
 mod device;
 mod host;
 mod kernel;
-
-use std::fmt::Debug;
-use std::sync::Arc;
+mod memory;
 
 use rollpacker_model::ModelConfig;
-use tch::{Device, TchError, Tensor};
+use tch::{Device, TchError};
 
 use self::device::DeviceMemory;
 use self::host::HostMemory;
 use self::kernel::Kernel;
-use super::blocks::{BLOCK, BlockCopy, BlockPool, BlockTable, blocks_of};
+use self::memory::{BlockMemory, CacheShape};
+use super::blocks::{BlockCopy, BlockPool, blocks_of};
 use super::grouping::Grouping;
+
+pub(super) use self::memory::{CachePass, CacheRow};
 
 /// Bytes of a chunk in the memory of the host: a bound on what the cache holds beyond the blocks in use, unless a block is larger.
 const HOST_CHUNK: usize = 4 << 20;
@@ -35,117 +36,6 @@ pub(super) struct KvCache {
     pool: BlockPool,
     memory: Box<dyn BlockMemory>,
     shape: CacheShape,
-}
-
-/// The dimensions of the cache, from which the size of its memory follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CacheShape {
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    /// Number of blocks of a chunk.
-    chunk_blocks: usize,
-}
-
-/// The memory of the blocks, on one kind of device.
-trait BlockMemory: Debug + Send {
-    /// Allocates a chunk. All its numbers are finite, because masked positions are multiplied by 0.
-    fn allocate(&mut self, chunk: usize) -> Result<(), TchError>;
-
-    /// Frees a chunk, if it is allocated.
-    fn free(&mut self, chunk: usize);
-
-    /// Returns `true` if a chunk is allocated.
-    fn holds(&self, chunk: usize) -> bool;
-
-    /// Copies a block, in all layers.
-    fn copy(&mut self, copy: BlockCopy) -> Result<(), TchError>;
-
-    /// Prepares a pass over `rows`.
-    fn pass<'a>(
-        &'a mut self,
-        rows: &'a [CacheRow],
-        grouping: Grouping,
-    ) -> Result<Box<dyn CachePass + 'a>, TchError>;
-}
-
-/// Access to the cache during a forward pass, of which each row is a token. Methods are called layer by layer.
-pub(super) trait CachePass {
-    /// Writes k and v `[n, kv_heads, head_dim]` to the places of the rows. Rows beyond those of the pass are ignored.
-    fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError>;
-
-    /// Maps q `[n, heads, head_dim]` to the attention of each row over the positions of its sequence up to its own, `[n, heads *
-    /// head_dim]`. Rows beyond those of the pass are zero.
-    fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError>;
-}
-
-/// The allocated chunks, by number.
-#[derive(Debug)]
-struct Chunks<T>(Vec<Option<T>>);
-
-/// The place of a token: the blocks of its sequence, and its position.
-#[derive(Clone, Debug)]
-pub(super) struct CacheRow {
-    table: Arc<[usize]>,
-    position: usize,
-}
-
-impl<T> Chunks<T> {
-    fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    fn insert(&mut self, chunk: usize, memory: T) {
-        self.0.resize_with(self.0.len().max(chunk + 1), || None);
-        self.0[chunk] = Some(memory);
-    }
-
-    fn free(&mut self, chunk: usize) {
-        if let Some(chunk) = self.0.get_mut(chunk) {
-            *chunk = None;
-        }
-    }
-
-    fn holds(&self, chunk: usize) -> bool {
-        self.0.get(chunk).is_some_and(Option::is_some)
-    }
-
-    fn of(&self, chunk: usize) -> &T {
-        self.0[chunk].as_ref().expect("invariant: blocks in use have memory")
-    }
-
-    fn of_mut(&mut self, chunk: usize) -> &mut T {
-        self.0[chunk].as_mut().expect("invariant: blocks in use have memory")
-    }
-}
-
-impl BlockTable {
-    /// Returns the cache rows of the tokens at `positions` of this sequence, which the table must hold.
-    pub(super) fn rows<P: IntoIterator<Item = usize>>(
-        &self,
-        positions: P,
-    ) -> impl Iterator<Item = CacheRow> + use<P> {
-        let table: Arc<[usize]> = self.numbers().collect();
-        positions.into_iter().map(move |position| CacheRow { table: Arc::clone(&table), position })
-    }
-}
-
-impl CacheRow {
-    /// Returns the position of the token in its sequence.
-    pub(super) fn position(&self) -> usize {
-        self.position
-    }
-
-    /// Returns the number of positions that the row attends to.
-    fn length(&self) -> usize {
-        self.position + 1
-    }
-
-    /// Returns the block of the row's position.
-    fn block(&self) -> usize {
-        self.table[self.position / BLOCK]
-    }
 }
 
 impl KvCache {
@@ -221,43 +111,11 @@ impl KvCache {
     }
 }
 
-impl CacheShape {
-    fn new(config: &ModelConfig, tokens: usize, chunk_bytes: usize) -> Self {
-        let count = |number: i64| usize::try_from(number).unwrap_or(0);
-        let shape = Self {
-            layers: count(config.layers),
-            heads: count(config.heads),
-            kv_heads: count(config.kv_heads),
-            head_dim: count(config.head_dim),
-            chunk_blocks: 1,
-        };
-        let fitting = chunk_bytes / size_of::<f32>() / shape.block_floats().max(1);
-        Self { chunk_blocks: fitting.min(blocks_of(tokens)).max(1), ..shape }
-    }
-
-    /// Returns the number of floats of the keys, or of the values, of a block for one head of one layer.
-    fn unit_floats(self) -> usize {
-        BLOCK * self.head_dim
-    }
-
-    /// Returns the number of floats of a layer of a block.
-    fn layer_floats(self) -> usize {
-        2 * self.kv_heads * self.unit_floats()
-    }
-
-    fn block_floats(self) -> usize {
-        self.layers * self.layer_floats()
-    }
-
-    fn chunk_floats(self) -> usize {
-        self.chunk_blocks * self.block_floats()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tch::Kind;
+    use tch::{Kind, Tensor};
 
+    use super::super::blocks::{BLOCK, BlockTable};
     use super::*;
     use crate::model::kernel_threads::tests::on_threads;
 

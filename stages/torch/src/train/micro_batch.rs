@@ -1,5 +1,6 @@
 //! Micro-batches: prompts and responses packed without padding.
 
+use rollpacker_stages::train::Sequence;
 use tch::{Device, TchError, Tensor};
 
 use super::shared_prompts::{Family, SharedPrompts};
@@ -12,7 +13,12 @@ pub(crate) struct PromptResponse<'a> {
     pub(crate) response: &'a [i32],
 }
 
-impl PromptResponse<'_> {
+impl<'a> PromptResponse<'a> {
+    /// Returns the prompt and the response of a sequence.
+    pub(crate) fn of(sequence: &Sequence<'a>) -> Self {
+        Self { prompt: sequence.prompt_ids, response: sequence.response_ids }
+    }
+
     /// Returns the number of tokens that the model processes: all but the last, which is only predicted.
     pub(crate) fn fed_tokens(&self) -> usize {
         (self.prompt.len() + self.response.len()).saturating_sub(1)

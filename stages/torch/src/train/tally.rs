@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use rollpacker_dataflow::step::PromptId;
+use rollpacker_stages::train::Sequence;
 use tch::{Kind, TchError, Tensor};
 
 use super::Metrics;
@@ -191,6 +192,13 @@ impl StepSums {
 pub(crate) struct Unit {
     pub(crate) prompt: PromptId,
     pub(crate) sample: u32,
+}
+
+impl Unit {
+    /// Returns the unit of a response that is computed alone, or first.
+    pub(crate) fn of(sequence: &Sequence<'_>) -> Self {
+        Self { prompt: sequence.prompt, sample: sequence.sample }
+    }
 }
 
 /// Tallies that are summed in the order of their units, independent of the order of their arrival.

@@ -1,5 +1,6 @@
 //! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides once.
 
+mod held;
 mod mini_batches;
 mod models;
 mod pass;
@@ -15,7 +16,7 @@ use rollpacker_dataflow::watchdog::ProgressCounter;
 use rollpacker_stages::rollout::Policy;
 use tch::Device;
 
-use self::mini_batches::HeldStep;
+use self::held::HeldStep;
 use self::models::Models;
 use self::pass::{Pass, Sums};
 use self::threads::TrainerThreads;
@@ -208,7 +209,7 @@ impl TorchTrainer {
         };
         let budget = self.config.micro_batch_tokens;
         let batches = |unit: Vec<usize>| {
-            let turns: Vec<_> = unit.iter().map(|&at| turn(&sequences[at])).collect();
+            let turns: Vec<_> = unit.iter().map(|&at| PromptResponse::of(&sequences[at])).collect();
             let batches = plan(&turns, budget, |tokens| self.parts(tokens)).into_iter();
             batches.map(move |members| members.into_iter().map(|at| unit[at]).collect::<Vec<_>>())
         };
@@ -247,7 +248,7 @@ impl TorchTrainer {
             pulse.record();
             let pass = Pass { config, objective, head, models };
             let of_batch = pass.accumulate(step, &sequences, held)?;
-            let first = sequences.first().map_or_else(Unit::default, unit);
+            let first = sequences.first().map_or_else(Unit::default, Unit::of);
             sums.lock().unwrap_or_else(PoisonError::into_inner).add(models, first, &of_batch)
         })?;
         Ok(())
@@ -395,19 +396,11 @@ impl Trainer for TorchTrainer {
 /// independent of the other sequences of the call.
 fn groups(sequences: &[Sequence<'_>]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..sequences.len()).collect();
-    order.sort_by_key(|&at| unit(&sequences[at]));
+    order.sort_by_key(|&at| Unit::of(&sequences[at]));
     order
         .chunk_by(|&a, &b| sequences[a].prompt == sequences[b].prompt)
         .map(<[usize]>::to_vec)
         .collect()
-}
-
-fn unit(sequence: &Sequence<'_>) -> Unit {
-    Unit { prompt: sequence.prompt, sample: sequence.sample }
-}
-
-fn turn<'a>(sequence: &Sequence<'a>) -> PromptResponse<'a> {
-    PromptResponse { prompt: sequence.prompt_ids, response: sequence.response_ids }
 }
 
 fn check(at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {

@@ -8,7 +8,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::blocks::{BLOCK, BlockCopy};
 use super::super::grouping::Grouping;
-use super::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
+use super::memory::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
 
 /// Chunks of blocks `[blocks, layers, 2, kv_heads, BLOCK, head_dim]`.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use tch::{TchError, Tensor};
 use super::super::blocks::{BLOCK, BlockCopy, blocks_of};
 use super::super::grouping::Grouping;
 use super::kernel::{Attention, HeadShape, Kernel};
-use super::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
+use super::memory::{BlockMemory, CachePass, CacheRow, CacheShape, Chunks};
 use crate::model::{host, kernel_threads};
 
 /// Chunks of blocks `[layers, kv_heads, 2, BLOCK * head_dim]`; the two parts are keys and values in the layout of the [`Kernel`].

@@ -5,12 +5,11 @@ use rollpacker_stages::train::config::{OldLogprobs, TrainerConfig};
 use rollpacker_stages::train::{Inferred, Sequence, TrainError};
 use tch::{Kind, TchError, Tensor};
 
-use super::mini_batches::{HeldSequence, HeldStep};
+use super::held::{HeldSequence, HeldStep};
 use super::models::Models;
-use super::turn;
 use crate::train::accumulation::Accumulation;
 use crate::train::head::{Head, TokenScores};
-use crate::train::micro_batch::MicroBatch;
+use crate::train::micro_batch::{MicroBatch, PromptResponse};
 use crate::train::mismatch;
 use crate::train::objective::{Columns, Objective, column, denominator, factors, tokens};
 use crate::train::tally::{StepSums, Unit};
@@ -175,7 +174,7 @@ impl Pass<'_> {
     }
 
     fn pack(self, sequences: &[Sequence<'_>]) -> Result<MicroBatch, TchError> {
-        let turns: Vec<_> = sequences.iter().map(turn).collect();
+        let turns: Vec<_> = sequences.iter().map(PromptResponse::of).collect();
         MicroBatch::pack(&turns, self.models.policy.device())
     }
 }

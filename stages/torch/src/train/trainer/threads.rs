@@ -7,9 +7,9 @@ use std::thread;
 use rollpacker_stages::train::TrainError;
 use tch::{Device, TchError};
 
-use super::Metrics;
 use super::models::Models;
 use crate::model::device::set_threads_of_this_thread;
+use crate::train::Metrics;
 
 /// The most threads that compute micro-batches of their own. Each needs memory for a gradient.
 const MOST_GRADIENTS: usize = 8;
