@@ -82,7 +82,7 @@ fn in_words(expected: &str) -> Cow<'_, str> {
         "a boolean" => "true or false",
         "a sequence" | "a tuple" => "a list",
         "a map" => "a table",
-        "string or map" | "string only" => "a string",
+        "string or map" | "string only" | "path string" => "a string",
         struct_of_rust if struct_of_rust.starts_with("struct ") => "a table",
         other => other,
     };
@@ -154,6 +154,7 @@ mod tests {
         assert_eq!(error::<i64>(json!(null)), "expected an integer, found nothing");
         assert_eq!(error::<bool>(json!(3)), "expected true or false, found 3");
         assert_eq!(error::<String>(json!([1])), "expected a string, found a list");
+        assert_eq!(error::<std::path::PathBuf>(json!(3)), "expected a string, found 3");
         assert_eq!(error::<Vec<f64>>(json!({"a": 1})), "expected a list, found a table");
         assert_eq!(error::<Point>(json!(true)), "expected a table, found true");
         assert_eq!(error::<Only>(json!("two")), "expected one of one, found `two`");

@@ -18,7 +18,7 @@ pub(crate) struct Override {
 }
 
 impl Override {
-    /// Reads an override, or those of the entries of a dictionary as Hydra writes it, `{key: value}`. Hydra's `+` and `++` before a key are
+    /// Reads an override, or those of the entries of a dictionary as Hydra writes it, `{key: value}`, unless the key is ours. Hydra's `+` and `++` before a key are
     /// accepted.
     ///
     /// # Errors
@@ -68,9 +68,11 @@ impl Override {
 /// Adds the override of a key, or those of the entries of a dictionary.
 fn add_entries(key: &str, text: &str, into: &mut Vec<Override>) {
     let value = value_of(text);
+    // Our keys have tables and texts as values, and a text may look like a dictionary.
+    let is_ours = is_known::<RawRecipe>(key) || RawRecipe::keys(key).is_some();
     let of_entries: Vec<(String, String)> = match &value {
-        // A table in TOML is the value of one of our keys or sections.
-        Value::Table(table) if !is_known::<RawRecipe>(key) && RawRecipe::keys(key).is_none() => {
+        _ if is_ours => Vec::new(),
+        Value::Table(table) if table.keys().all(|inner| is_key(inner)) => {
             table.iter().map(|(inner, value)| (inner.clone(), value.to_string())).collect()
         }
         Value::String(_) => entries(text).unwrap_or_default(),
@@ -87,27 +89,32 @@ fn add_entries(key: &str, text: &str, into: &mut Vec<Override>) {
 /// Returns the entries of a dictionary as Hydra writes it; `None` for another text.
 fn entries(text: &str) -> Option<Vec<(String, String)>> {
     let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
-    let entries = parts(inner).into_iter().map(|entry| {
+    let entries = parts(inner)?.into_iter().map(|entry| {
         let (key, value) = entry.split_once(':')?;
         let key = key.trim().trim_matches(['"', '\'']);
-        // Templates of prompts begin with a brace, too. A dot would divide the key.
-        let is_key = |letter: char| letter.is_alphanumeric() || "_-/*".contains(letter);
-        let is_entry = !key.is_empty() && key.chars().all(is_key);
-        is_entry.then(|| (key.to_owned(), value.trim().to_owned()))
+        is_key(key).then(|| (key.to_owned(), value.trim().to_owned()))
     });
     entries.collect()
 }
 
-/// Splits a text at its commas, except for those in brackets and quotes.
-fn parts(text: &str) -> Vec<&str> {
+/// Returns `true` for the name of an entry that can be a part of a key. Templates of prompts begin with a brace, too.
+fn is_key(text: &str) -> bool {
+    !text.is_empty()
+        && text.chars().all(|letter| letter.is_alphanumeric() || "_-/*".contains(letter))
+}
+
+/// Splits a text at its commas, except for those in brackets and quotes; `None` if one of these is not closed.
+fn parts(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_usize, None);
-    for (at, letter) in text.char_indices() {
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
         match letter {
+            '\\' if quote.is_some() => drop(letters.next()),
             letter if quote == Some(letter) => quote = None,
             _ if quote.is_some() => {}
             '"' | '\'' => quote = Some(letter),
             '{' | '[' | '(' => depth += 1,
-            '}' | ']' | ')' => depth = depth.saturating_sub(1),
+            '}' | ']' | ')' => depth = depth.checked_sub(1)?,
             ',' if depth == 0 => {
                 parts.push(&text[start..at]);
                 start = at + 1;
@@ -118,12 +125,18 @@ fn parts(text: &str) -> Vec<&str> {
     let last = &text[start..];
     // A comma may follow the last entry.
     parts.extend((!last.trim().is_empty()).then_some(last));
-    parts
+    (quote.is_none() && depth == 0).then_some(parts)
 }
 
-/// Returns the last override of each key, as Hydra does.
+/// Returns the last override of each key, as Hydra does. `null` also replaces the entries of an earlier dictionary.
 pub(super) fn last_of_each_key(written: Vec<Override>) -> Vec<Override> {
-    let is_last = |at: usize| written[at + 1..].iter().all(|later| later.key != written[at].key);
+    let replaces = |later: &Override, key: &str| {
+        let rest = key.strip_prefix(later.key.as_str());
+        let is_entry = rest.is_some_and(|rest| rest.starts_with('.'));
+        later.key == key || is_entry && later.value.as_str() == Some(NULL)
+    };
+    let is_last =
+        |at: usize| !written[at + 1..].iter().any(|later| replaces(later, &written[at].key));
     let kept: Vec<bool> = (0..written.len()).map(is_last).collect();
     written.into_iter().zip(kept).filter_map(|(one, is_kept)| is_kept.then_some(one)).collect()
 }

@@ -41,6 +41,8 @@ impl Instructions {
 pub(crate) fn prefetch<T>(numbers: &[T]) {
     /// The size of a cache line in bytes.
     const LINE: usize = 64;
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (numbers, LINE);
     #[cfg(target_arch = "x86_64")]
     for first in numbers.iter().step_by(LINE / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

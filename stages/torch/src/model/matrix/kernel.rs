@@ -374,7 +374,7 @@ mod tests {
         let weights = numbers(inputs * outputs, 1);
         let panels = Panels::new(&weights, inputs, Precision::Float32);
         for instructions in Instructions::all() {
-            for rows in [1, 4, 5, 12, 23, 100] {
+            for rows in [1, 4, 5, 8, 9, 12, 20, 23, 100] {
                 let x = numbers(rows * inputs, 2);
                 let mut sums = vec![0.0; rows * outputs];
                 Kernel(instructions).add_product(&x, &panels, &mut sums);
