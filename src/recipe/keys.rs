@@ -2,7 +2,7 @@
 
 use rollpacker_stages::documented::{Documented, Field};
 pub(crate) use rollpacker_stages::fields::fields;
-use rollpacker_stages::shape::{Shape, field_shapes};
+use rollpacker_stages::shape::{Shape, field_shapes, shape_of};
 use rollpacker_stages::wrong_value::nearest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -92,11 +92,16 @@ pub(crate) fn is_known<T: Sections>(key: &str) -> bool {
     T::keys(&section).is_none()
 }
 
+/// Returns `true` for what [`is_known`] accepts, and for the name of a section.
+pub(crate) fn is_key_or_section<T: Sections>(name: &str) -> bool {
+    is_known::<T>(name) || T::keys(name).is_some()
+}
+
 /// Returns the type of a key; unknown for a key of a table whose keys depend on a name in it.
 pub(super) fn shape<T: Sections>(key: &str) -> Shape {
     let (section, name) = key.rsplit_once('.').unwrap_or(("", key));
     let shapes = T::section(section).map(|section| (section.shapes)()).unwrap_or_default();
-    shapes.into_iter().find(|(key, _)| *key == name).map(|(_, shape)| shape).unwrap_or_default()
+    shape_of(name, &shapes)
 }
 
 /// Returns the dotted names of all keys of `T`. A section that is not a struct counts as one key, because its keys depend on a name in it.
@@ -185,25 +190,21 @@ fn path(section: &str, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::raw::{Actor, RolloutCorrection, Run};
-
-    fn shape<T: serde::de::DeserializeOwned>(field: &str) -> Shape {
-        let shapes = field_shapes::<T>();
-        shapes.into_iter().find(|(name, _)| *name == field).expect("a field").1
-    }
+    use crate::recipe::RawRecipe;
 
     #[test]
     fn documented_types_are_those_that_are_parsed() {
-        assert_eq!(shape::<Actor>("lr"), Shape::Named("number"));
-        assert_eq!(shape::<Actor>("betas"), Shape::Named("list"));
-        assert_eq!(shape::<Actor>("strategy_options"), Shape::Named("table"));
-        assert_eq!(shape::<Actor>("clip_ratio"), Shape::Named("number"));
-        assert_eq!(shape::<Run>("default_local_dir"), Shape::Named("string"));
-        assert_eq!(shape::<Run>("on_stall"), Shape::Choice(&["warn", "fail"]));
+        let shape = super::shape::<RawRecipe>;
+        assert_eq!(shape("actor.lr"), Shape::Named("number"));
+        assert_eq!(shape("actor.betas"), Shape::Named("list"));
+        assert_eq!(shape("actor.strategy_options"), Shape::Named("table"));
+        assert_eq!(shape("actor.clip_ratio"), Shape::Named("number"));
+        assert_eq!(shape("trainer.default_local_dir"), Shape::Named("string"));
+        assert_eq!(shape("trainer.on_stall"), Shape::Choice(&["warn", "fail"]));
         let several = |words: &str| Shape::Several(words.to_owned());
-        assert_eq!(shape::<Run>("stall_timeout"), several("seconds, or a text such as `1h30m`"));
-        assert_eq!(shape::<Run>("max_wall_time"), several("seconds, or a text such as `1h30m`"));
-        let threshold = shape::<RolloutCorrection>("rollout_is_threshold");
+        assert_eq!(shape("trainer.stall_timeout"), several("seconds, or a text such as `1h30m`"));
+        assert_eq!(shape("trainer.max_wall_time"), several("seconds, or a text such as `1h30m`"));
+        let threshold = shape("algorithm.rollout_correction.rollout_is_threshold");
         assert_eq!(threshold, several("a number, or a text `low_high`"));
     }
 }

@@ -153,15 +153,13 @@ pub(super) fn read_valid<T: keys::Sections>(
             Err(error) => error,
         };
         let (key, reason) = (error.path().to_string(), reason(&error.inner().to_string()));
-        match remove(&mut table, error.path()) {
-            Some(found) => {
-                errors.push(wrong_type(key.clone(), keys::shape::<T>(&key), &found, reason))
-            }
-            None => {
-                errors.push(RecipeError::Type { key, reason });
-                return Err(RecipeError::Several { errors });
-            }
-        }
+        let Some(found) = remove(&mut table, error.path()) else {
+            errors.push(RecipeError::Type { key, reason });
+            reject(errors)?;
+            unreachable!("invariant: an error was added above");
+        };
+        let shape = keys::shape::<T>(&key);
+        errors.push(wrong_type(key, shape, &found, reason));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Values of a recipe: those of overrides, and those whose types other crates define.
 
-use rollpacker_stages::shape::{Shape, field_shapes};
+use rollpacker_stages::shape::{Shape, field_shapes, shape_of};
 use rollpacker_stages::wrong_value::{one_of, reason};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -19,11 +19,9 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
         match missing {
             Some(missing) => out_of_bounds(format!("{key}{inner}.{missing}"), "a value", "nothing"),
             None => {
-                let shapes = field_shapes::<T>().into_iter();
-                let shape = shapes.into_iter().find(|(name, _)| *name == path);
-                let found = value.get(path).cloned().unwrap_or(value);
-                let shape = shape.map(|(_, shape)| shape).unwrap_or_default();
-                wrong_type(format!("{key}{inner}"), shape, &found, reason)
+                let shape = shape_of(&path, &field_shapes::<T>());
+                let found = value.get(path).unwrap_or(&value);
+                wrong_type(format!("{key}{inner}"), shape, found, reason)
             }
         }
     })

@@ -10,7 +10,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 
-use rollpacker_stages::shape::Shape;
+use rollpacker_stages::shape::{Shape, shape_of};
 use toml::{Table, Value};
 
 use crate::recipe::aliases::ALIASES;
@@ -87,8 +87,7 @@ fn collect(
             collect(&path, &prose::about(&text), names, entries, &mut inner);
             continue;
         }
-        let shape = shapes.iter().find(|(name, _)| name == key);
-        let shape = shape.map(|(_, shape)| shape.clone()).unwrap_or_default();
+        let shape = shape_of(key, &shapes);
         let unit = section.fields.iter().find(|field| field.key() == *key);
         let unit = unit.map_or("", |field| field.unit);
         own.keys.push(described(

@@ -3,7 +3,7 @@
 use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::{About, Listed};
 use rollpacker_stages::documented::{Documented, Field};
-use rollpacker_stages::shape::Shape;
+use rollpacker_stages::shape::{Shape, shape_of};
 use serde_json::Value;
 
 use super::prose::Prose;
@@ -92,9 +92,7 @@ fn of_entry(section: &str, noun: &str, entry: &Listed<'_>) -> Vec<Key> {
     let of = format!("{noun} `{}`", entry.name);
     let options = entry.defaults.iter().map(|(name, default)| {
         let field = entry.fields.iter().find(|field| field.key() == name);
-        let shape = entry.shapes.iter().find(|(key, _)| key == name);
-        let shape = shape.map(|(_, shape)| shape.clone()).unwrap_or_default();
-        let key = option(section, &of, name, shape, field.copied());
+        let key = option(section, &of, name, shape_of(name, &entry.shapes), field.copied());
         let default = Some(default).filter(|value| !value.is_null()).map(Value::to_string);
         Key { default: default.or(key.default.clone()), ..key }
     });

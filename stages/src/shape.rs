@@ -58,6 +58,16 @@ pub fn field_shapes<'de, T: Deserialize<'de>>() -> Vec<(&'static str, Shape)> {
     fields.iter().enumerate().map(|(at, field)| (*field, of(at))).collect()
 }
 
+/// Returns the type of the field `name` among those of [`field_shapes`]; unknown if there is no such field.
+#[must_use]
+pub fn shape_of(name: &str, shapes: &[(&str, Shape)]) -> Shape {
+    shapes
+        .iter()
+        .find(|(field, _)| *field == name)
+        .map(|(_, shape)| shape.clone())
+        .unwrap_or_default()
+}
+
 /// A struct that has only the field with the number `at`.
 struct OneField<'a> {
     at: usize,

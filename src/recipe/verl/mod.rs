@@ -16,7 +16,7 @@ use self::entries::{Condition, DYNAMIC, Use, find};
 use self::overlong::{Overlong, PENALTY};
 use self::override_text::{interpolate, last_of_each_key};
 use super::error::RecipeError;
-use super::keys::{Sections, is_known};
+use super::keys::{is_key_or_section, is_known};
 use super::table::overlay;
 use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
@@ -93,11 +93,6 @@ fn settings(file: &Table, written: &[Override]) -> Table {
     table
 }
 
-/// Returns `true` for a key or a section of a recipe.
-fn is_ours(key: &str) -> bool {
-    is_known::<RawRecipe>(key) || RawRecipe::keys(key).is_some()
-}
-
 fn is_negative(one: &Override) -> bool {
     one.value.as_integer().is_some_and(|value| value < 0)
 }
@@ -127,11 +122,11 @@ struct Translator<'a> {
 impl Translator<'_> {
     fn add(&mut self, one: &Override) {
         let exact = find(&one.key, true);
-        let only_ours = exact.is_none() && is_known::<RawRecipe>(&one.key);
-        let meaning = exact.or_else(|| find(&one.key, false).filter(|_| !only_ours));
+        let is_ours = exact.is_none() && is_known::<RawRecipe>(&one.key);
+        let meaning = exact.or_else(|| find(&one.key, false).filter(|_| !is_ours));
         match meaning {
             // Unsetting an unknown key changes nothing, so that reading the recipe would not report it.
-            None if one.is_null() && !is_ours(&one.key) => {
+            None if one.is_null() && !is_key_or_section::<RawRecipe>(&one.key) => {
                 self.refuse(one, "there is no such key");
             }
             // Another unknown key is reported when the recipe is read, together with those of the file.

@@ -4,7 +4,7 @@ use toml::Value;
 
 use crate::recipe::RawRecipe;
 use crate::recipe::error::RecipeError;
-use crate::recipe::keys::{Sections, is_known};
+use crate::recipe::keys::is_key_or_section;
 use crate::recipe::value::{NULL, value_of};
 
 /// An override, `section.key=value`.
@@ -69,9 +69,8 @@ impl Override {
 fn add_entries(key: &str, text: &str, into: &mut Vec<Override>) {
     let value = value_of(text);
     // Our keys have tables and texts as values, and a text may look like a dictionary.
-    let is_ours = is_known::<RawRecipe>(key) || RawRecipe::keys(key).is_some();
     let of_entries: Vec<(String, String)> = match &value {
-        _ if is_ours => Vec::new(),
+        _ if is_key_or_section::<RawRecipe>(key) => Vec::new(),
         Value::Table(table) if table.keys().all(|inner| is_key(inner)) => {
             table.iter().map(|(inner, value)| (inner.clone(), value.to_string())).collect()
         }

@@ -1,3 +1,6 @@
+mod rewards;
+mod syntax;
+
 use super::entries::all;
 use super::*;
 use crate::placements::Placements;
@@ -32,65 +35,6 @@ fn refused(file: &str, overrides: &[&str]) -> String {
 
 /// A key that only verl has.
 const VERL: &str = "actor_rollout_ref.rollout.n=8";
-
-#[test]
-fn names_are_replaced_and_values_stay() {
-    let found = overrides(
-        "",
-        &[
-            VERL,
-            "+actor_rollout_ref.actor.optim.lr=1e-6",
-            "data.train_files=['a','b']",
-            "++trainer.total_epochs=2",
-        ],
-    );
-    let expected =
-        ["rollout.n=8", "actor.lr=1e-6", "data.train_files=['a','b']", "trainer.total_epochs=2"];
-    assert_eq!(found, expected);
-}
-
-#[test]
-fn entries_of_dictionaries_are_overrides() {
-    let found = overrides(
-        "",
-        &[
-            VERL,
-            "actor_rollout_ref.actor.policy_loss={loss_mode: gspo}",
-            "+actor_rollout_ref.actor.optim={'lr':1e-6, betas: [0.9, 0.95],}",
-            "actor_rollout_ref.model={path: \"a,b\", custom_chat_template: null}",
-            "critic.optim={lr: 1e-5}",
-            "algorithm.adv_estimator=gae",
-            "custom_reward_function.reward_kwargs={a: 1, b: [2, {c: 3}]}",
-            "custom_reward_function.reward_kwargs=null",
-            "actor_rollout_ref.actor.entropy_coeff={}",
-            "reward.options.judge.prompt={{ prompt }} Score: {{ response }}",
-            "actor_rollout_ref.rollout={temperature = 0.5, top_p = 0.9}",
-            "actor_rollout_ref.rollout.top_p=0.8",
-            "data.curriculum={min_pass_rate = 0.1}",
-        ],
-    );
-    let expected = [
-        "rollout.n=8",
-        "actor.policy_loss.loss_mode=gspo",
-        "actor.lr=1e-6",
-        "actor.betas=[0.9, 0.95]",
-        "model.path=\"a,b\"",
-        "critic.lr=1e-5",
-        "algorithm.adv_estimator=gae",
-        "actor.entropy_coeff={}",
-        "reward.options.judge.prompt={{ prompt }} Score: {{ response }}",
-        "rollout.temperature=0.5",
-        "rollout.top_p=0.8",
-        "data.curriculum={min_pass_rate = 0.1}",
-    ];
-    assert_eq!(found, expected);
-}
-
-#[test]
-fn own_keys_are_not_changed() {
-    let own = ["algorithm.lam=0.9", "data.seed=null", "rolout.n=3"];
-    assert_eq!(overrides("", &own), own);
-}
 
 #[test]
 fn keys_without_effect_are_left_out_as_in_verl() {
@@ -161,80 +105,6 @@ fn values_that_would_mislead_are_refused_together() {
     assert_eq!(overrides("", &batch), [batch[0], gae]);
     let numbers = ["actor_rollout_ref.rollout.val_kwargs.top_p=1", "data.truncation='error'"];
     assert!(overrides("", &numbers).is_empty());
-}
-
-#[test]
-fn a_function_is_the_python_reward_of_all_data() {
-    let found = overrides("", &["custom_reward_function.path=my/reward.py"]);
-    let expected = [
-        "reward.options.python.file=my/reward.py",
-        "reward.options.python.function=compute_score",
-        "reward.routes={\"*\" = \"python\"}",
-    ];
-    assert_eq!(found, expected);
-    let named = ["reward.custom_reward_function.name=f", "reward.custom_reward_function.path=r.py"];
-    assert_eq!(overrides("", &named)[0], "reward.options.python.function=f");
-    assert!(overrides("", &["custom_reward_function.path=null", VERL]).len() == 1);
-    let path = ["custom_reward_function.path=r.py".to_owned()];
-    let error = translate(&Table::new(), &path, &["math"]).errors[0].to_string();
-    assert!(error.contains("no reward `python`"), "{error}");
-}
-
-#[test]
-fn further_arguments_of_a_function_are_passed_on() {
-    let found = overrides(
-        "",
-        &[
-            "custom_reward_function.path=r.py",
-            "+custom_reward_function.reward_kwargs.method=strict",
-            "+reward.custom_reward_function.reward_kwargs.weights=[1,2]",
-        ],
-    );
-    assert_eq!(found[1], "reward.options.python.kwargs.method=strict");
-    assert_eq!(found[2], "reward.options.python.kwargs.weights=[1,2]");
-}
-
-const DAPO: [&str; 4] = [
-    "reward_model.reward_manager=dapo",
-    "+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True",
-    "+reward_model.reward_kwargs.overlong_buffer_cfg.len=4096",
-    "+reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5",
-];
-
-#[test]
-fn the_penalty_of_dapo_is_a_reward() {
-    let longest = "data.max_response_length=8192";
-    let found = overrides("", &[&DAPO[..], &[longest]].concat());
-    let expected = [
-        longest,
-        "reward.routes={\"*\" = { math = 1.0, soft_overlong = 0.5 }}",
-        "reward.options.soft_overlong.max_length=8192",
-        "reward.options.soft_overlong.cache=4096",
-    ];
-    assert_eq!(found, expected);
-    let mut table = Table::new();
-    found.iter().for_each(|text| overlay(&mut table, text).expect("read"));
-    assert_eq!(table["reward"]["routes"]["*"]["soft_overlong"].as_float(), Some(0.5));
-
-    let own = ["reward_model.reward_kwargs.max_resp_len=10000", "custom_reward_function.path=r.py"];
-    let found = overrides("", &[&DAPO[..], &own].concat());
-    let routes = "reward.routes={\"*\" = { python = 1.0, soft_overlong = 0.5 }}".to_owned();
-    assert!(found.contains(&routes), "{found:?}");
-    assert!(found.contains(&"reward.options.soft_overlong.max_length=10000".to_owned()));
-}
-
-#[test]
-fn the_penalty_of_dapo_needs_a_length_and_free_routes() {
-    let off = "reward_model.overlong_buffer.enable=False";
-    let found = translated("", &[off, "reward_model.overlong_buffer.len=9"]).expect("accepted");
-    assert!(found.overrides.is_empty() && found.ignored.len() == 2, "{found:?}");
-    let text = refused("", &["reward_model.overlong_buffer.enable=True"]);
-    assert!(text.contains("set `len` beside it"), "{text}");
-    let text = refused("[reward]\nroutes = { \"*\" = \"exact\" }", &DAPO);
-    assert!(text.contains("reward.routes is set"), "{text}");
-    let dapo = DAPO.map(str::to_owned);
-    let error = translate(&Table::new(), &dapo, &["math"]).errors[0].to_string();
-    assert!(error.contains("no reward `soft_overlong`"), "{error}");
 }
 
 #[test]
@@ -361,38 +231,6 @@ fn each_key_is_listed_once_and_names_keys_that_exist() {
         };
         assert!(is_known::<RawRecipe>(ours), "{}: {ours}", entry.verl);
     }
-}
-
-#[test]
-fn the_last_override_of_a_key_counts() {
-    const RATIO: &str = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio";
-    let keys = [
-        "data.truncation=left",
-        "trainer.logger=['console','tensorboard']",
-        &format!("{RATIO}=0.1"),
-        VERL,
-        "data.truncation=error",
-        "trainer.logger=console",
-        &format!("{RATIO}=0.0"),
-        "actor_rollout_ref.rollout.n=4",
-    ];
-    assert_eq!(overrides("", &keys), ["rollout.n=4"]);
-}
-
-#[test]
-fn references_have_the_value_of_their_key() {
-    let keys = [
-        "data.max_prompt_length=256",
-        "trainer.experiment_name=e",
-        "actor_rollout_ref.rollout.prompt_length=${data.max_prompt_length}",
-        "trainer.default_local_dir=ckpts/${trainer.experiment_name}",
-    ];
-    let expected = ["data.max_prompt_length=256", "trainer.default_local_dir=ckpts/e"];
-    assert_eq!(overrides("", &keys), expected);
-    let text = refused("", &[VERL, "trainer.default_local_dir=ckpts/${trainer.project_name}"]);
-    assert!(text.contains("a key in `${...}` is not set here"), "{text}");
-    let circle = ["data.seed=${rollout.seed}", "rollout.seed=${data.seed}", VERL];
-    assert!(refused("", &circle).contains("`${...}`"));
 }
 
 #[test]

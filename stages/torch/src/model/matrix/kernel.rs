@@ -225,6 +225,7 @@ impl Tiling {
     }
 
     /// Returns the number of tiles.
+    #[inline(always)]
     fn count(self) -> usize {
         self.full / self.tile + usize::from(self.last > 0)
     }
