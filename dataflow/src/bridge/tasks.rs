@@ -1,16 +1,14 @@
 //! Futures that run on behalf of an operator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use timely::scheduling::SyncActivator;
 use tokio::runtime::{EnterGuard, Handle};
-use tokio::task::JoinSet;
 
 use super::cancellable::{Cancellable, Canceller};
 use super::panicked::Panicked;
@@ -28,14 +26,14 @@ pub enum Executor {
 pub struct Tasks<K, R> {
     /// The tasks that have neither replied nor been cancelled.
     wanted: BTreeMap<K, Canceller>,
-    sender: mpsc::Sender<(K, Result<R, Panicked>)>,
-    receiver: mpsc::Receiver<(K, Result<R, Panicked>)>,
+    replies: Arc<Replies<K, R>>,
+    /// Replies that were taken from `replies` and not returned yet.
+    taken: VecDeque<Reply<K, R>>,
     running: TaskRunner,
 }
 
 enum TaskRunner {
-    /// Runs the futures on tokio; the activator wakes the operator.
-    Tokio(Handle, JoinSet<()>, SyncActivator),
+    Tokio(Handle),
     Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
 }
 
@@ -43,26 +41,23 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     /// Creates an empty collection; `activator` wakes the operator that polls it.
     #[must_use]
     pub fn new(executor: Executor, activator: SyncActivator) -> Self {
-        let (sender, receiver) = mpsc::channel();
-        let running = match executor {
-            Executor::Tokio(handle) => TaskRunner::Tokio(handle, JoinSet::new(), activator),
+        let (running, activator) = match executor {
+            Executor::Tokio(handle) => (TaskRunner::Tokio(handle), Some(activator)),
+            // Inline tasks reply while the operator polls them.
             Executor::Inline => {
                 let waker = Arc::new(Activate(Mutex::new(activator)));
-                TaskRunner::Inline(FuturesUnordered::new(), waker.into())
+                (TaskRunner::Inline(FuturesUnordered::new(), waker.into()), None)
             }
         };
-        Self { wanted: BTreeMap::new(), sender, receiver, running }
+        let replies = Arc::new(Replies { arrived: Mutex::default(), activator });
+        Self { wanted: BTreeMap::new(), replies, taken: VecDeque::new(), running }
     }
 
     /// Starts a task under a key that has never been used before.
     pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
         let (work, canceller) = Cancellable::new(work);
         self.wanted.insert(key.clone(), canceller);
-        let mut answer = ReplySender {
-            key: Some(key),
-            sender: self.sender.clone(),
-            wakes: self.running.wakes(),
-        };
+        let mut answer = ReplySender { key: Some(key), replies: self.replies.clone() };
         let task = async move {
             match work.await {
                 Some(result) => answer.send(Ok(result)),
@@ -70,7 +65,7 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
             }
         };
         match &mut self.running {
-            TaskRunner::Tokio(runtime, tasks, _) => drop(tasks.spawn_on(task, runtime)),
+            TaskRunner::Tokio(runtime) => drop(runtime.spawn(task)),
             TaskRunner::Inline(futures, _) => futures.push(task.boxed()),
         }
     }
@@ -83,18 +78,23 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         canceller.cancel();
     }
 
-    /// Returns the next result if one is ready.
+    /// Returns the next result if one is ready. Call it until it returns `None`: the operator is woken only for results that arrive after
+    /// all earlier ones were taken.
     pub fn try_next(&mut self) -> Option<(K, Result<R, Panicked>)> {
-        match &mut self.running {
-            TaskRunner::Tokio(_, tasks, _) => while tasks.try_join_next().is_some() {},
-            TaskRunner::Inline(futures, waker) => {
-                let mut context = Context::from_waker(waker);
-                while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
+        if let TaskRunner::Inline(futures, waker) = &mut self.running {
+            let mut context = Context::from_waker(waker);
+            while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
+        }
+        loop {
+            if self.taken.is_empty() {
+                std::mem::swap(&mut self.taken, &mut *self.replies.lock());
+            }
+            let (key, result) = self.taken.pop_front()?;
+            // A result whose key is no longer wanted belongs to a cancelled task: skip it.
+            if self.wanted.remove(&key).is_some() {
+                return Some((key, result));
             }
         }
-        // A result whose key is no longer wanted belongs to a cancelled task: skip it.
-        let wanted = &mut self.wanted;
-        self.receiver.try_iter().find(|(key, _)| wanted.remove(key).is_some())
     }
 }
 
@@ -109,17 +109,36 @@ impl TaskRunner {
     /// Enters the runtime: destructors of a tokio future may need it.
     fn enter(&self) -> Option<EnterGuard<'_>> {
         match self {
-            Self::Tokio(runtime, ..) => Some(runtime.enter()),
+            Self::Tokio(runtime) => Some(runtime.enter()),
             Self::Inline(..) => None,
         }
     }
+}
 
-    /// Returns the activator that wakes the operator when a task has answered; `None` for inline tasks, which answer while the operator
-    /// polls them.
-    fn wakes(&self) -> Option<SyncActivator> {
-        match self {
-            Self::Tokio(.., activator) => Some(activator.clone()),
-            Self::Inline(..) => None,
+/// The key of a task, and its result.
+type Reply<K, R> = (K, Result<R, Panicked>);
+
+/// The replies that the operator has not taken.
+struct Replies<K, R> {
+    arrived: Mutex<VecDeque<Reply<K, R>>>,
+    /// Wakes the operator.
+    activator: Option<SyncActivator>,
+}
+
+impl<K, R> Replies<K, R> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Reply<K, R>>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, reply: Reply<K, R>) {
+        let mut arrived = self.lock();
+        // The operator takes all replies at once: the first after that wakes it for all others.
+        let wakes = arrived.is_empty();
+        arrived.push_back(reply);
+        drop(arrived);
+        if let Some(activator) = self.activator.as_ref().filter(|_| wakes) {
+            // Activation fails only when the worker has ended, and then nothing waits for the reply.
+            let _ = activator.activate();
         }
     }
 }
@@ -138,18 +157,13 @@ impl Wake for Activate {
 /// sends none.
 struct ReplySender<K, R> {
     key: Option<K>,
-    sender: mpsc::Sender<(K, Result<R, Panicked>)>,
-    wakes: Option<SyncActivator>,
+    replies: Arc<Replies<K, R>>,
 }
 
 impl<K, R> ReplySender<K, R> {
     fn send(&mut self, result: Result<R, Panicked>) {
         if let Some(key) = self.key.take() {
-            // Both fail only when the operator has ended, and then nothing waits for the reply.
-            drop(self.sender.send((key, result)));
-            if let Some(activator) = &self.wakes {
-                let _ = activator.activate();
-            }
+            self.replies.send((key, result));
         }
     }
 
