@@ -7,10 +7,10 @@ use rollpacker_stages::catalog::{Catalog, Choice, Listed};
 use rollpacker_torch::train::Objective;
 use rollpacker_torch::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
 
-use crate::recipe::Recipe;
 use crate::recipe::aliases::{ALIASES, Alias};
 use crate::recipe::choice::make;
 use crate::recipe::error::{RecipeError, out_of_bounds};
+use crate::recipe::{Choices, Recipe};
 
 /// The algorithms that recipes can name. A program adds its own algorithms to these catalogs.
 ///
@@ -89,6 +89,16 @@ impl Algorithms {
             kl_loss: make(&self.kl_estimators, &choices.kl_loss)?,
             reward_kl: recipe.reward_kl.map(|_| penalty),
         })
+    }
+
+    /// Returns the errors of the algorithms that a recipe names and of their options.
+    #[cfg(feature = "cli")]
+    pub(crate) fn errors(&self, choices: &Choices) -> impl Iterator<Item = RecipeError> {
+        let kl =
+            [&choices.kl_loss, &choices.kl_penalty].map(|kl| make(&self.kl_estimators, kl).err());
+        let estimator = make(&self.advantages, &choices.estimator).err();
+        let loss = make(&self.policy_losses, &choices.policy_loss).err();
+        estimator.into_iter().chain(loss).chain(kl.into_iter().flatten())
     }
 
     /// Returns the tables of the documentation, in Markdown.

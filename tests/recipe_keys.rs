@@ -254,3 +254,53 @@ fn refusals_and_unknown_keys_are_reported_together() {
         assert!(error.contains(part), "`{part}` is expected in: {error}");
     }
 }
+
+#[test]
+fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them() {
+    let place = Workplace::new(RECIPE);
+    let refused = |args: &[&str]| {
+        let end = dry_run(&place, &[&["--config", "recipe.toml"], args].concat());
+        assert_eq!(end.code, Some(2), "{end:?}");
+        end.err.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let names = [
+        "rollout.n=0",
+        "schedule.mod=x",
+        "placement.kind=planer",
+        "rollout.engine=vlm",
+        "actor.strategy=fsdq",
+        "algorithm.adv_estimator=grpp",
+        "actor.policy_loss.clip_covv=1",
+        "actor.kl_loss_type=kl9",
+        "reward.routes.gsm8k=mathh",
+        "reward.options.math.target=3",
+    ];
+    let beginnings = [
+        "error: key `rollout.n`: expected at least 1, found 0",
+        "unknown key `schedule.mod`",
+        "key `placement.kind`: expected one of ",
+        "key `rollout.engine`: expected one of ",
+        "key `actor.strategy`: expected one of ",
+        "key `algorithm.adv_estimator`: expected one of ",
+        "unknown key `actor.policy_loss.clip_covv`",
+        "key `actor.kl_loss_type`: expected one of ",
+        "key `reward.routes.gsm8k`: expected one of ",
+        "unknown key `reward.options.math.target`; did you mean `reward.options.math.targets`?",
+    ];
+    let lines = refused(&names);
+    assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
+    for (line, beginning) in lines.iter().zip(beginnings) {
+        assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
+    }
+    let lines = refused(&[
+        "rollout.min_response_length=100000",
+        "actor.kl_loss_coef=0.5",
+        "sft.num_key_value_heads=3",
+        "placement.trigger=fixed",
+    ]);
+    let keys = ["rollout.min_response_length", "actor.kl_loss_coef", "sft.num_key_value_heads"];
+    for (line, key) in lines.iter().zip(keys.iter().chain([&"placement.trigger"])) {
+        assert!(line.contains(&format!("key `{key}`")), "{key} is expected in: {line}");
+    }
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+}

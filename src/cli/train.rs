@@ -21,7 +21,7 @@ use crate::banner::{self, StartBanner};
 use crate::engines::ServersUnavailable;
 use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
-use crate::recipe::{Recipe, RecipeError, overlay, read_table, verl};
+use crate::recipe::{KnownNames, Recipe, RecipeError, overlay, read_table, verl};
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
@@ -121,7 +121,10 @@ impl TrainArgs {
         errors.extend(
             translation.overrides.iter().filter_map(|text| overlay(&mut settings, text).err()),
         );
-        Recipe::from_settings(settings, errors, &app.schedules, &app.placements, |run| {
+        let (catalogs, App { schedules, placements, .. }) = (app.catalogs(), app);
+        let others = |choices: &_, rewards: &_| catalogs.errors(choices, rewards);
+        let names = KnownNames { schedules, placements, others: &others };
+        Recipe::from_settings(settings, errors, names, |run| {
             if let Some(out) = &self.out {
                 run.default_local_dir.clone_from(out);
             }

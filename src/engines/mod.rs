@@ -29,7 +29,7 @@ use rollpacker_torch::rollout::colocated::ColocatedUseMeter;
 use rollpacker_torch::rollout::live::Live;
 use serde::de::DeserializeOwned;
 
-use crate::recipe::Recipe;
+use crate::recipe::Choices;
 use crate::recipe::choice::{make, option_error};
 use crate::recipe::error::{RecipeError, out_of_bounds};
 
@@ -185,9 +185,9 @@ impl Engines {
     ///
     /// # Errors
     /// If there is no engine of that name, or an option is unknown or has a wrong value.
-    pub(crate) fn chosen(&self, recipe: &Recipe) -> Result<ChosenEngine, RecipeError> {
-        let starter = make(&self.0, &recipe.choices.engine)?;
-        Ok(ChosenEngine { name: recipe.choices.engine.name().to_owned(), starter })
+    pub(crate) fn chosen(&self, choices: &Choices) -> Result<ChosenEngine, RecipeError> {
+        let starter = make(&self.0, &choices.engine)?;
+        Ok(ChosenEngine { name: choices.engine.name().to_owned(), starter })
     }
 }
 

@@ -8,7 +8,7 @@ use rollpacker_model::config::most as size;
 use rollpacker_torch::model::DeviceChoice;
 
 use super::choices::check_choice;
-use super::error::{RecipeError, out_of_bounds, reject, within};
+use super::error::{RecipeError, out_of_bounds, within};
 use super::raw::{Actor, Algorithm, KlControlType, KlCtrl, RawRecipe};
 use super::{limits, ranges};
 
@@ -16,7 +16,10 @@ impl RawRecipe {
     /// Returns the errors of values that are wrong whatever the other settings are.
     pub(super) fn wrong_values(&self) -> Vec<RecipeError> {
         let logger = |name: &String| check_choice("trainer.logger", name).err();
-        let errors = ranges::errors(self).chain(self.trainer.logger.iter().filter_map(logger));
+        let errors = ranges::errors(self)
+            .chain(self.trainer.logger.iter().filter_map(logger))
+            .chain(self.schedule.check().err())
+            .chain(self.placement.check_kind().err());
         #[cfg(feature = "torch")]
         let errors = {
             let device = self.trainer.device.parse::<DeviceChoice>();
@@ -25,17 +28,18 @@ impl RawRecipe {
         errors.collect()
     }
 
-    /// Returns the errors of values that are wrong on their own; if there are none, the first error of settings that bound each other.
-    /// Schedules check their own options.
-    pub(super) fn check(&self) -> Result<(), RecipeError> {
-        reject(self.wrong_values())?;
-        self.check_data()?;
-        self.check_rollout()?;
-        check_limits(&self.reward.timeout)?;
-        self.check_algorithm()?;
-        self.check_kl_loss()?;
-        self.check_threads()?;
-        self.check_model_made_from_scratch()
+    /// Returns the errors of settings that bound each other. Schedules check their own options.
+    pub(super) fn conflicts(&self) -> Vec<RecipeError> {
+        let checks = [
+            self.check_data(),
+            self.check_rollout(),
+            check_limits(&self.reward.timeout),
+            self.check_algorithm(),
+            self.check_kl_loss(),
+            self.check_threads(),
+            self.check_model_made_from_scratch(),
+        ];
+        checks.into_iter().filter_map(Result::err).collect()
     }
 
     fn check_data(&self) -> Result<(), RecipeError> {

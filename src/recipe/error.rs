@@ -93,12 +93,13 @@ impl From<rollpacker_torch::model::TorchError> for RecipeError {
 }
 
 /// Returns the errors as one, if there are any.
-pub(crate) fn reject(mut errors: Vec<RecipeError>) -> Result<(), RecipeError> {
-    match errors.len() {
-        0 => Ok(()),
-        1 => Err(errors.remove(0)),
-        _ => Err(RecipeError::Several { errors }),
-    }
+pub(crate) fn reject(errors: Vec<RecipeError>) -> Result<(), RecipeError> {
+    if errors.is_empty() { Ok(()) } else { Err(several(errors)) }
+}
+
+/// Returns the errors as one. There is at least one.
+pub(crate) fn several(mut errors: Vec<RecipeError>) -> RecipeError {
+    if errors.len() == 1 { errors.remove(0) } else { RecipeError::Several { errors } }
 }
 
 /// Returns the error for keys that do not exist, each with the most similar valid key, if there are any.

@@ -54,7 +54,7 @@ use crate::placements::live::LivePlacement;
 pub(crate) use algorithm::{Choices, check_replicas};
 pub(crate) use bounds::check_curriculum;
 pub use error::RecipeError;
-use error::{out_of_bounds, reject};
+use error::{out_of_bounds, reject, several};
 use keys::ResumableKeys;
 use raw::LrScheduler;
 #[cfg(feature = "servers")]
@@ -135,15 +135,29 @@ pub struct Recipe {
     pub sft: Sft,
 }
 
+/// The entries of catalogs that the settings of a recipe may name.
+pub(crate) struct KnownNames<'a> {
+    pub(crate) schedules: &'a Schedules,
+    pub(crate) placements: &'a Placements,
+    /// Returns the errors of all other names and of the options of what they name, as far as they are known before a session opens.
+    pub(crate) others: &'a dyn Fn(&Choices, &Reward) -> Vec<RecipeError>,
+}
+
 impl RawRecipe {
     /// Checks the bounds of all settings and converts them.
     ///
     /// # Errors
-    /// With all values that are out of bounds of their own, or the first that does not fit the others.
+    /// With all values that are wrong whatever the other settings are, or all that conflict with other settings.
     fn resolve(self) -> Result<Recipe, RecipeError> {
-        self.check()?;
-        let placement = self.live_placement()?;
-        let schedule = self.build_schedule()?;
+        reject(self.wrong_values())?;
+        let mut conflicts = self.conflicts();
+        let (placement, schedule) = match (self.live_placement(), self.build_schedule()) {
+            (Ok(placement), Ok(schedule)) if conflicts.is_empty() => (placement, schedule),
+            (placement, schedule) => {
+                conflicts.extend(placement.err().into_iter().chain(schedule.err()));
+                return Err(several(conflicts));
+            }
+        };
         let mut trainer = self.trainer_config(self.uses_engine_logprobs(&*schedule))?;
         trainer.threads = self.trainer_threads(&*placement);
         check_replicas(&trainer, self.trainer.workers)?;
@@ -295,25 +309,24 @@ impl Recipe {
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
         let settings = read_table(path, overrides)?;
-        Self::from_settings(settings, Vec::new(), schedules, placements, |_| {})
+        let names = KnownNames { schedules, placements, others: &|_, _| Vec::new() };
+        Self::from_settings(settings, Vec::new(), names, |_| {})
     }
 
-    /// Validates the settings of a table, which may name one of `schedules` or one of `placements`. `change` has precedence over the
-    /// table. `errors` were found before, and are reported together with those of the table.
+    /// Validates the settings of a table, which may use `names`. `change` has precedence over the table. `errors` were found before, and are
+    /// reported together with those of the table.
     pub(crate) fn from_settings(
         settings: toml::Table,
         errors: Vec<RecipeError>,
-        schedules: &Schedules,
-        placements: &Placements,
+        names: KnownNames<'_>,
         change: impl FnOnce(&mut Run),
     ) -> Result<Self, RecipeError> {
         let (mut raw, mut errors): (RawRecipe, _) = read_valid(settings, errors)?;
-        raw.schedule.schedules = schedules.clone();
-        raw.placement.placements = placements.clone();
+        raw.schedule.schedules = names.schedules.clone();
+        raw.placement.placements = names.placements.clone();
         change(&mut raw.trainer);
-        if !errors.is_empty() {
-            errors.extend(raw.wrong_values());
-        }
+        errors.extend(raw.wrong_values());
+        errors.extend((names.others)(&raw.choices(), &raw.reward));
         reject(errors)?;
         raw.resolve()
     }

@@ -10,7 +10,7 @@ use super::choice::{KeyedChoice, choice, make};
 use super::error::{RecipeError, one_of, out_of_bounds, unknown_keys};
 use super::raw::{self, RawRecipe};
 use crate::placements::live::{LivePlacement, LiveRun, PlacementInputs, TrainerThreads};
-use crate::placements::{PlacementContext, PlacementKeys, Placements, PlannerOptions};
+use crate::placements::{PlacementContext, PlacementKeys, PlannerOptions};
 
 const KIND: &str = "placement.kind";
 const KEYS: PlacementKeys = PlacementKeys { name: KIND, options: "placement.options" };
@@ -32,7 +32,7 @@ impl RawRecipe {
             self.placement.reject_unused("")?;
             Arc::new(own)
         } else {
-            check_kind(kind, placements)?;
+            self.placement.check_kind()?;
             self.placement.reject_unused(kind)?;
             let choice = choice(kind, built_in_options);
             let section = "placement";
@@ -77,6 +77,16 @@ impl RawRecipe {
 }
 
 impl raw::Placement {
+    /// Rejects a name that is none of the placements.
+    pub(super) fn check_kind(&self) -> Result<(), RecipeError> {
+        let (kind, kinds) = (&self.kind, self.placements.names().collect::<Vec<_>>());
+        if let Some((_, ours)) = SIMULATED.iter().find(|(simulated, _)| simulated == kind) {
+            let expected = format!("one of {} (did you mean `{ours}`?)", kinds.join(", "));
+            return Err(out_of_bounds(KIND, expected, format!("`{kind}`")));
+        }
+        one_of(KIND, kind, &kinds)
+    }
+
     /// Rejects keys that the built-in placement `kind` does not have, and a number that none can use. `kind` is empty for a placement of the
     /// program, which has none of these keys.
     fn reject_unused(&self, kind: &str) -> Result<(), RecipeError> {
@@ -184,13 +194,4 @@ impl Recipe {
         let described = self.placement.describe(self.engine_instances(), &training)?;
         Some(format!("{}: {described}", self.raw.placement.kind))
     }
-}
-
-fn check_kind(kind: &str, placements: &Placements) -> Result<(), RecipeError> {
-    let kinds: Vec<_> = placements.names().collect();
-    if let Some((_, ours)) = SIMULATED.iter().find(|(simulated, _)| *simulated == kind) {
-        let expected = format!("one of {} (did you mean `{ours}`?)", kinds.join(", "));
-        return Err(out_of_bounds(KIND, expected, format!("`{kind}`")));
-    }
-    one_of(KIND, kind, &kinds)
 }

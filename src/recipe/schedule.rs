@@ -283,9 +283,8 @@ impl ScheduleSection {
     /// # Errors
     /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
     pub fn build(&self, size: ScheduleSize) -> Result<Box<dyn Schedule>, RecipeError> {
+        self.check()?;
         let entry = self.entry()?;
-        self.check_keys(entry)?;
-        check_integers("schedule", &Value::Table(self.options.clone()), limits::SCHEDULE_COUNT)?;
         let mut table = self.options.clone();
         let mut set = |key: &str, value: u64| {
             if entry.has(key) {
@@ -325,6 +324,12 @@ impl ScheduleSection {
     fn entry(&self) -> Result<&ScheduleEntry, RecipeError> {
         one_of("schedule.name", &self.name, &self.schedules.names().collect::<Vec<_>>())?;
         Ok(self.schedules.find(&self.name).expect("invariant: the name is one of them"))
+    }
+
+    /// Checks what depends on this section only: the name, the keys, and the sizes of integers.
+    pub(super) fn check(&self) -> Result<(), RecipeError> {
+        self.check_keys(self.entry()?)?;
+        check_integers("schedule", &Value::Table(self.options.clone()), limits::SCHEDULE_COUNT)
     }
 
     /// Converts an error of a schedule into a recipe error that names the key as written.

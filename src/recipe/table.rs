@@ -10,7 +10,7 @@ use rollpacker_stages::wrong_value::reason;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-use super::error::{RecipeError, reject};
+use super::error::{RecipeError, reject, several};
 use super::raw::{RawRecipe, Serve};
 use super::value::{NULL, value_of, wrong_type};
 use super::{Recipe, aliases, keys, limits, schedule};
@@ -155,8 +155,7 @@ pub(super) fn read_valid<T: keys::Sections>(
         let (key, reason) = (error.path().to_string(), reason(&error.inner().to_string()));
         let Some(found) = remove(&mut table, error.path()) else {
             errors.push(RecipeError::Type { key, reason });
-            reject(errors)?;
-            unreachable!("invariant: an error was added above");
+            return Err(several(errors));
         };
         let shape = keys::shape::<T>(&key);
         errors.push(wrong_type(key, shape, &found, reason));

@@ -11,7 +11,7 @@ use rollpacker_stages::reward::{
 use rollpacker_stages::wrong_value::{nearest, reason};
 use serde_json::Value;
 
-use crate::recipe::error::{one_of, out_of_bounds};
+use crate::recipe::error::{one_of, out_of_bounds, reject};
 use crate::recipe::{RecipeError, Reward, RouteTarget};
 
 /// Option keys that every reward accepts, in addition to its own keys and those of its guard.
@@ -27,6 +27,7 @@ const MOST_SLOTS: u64 = 1024;
 /// # Errors
 /// If a route names an unknown reward, or an option is unknown, has the wrong type or is out of its bounds. The message names the key.
 pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeError> {
+    reject(errors(section, registry))?;
     let named = section.make_all(registry)?;
     let mut router = Router::default();
     for (pattern, routed) in &section.routes {
@@ -50,6 +51,18 @@ pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeEr
     Ok(router)
 }
 
+/// Returns the errors of names of rewards and of the keys of their options, also of rewards without a route.
+pub(crate) fn errors(section: &Reward, registry: &Registry) -> Vec<RecipeError> {
+    let all = names(registry, section);
+    let routed = section.routes.iter().flat_map(|(pattern, routed)| {
+        let unknown = |name: &String| one_of(route_key(pattern), name, &all).err();
+        routed.names().into_iter().filter_map(unknown)
+    });
+    let check = |name: &String| RewardOptions::of(section, name)?.check(name, registry);
+    let options = section.options.keys().filter_map(|name| check(name).err());
+    routed.chain(options).collect()
+}
+
 /// A reward of the recipe, with its own `on_error` if it sets one.
 struct NamedReward {
     made: Made,
@@ -68,28 +81,16 @@ impl RouteTarget {
 impl Reward {
     fn make_all(&self, registry: &Registry) -> Result<BTreeMap<String, NamedReward>, RecipeError> {
         let mut all = BTreeMap::new();
-        for (pattern, routed) in &self.routes {
-            for name in routed.names() {
-                if !all.contains_key(name) {
-                    all.insert(name.clone(), self.make(pattern, name, registry)?);
-                }
+        for name in self.routes.values().flat_map(RouteTarget::names) {
+            if !all.contains_key(name) {
+                all.insert(name.clone(), self.make(name, registry)?);
             }
-        }
-        // Rewards without a route are not built, but their keys are still checked, so that a misspelt key is reported.
-        for name in self.options.keys().filter(|name| !all.contains_key(*name)) {
-            RewardOptions::of(self, name)?.check(name, registry)?;
         }
         Ok(all)
     }
 
-    fn make(
-        &self,
-        pattern: &str,
-        name: &str,
-        registry: &Registry,
-    ) -> Result<NamedReward, RecipeError> {
+    fn make(&self, name: &str, registry: &Registry) -> Result<NamedReward, RecipeError> {
         let mut written = RewardOptions::of(self, name)?;
-        one_of(route_key(pattern), name, &names(registry, self))?;
         let guard = written.check(name, registry)?;
         let refuse = |error| refused(&format!("reward.options.{name}"), error);
         let made = registry.make(&written.kind, written.options).map_err(refuse)?;

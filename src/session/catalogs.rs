@@ -4,6 +4,8 @@ use rollpacker_rewards::Registry;
 
 use crate::algorithms::Algorithms;
 use crate::engines::Engines;
+use crate::recipe::{Choices, RecipeError, Reward};
+use crate::rewards;
 use crate::trainers::Trainers;
 
 /// The catalogs from which a session takes what its recipe names.
@@ -29,5 +31,17 @@ impl Default for Catalogs {
             engines: Engines::default(),
             trainers: Trainers::default(),
         }
+    }
+}
+
+#[cfg(feature = "cli")]
+impl Catalogs {
+    /// Returns the errors of the names in a recipe that these catalogs do not have, and of options that an entry does not accept.
+    pub(crate) fn errors(&self, choices: &Choices, section: &Reward) -> Vec<RecipeError> {
+        let errors = self.engines.chosen(choices).err().into_iter();
+        let errors = errors
+            .chain(self.trainers.chosen(choices).err())
+            .chain(self.algorithms.errors(choices));
+        errors.chain(rewards::errors(section, &self.rewards)).collect()
     }
 }

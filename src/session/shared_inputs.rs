@@ -75,8 +75,8 @@ impl SharedInputs {
     ) -> anyhow::Result<Self> {
         let (advantage, objective) =
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
-        let engine = engines.chosen(&recipe)?;
-        let trainer = trainers.chosen(&recipe)?;
+        let engine = engines.chosen(&recipe.choices)?;
+        let trainer = trainers.chosen(&recipe.choices)?;
         let device = recipe.device.resolve().map_err(RecipeError::from)?;
         check_device(&recipe, device)?;
         let folder = &recipe.model.path;

@@ -17,7 +17,7 @@ use rollpacker_stages::catalog::{Catalog, CatalogError, NoOptions};
 use rollpacker_stages::train::{TrainError, Trainer};
 use serde::de::DeserializeOwned;
 
-use crate::recipe::Recipe;
+use crate::recipe::Choices;
 use crate::recipe::choice::{make, option_error};
 use crate::recipe::error::{RecipeError, out_of_bounds};
 
@@ -150,9 +150,9 @@ impl Trainers {
     ///
     /// # Errors
     /// If there is no trainer of that name, or an option is unknown or has a wrong value.
-    pub(crate) fn chosen(&self, recipe: &Recipe) -> Result<ChosenTrainer, RecipeError> {
-        let starter = make(&self.0, &recipe.choices.trainer)?;
-        Ok(ChosenTrainer { name: recipe.choices.trainer.name().to_owned(), starter })
+    pub(crate) fn chosen(&self, choices: &Choices) -> Result<ChosenTrainer, RecipeError> {
+        let starter = make(&self.0, &choices.trainer)?;
+        Ok(ChosenTrainer { name: choices.trainer.name().to_owned(), starter })
     }
 }
 

@@ -31,7 +31,9 @@ pub(super) struct TorchSubject {
 impl TorchSubject {
     pub(super) fn open(config: &Path, overrides: &[String], app: &App) -> anyhow::Result<Self> {
         let recipe = Recipe::read_with(config, overrides, &app.schedules, &app.placements)?;
-        app.engines.chosen(&recipe)?.require_torch_if(true, "`rollpacker profile` measures it")?;
+        app.engines
+            .chosen(&recipe.choices)?
+            .require_torch_if(true, "`rollpacker profile` measures it")?;
         let folder = &recipe.model.path;
         let model = Decoder::check_folder(folder).context("key `model.path`")?;
         check_context(&recipe, &model)?;

@@ -4,6 +4,7 @@ mod syntax;
 use super::entries::all;
 use super::*;
 use crate::placements::Placements;
+use crate::recipe::KnownNames;
 use crate::recipe::error::reject;
 use crate::recipe::schedule::Schedules;
 
@@ -28,8 +29,9 @@ fn refused(file: &str, overrides: &[&str]) -> String {
     let mut errors = translation.errors;
     let texts = translation.overrides.iter();
     errors.extend(texts.filter_map(|text| overlay(&mut settings, text).err()));
-    let (schedules, placements) = (Schedules::default(), Placements::default());
-    let read = Recipe::from_settings(settings, errors, &schedules, &placements, |_| {});
+    let (schedules, placements) = (&Schedules::default(), &Placements::default());
+    let names = KnownNames { schedules, placements, others: &|_, _| Vec::new() };
+    let read = Recipe::from_settings(settings, errors, names, |_| {});
     read.expect_err("refused").to_string()
 }
 
