@@ -92,7 +92,6 @@ impl Algorithms {
     }
 
     /// Returns the errors of the algorithms that a recipe names and of their options.
-    #[cfg(feature = "cli")]
     pub(crate) fn errors(&self, choices: &Choices) -> impl Iterator<Item = RecipeError> {
         let kl =
             [&choices.kl_loss, &choices.kl_penalty].map(|kl| make(&self.kl_estimators, kl).err());

@@ -292,6 +292,10 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
     for (line, beginning) in lines.iter().zip(beginnings) {
         assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
     }
+    // Entries of a section with a wrong key are not checked: what they need may have been written under that key.
+    let lines = refused(&["algorithm.adv_estimater=gae", "algorithm.lam=0.95"]);
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("did you mean `algorithm.adv_estimator`?"), "{lines:#?}");
     let lines = refused(&[
         "rollout.min_response_length=100000",
         "actor.kl_loss_coef=0.5",

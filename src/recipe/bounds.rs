@@ -13,7 +13,7 @@ use super::raw::{Actor, Algorithm, KlControlType, KlCtrl, RawRecipe};
 use super::{limits, ranges};
 
 impl RawRecipe {
-    /// Returns the errors of values that are wrong whatever the other settings are.
+    /// Returns the errors of names, of keys of the schedule, and of values that are out of their own range.
     pub(super) fn wrong_values(&self) -> Vec<RecipeError> {
         let logger = |name: &String| check_choice("trainer.logger", name).err();
         let errors = ranges::errors(self)
@@ -28,7 +28,7 @@ impl RawRecipe {
         errors.collect()
     }
 
-    /// Returns the errors of settings that bound each other. Schedules check their own options.
+    /// Returns the errors of settings that bound each other, at most one for each group of them. Schedules check what their options mean.
     pub(super) fn conflicts(&self) -> Vec<RecipeError> {
         let checks = [
             self.check_data(),

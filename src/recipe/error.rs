@@ -84,6 +84,31 @@ pub enum RecipeError {
     },
 }
 
+impl RecipeError {
+    /// Returns the keys that the error names.
+    fn keys(&self) -> Vec<&str> {
+        match self {
+            Self::UnknownKey { key, .. } | Self::Type { key, .. } | Self::Bound { key, .. } => {
+                vec![key]
+            }
+            Self::UnknownKeys { unknown } => unknown.iter().map(|(key, _)| key.as_str()).collect(),
+            Self::Several { errors } => errors.iter().flat_map(Self::keys).collect(),
+            #[cfg(feature = "torch")]
+            Self::Device(_) => vec!["trainer.device"],
+            Self::Read { .. } | Self::Toml { .. } | Self::Override { .. } | Self::Verl { .. } => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// Returns `true` if both errors name a key of the same section.
+    pub(super) fn shares_section(&self, other: &Self) -> bool {
+        let section = |key: &str| key.split('.').next().map(str::to_owned);
+        let own: Vec<_> = self.keys().into_iter().map(section).collect();
+        other.keys().into_iter().any(|key| own.contains(&section(key)))
+    }
+}
+
 #[cfg(feature = "torch")]
 impl From<rollpacker_torch::model::TorchError> for RecipeError {
     /// Returns the error of `trainer.device`.

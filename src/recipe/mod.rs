@@ -325,8 +325,10 @@ impl Recipe {
         raw.schedule.schedules = names.schedules.clone();
         raw.placement.placements = names.placements.clone();
         change(&mut raw.trainer);
-        errors.extend(raw.wrong_values());
-        errors.extend((names.others)(&raw.choices(), &raw.reward));
+        // The values of wrong keys are gone, so entries whose section has one would be checked against defaults.
+        let mut others = (names.others)(&raw.choices(), &raw.reward);
+        others.retain(|other| !errors.iter().any(|error| error.shares_section(other)));
+        errors.extend(raw.wrong_values().into_iter().chain(others));
         reject(errors)?;
         raw.resolve()
     }

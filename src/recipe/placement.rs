@@ -80,11 +80,14 @@ impl raw::Placement {
     /// Rejects a name that is none of the placements.
     pub(super) fn check_kind(&self) -> Result<(), RecipeError> {
         let (kind, kinds) = (&self.kind, self.placements.names().collect::<Vec<_>>());
-        if let Some((_, ours)) = SIMULATED.iter().find(|(simulated, _)| simulated == kind) {
-            let expected = format!("one of {} (did you mean `{ours}`?)", kinds.join(", "));
-            return Err(out_of_bounds(KIND, expected, format!("`{kind}`")));
+        let simulated = SIMULATED.iter().find(|(simulated, _)| simulated == kind);
+        match simulated.filter(|_| !kinds.contains(&kind.as_str())) {
+            Some((_, ours)) => {
+                let expected = format!("one of {} (did you mean `{ours}`?)", kinds.join(", "));
+                Err(out_of_bounds(KIND, expected, format!("`{kind}`")))
+            }
+            None => one_of(KIND, kind, &kinds),
         }
-        one_of(KIND, kind, &kinds)
     }
 
     /// Rejects keys that the built-in placement `kind` does not have, and a number that none can use. `kind` is empty for a placement of the

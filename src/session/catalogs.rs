@@ -34,7 +34,6 @@ impl Default for Catalogs {
     }
 }
 
-#[cfg(feature = "cli")]
 impl Catalogs {
     /// Returns the errors of the names in a recipe that these catalogs do not have, and of options that an entry does not accept.
     pub(crate) fn errors(&self, choices: &Choices, section: &Reward) -> Vec<RecipeError> {

@@ -26,6 +26,7 @@ use crate::engines::ChosenEngine;
 use crate::memory::{self, Estimate};
 use crate::prompt_checks;
 use crate::prompts::{OverlongPrompts, PromptError, PromptReader};
+use crate::recipe::error::reject;
 use crate::recipe::{Recipe, RecipeError, check_replicas};
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
@@ -69,10 +70,9 @@ pub(super) struct WorkerResources {
 }
 
 impl SharedInputs {
-    pub(super) fn open(
-        recipe: Recipe,
-        Catalogs { rewards: registry, algorithms, engines, trainers }: &Catalogs,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn open(recipe: Recipe, catalogs: &Catalogs) -> anyhow::Result<Self> {
+        reject(catalogs.errors(&recipe.choices, &recipe.reward))?;
+        let Catalogs { rewards: registry, algorithms, engines, trainers } = catalogs;
         let (advantage, objective) =
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let engine = engines.chosen(&recipe.choices)?;

@@ -132,7 +132,7 @@ impl<K, R> Replies<K, R> {
 
     fn send(&self, reply: Reply<K, R>) {
         let mut arrived = self.lock();
-        // The operator takes all replies at once: the first after that wakes it for all others.
+        // The operator takes all replies at once. Only the first reply after that has to wake it.
         let wakes = arrived.is_empty();
         arrived.push_back(reply);
         drop(arrived);
