@@ -161,6 +161,42 @@ fn a_cancelled_task_is_dropped_without_an_answer() {
 }
 
 #[test]
+fn a_result_wakes_the_operator_after_it_took_all_earlier_ones() {
+    const WAVES: usize = 100;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let seen = answers.clone();
+    run(|scope, _| {
+        let mut operator = Operator::new("tasks", scope);
+        let (_output, _stream) = operator.output(&schema::POLICIES, &[]);
+        let mut tasks = Tasks::new(Executor::Tokio(runtime.handle().clone()), operator.activator());
+        operator.build(move |capabilities| {
+            let mut capability = Some(capabilities);
+            tasks.spawn(0, async {});
+            move |_| {
+                let mut taken = Vec::new();
+                while let Some((wave, result)) = tasks.try_next() {
+                    assert_eq!(result, Ok(()));
+                    taken.push(wave);
+                }
+                // Nothing but the results of these tasks wakes the operator again.
+                for wave in taken {
+                    seen.borrow_mut().push(wave);
+                    match wave + 1 {
+                        WAVES => capability = None,
+                        next => tasks.spawn(next, async {}),
+                    }
+                }
+                let _held = &capability;
+            }
+        });
+    })
+    .expect("no fault");
+    assert!(answers.borrow().iter().copied().eq(0..WAVES));
+}
+
+#[test]
 fn pending_tasks_are_dropped_with_their_operator() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
