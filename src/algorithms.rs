@@ -93,11 +93,13 @@ impl Algorithms {
 
     /// Returns the errors of the algorithms that a recipe names and of their options.
     pub(crate) fn errors(&self, choices: &Choices) -> impl Iterator<Item = RecipeError> {
-        let kl =
-            [&choices.kl_loss, &choices.kl_penalty].map(|kl| make(&self.kl_estimators, kl).err());
-        let estimator = make(&self.advantages, &choices.estimator).err();
-        let loss = make(&self.policy_losses, &choices.policy_loss).err();
-        estimator.into_iter().chain(loss).chain(kl.into_iter().flatten())
+        let errors = [
+            make(&self.advantages, &choices.estimator).err(),
+            make(&self.policy_losses, &choices.policy_loss).err(),
+            make(&self.kl_estimators, &choices.kl_loss).err(),
+            make(&self.kl_estimators, &choices.kl_penalty).err(),
+        ];
+        errors.into_iter().flatten()
     }
 
     /// Returns the tables of the documentation, in Markdown.

@@ -144,12 +144,11 @@ pub(crate) struct KnownNames<'a> {
 }
 
 impl RawRecipe {
-    /// Checks the bounds of all settings and converts them.
+    /// Converts the settings, none of which is one of the [wrong values](Self::wrong_values), and checks that they fit each other.
     ///
     /// # Errors
-    /// With all values that are wrong whatever the other settings are, or all that conflict with other settings.
+    /// If settings conflict with each other.
     fn resolve(self) -> Result<Recipe, RecipeError> {
-        reject(self.wrong_values())?;
         let mut conflicts = self.conflicts();
         let (placement, schedule) = match (self.live_placement(), self.build_schedule()) {
             (Ok(placement), Ok(schedule)) if conflicts.is_empty() => (placement, schedule),

@@ -32,7 +32,6 @@ impl RawRecipe {
             self.placement.reject_unused("")?;
             Arc::new(own)
         } else {
-            self.placement.check_kind()?;
             self.placement.reject_unused(kind)?;
             let choice = choice(kind, built_in_options);
             let section = "placement";

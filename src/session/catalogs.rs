@@ -37,10 +37,9 @@ impl Default for Catalogs {
 impl Catalogs {
     /// Returns the errors of the names in a recipe that these catalogs do not have, and of options that an entry does not accept.
     pub(crate) fn errors(&self, choices: &Choices, section: &Reward) -> Vec<RecipeError> {
-        let errors = self.engines.chosen(choices).err().into_iter();
-        let errors = errors
-            .chain(self.trainers.chosen(choices).err())
-            .chain(self.algorithms.errors(choices));
-        errors.chain(rewards::errors(section, &self.rewards)).collect()
+        let stages = [self.engines.chosen(choices).err(), self.trainers.chosen(choices).err()];
+        let algorithms = self.algorithms.errors(choices);
+        let rewards = rewards::errors(section, &self.rewards);
+        stages.into_iter().flatten().chain(algorithms).chain(rewards).collect()
     }
 }
