@@ -1,7 +1,11 @@
 use expect_test::{Expect, expect};
+use rollpacker_operators::placement::Colocated;
+use rollpacker_stages::catalog::NoOptions;
+use rollpacker_stages::rollout::Placement;
 use rollpacker_stages::train::config::{Divergence, Level, OldLogprobs, RejectionUnit, RolloutRs};
 
 use super::*;
+use crate::placements::PlacementContext;
 
 fn read(text: &str, overrides: &[&str]) -> Result<Recipe, RecipeError> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -48,6 +52,23 @@ fn trainer_threads_have_a_default_per_placement() {
     assert_eq!(threads(&["actor.threads=3", "trainer.workers=2"]), 3);
     assert_eq!(threads(&["placement.kind=stream_trainer", "pipeline.reward=streamed"]), 1);
     assert_eq!(threads(&["placement.kind=time_sharing", "rollout.instances=6"]), 6);
+}
+
+#[test]
+fn a_placement_of_the_program_may_have_the_name_of_a_simulated_one() {
+    let own = |_: NoOptions, context: PlacementContext| {
+        Ok(Colocated::new(Placement { instances: context.devices, tensor_parallel: 1 }))
+    };
+    let placements = Placements::default().with("colocated", own);
+    let read = |placements: &Placements| {
+        let names =
+            KnownNames { schedules: &Schedules::default(), placements, others: &|_, _| Vec::new() };
+        let settings = "placement.kind = \"colocated\"".parse().expect("TOML");
+        Recipe::from_settings(settings, Vec::new(), names, |_| {})
+    };
+    read(&placements).expect("valid");
+    let error = read(&Placements::default()).expect_err("refused").to_string();
+    assert!(error.contains("did you mean `time_sharing`?"), "{error}");
 }
 
 #[test]
