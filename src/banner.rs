@@ -30,7 +30,9 @@ impl StartBanner {
             ("trainer", trainer(recipe, &session.device())),
         ];
         let placement = recipe.describe_placement().map(|text| ("placement", text));
-        let cache = kv_cache(recipe).map(|text| ("KV cache", text));
+        // Other engines have budgets of their own.
+        let cache = if session.has_torch_engine() { kv_cache(recipe) } else { None };
+        let cache = cache.map(|text| ("KV cache", text));
         Self(facts.into_iter().chain(cache).chain(placement).collect())
     }
 
@@ -116,10 +118,9 @@ fn engine(recipe: &Recipe) -> String {
     format!("{name}, {instances} instances, at most {slots} responses each at once")
 }
 
-/// Returns the budget of the torch engine's KV cache; other engines have budgets of their own.
+/// Returns the budget of the torch engine's KV cache.
 fn kv_cache(recipe: &Recipe) -> Option<String> {
-    let config = ModelConfig::from_folder(&recipe.model.path).ok();
-    let config = config.filter(|_| recipe.choices.engine.name() == "torch")?;
+    let config = ModelConfig::from_folder(&recipe.model.path).ok()?;
     let tokens = recipe.rollout.kv_cache_tokens as u64;
     let bytes = ByteSize(memory::cache_of_token(&config).saturating_mul(tokens));
     Some(format!("at most {tokens} tokens an instance, {bytes}"))

@@ -10,7 +10,8 @@ use rollpacker_model::Tokenizer;
 use rollpacker_servers::canary::CanaryConfig;
 use rollpacker_servers::probe::{ProbeConfig, ProbeError, ProbeReport, probe};
 use rollpacker_servers::server::Limits;
-use rollpacker_torch::model::{Decoder, DeviceChoice};
+use rollpacker_stages::device::DeviceChoice;
+use rollpacker_torch::model::{Decoder, resolve_device};
 use tch::Device;
 
 use super::signals::signalled;
@@ -54,7 +55,7 @@ pub(crate) struct ProbeArgs {
     weights_folder: Option<PathBuf>,
     /// Device of the program's forward pass: auto, cpu, cuda or cuda:INDEX.
     #[arg(long, default_value = "cpu")]
-    device: String,
+    device: DeviceChoice,
     /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
 impl ProbeArgs {
     fn open(&self) -> anyhow::Result<(ProbeConfig, ReferenceDecoder)> {
         let config = self.config()?;
-        let device = self.device.parse::<DeviceChoice>()?.resolve()?;
+        let device = resolve_device(self.device)?;
         let model = Decoder::check_folder(&self.model)?;
         if device == Device::Cpu {
             Estimate::default().with(serving(&self.model, &model)).check()?;

@@ -10,9 +10,10 @@ use clap::Args;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_model::{ChatTemplate, PromptEncoder, Tokenizer};
 use rollpacker_servers::serve::{ServeOptions, Service};
+use rollpacker_stages::device::DeviceChoice;
 use rollpacker_stages::secret;
 use rollpacker_stages::serving::ServingEngine;
-use rollpacker_torch::model::{Decoder, DeviceChoice};
+use rollpacker_torch::model::{Decoder, resolve_device};
 use rollpacker_torch::serving::{TorchServing, TorchServingConfig, TorchServingError};
 use serde_json::json;
 use tch::Device;
@@ -69,7 +70,7 @@ pub(crate) struct ServeArgs {
     max_model_len: Option<usize>,
     /// Device: auto, cpu, cuda or cuda:INDEX.
     #[arg(long, default_value = "auto")]
-    device: String,
+    device: DeviceChoice,
     /// Seed of the responses to requests without a seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -99,7 +100,7 @@ impl ServeArgs {
         self.check()?;
         let api_key = self.api_key_env.as_deref().map(key).transpose()?;
         let folder = &self.model;
-        let device = self.device.parse::<DeviceChoice>()?.resolve()?;
+        let device = resolve_device(self.device)?;
         let model = Decoder::check_folder(folder)?;
         if device == Device::Cpu {
             Estimate::default().with(serving(folder, &model)).check()?;

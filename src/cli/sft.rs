@@ -13,9 +13,10 @@ use rollpacker_model::tokenizer::{EOS, UNKNOWN};
 use rollpacker_model::{
     ChatTemplate, FOLDER_FILES, Family, ModelConfig, PromptEncoder, Rope, Tokenizer,
 };
+use rollpacker_stages::device::DeviceChoice;
 use rollpacker_stages::train::config::OptimizerConfig;
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
-use rollpacker_torch::model::{Decoder, DeviceChoice};
+use rollpacker_torch::model::{Decoder, resolve_device};
 use rollpacker_torch::train::sft::{Example, SftConfig, SftStep, fine_tune};
 use tch::Device;
 
@@ -137,7 +138,7 @@ impl SftRecipe {
                 micro_batch_tokens: sft.micro_batch_tokens,
                 threads: sft.threads,
             },
-            device: recipe.device,
+            device: recipe.run.device,
             print_every: sft.steps.div_ceil(12),
             sft: sft.clone(),
             out,
@@ -161,7 +162,7 @@ impl SftRun {
     ///
     /// If the data cannot be read, a row has no demonstration, or there is not enough memory.
     fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
-        let device = recipe.device.resolve().map_err(RecipeError::from)?;
+        let device = resolve_device(recipe.device).map_err(RecipeError::from)?;
         let tokenizer = Arc::new(Tokenizer::characters(&recipe.sft.alphabet)?);
         let model = model(&recipe.sft, &tokenizer)?;
         let (training, on_host) = (&recipe.training, device == Device::Cpu);
@@ -354,7 +355,7 @@ mod tests {
         task(folder.path());
         let recipe = recipe(folder.path());
         run(recipe.clone()).unwrap();
-        let decoder = Decoder::load(&recipe.out, DeviceChoice::Cpu.resolve().unwrap()).unwrap();
+        let decoder = Decoder::load(&recipe.out, resolve_device(DeviceChoice::Cpu).unwrap()).unwrap();
         let tokenizer = Tokenizer::from_folder(&recipe.out).unwrap();
         assert_eq!(decoder.config().vocab_size, tokenizer.vocab_size() as i64);
         assert_eq!(decoder.config().eos_token_ids, [tokenizer.token_to_id(EOS).unwrap()]);

@@ -8,7 +8,7 @@ use rollpacker_stages::train::config::{
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 
 use super::choice::{KeyedChoice, KeyedOption, choice};
-use super::error::{RecipeError, out_of_bounds};
+use super::error::{RecipeError, or_default, out_of_bounds};
 use super::raw::{Algorithm, Critic, KlControlType, RawRecipe};
 use super::rollout_correction::REINFORCE_LOSS;
 
@@ -65,14 +65,16 @@ impl RawRecipe {
         }
     }
 
-    pub(super) fn trainer_config(&self, bypasses: bool) -> Result<TrainerConfig, RecipeError> {
+    /// Returns the trainer's options, except those that depend on the schedule and on the placement: the source of the old
+    /// log-probabilities, and the threads. Conflicts are added to `errors`.
+    pub(super) fn trainer_config(&self, errors: &mut Vec<RecipeError>) -> TrainerConfig {
         let (actor, algorithm) = (&self.actor, &self.algorithm);
-        Ok(TrainerConfig {
+        let config = TrainerConfig {
             optimizer: OptimizerConfig {
                 learning_rate: LearningRate {
                     peak: actor.lr,
                     warmup_steps: actor.lr_warmup_steps,
-                    decay: self.decay()?,
+                    decay: or_default(self.decay(), errors),
                 },
                 betas: actor.betas,
                 eps: actor.eps,
@@ -84,9 +86,9 @@ impl RawRecipe {
             loss_scale_factor: actor
                 .loss_scale_factor
                 .unwrap_or(f64::from(self.data.max_response_length)),
-            old_logprobs: if bypasses { OldLogprobs::Engine } else { OldLogprobs::Trainer },
-            rollout_is: self.rollout_is()?,
-            rollout_rs: self.rollout_rs()?,
+            old_logprobs: OldLogprobs::Trainer,
+            rollout_is: or_default(self.rollout_is(), errors),
+            rollout_rs: or_default(self.rollout_rs(), errors),
             kl_loss_coef: if actor.use_kl_loss { actor.kl_loss_coef } else { 0.0 },
             kl_loss_type: Choice::of(&actor.kl_loss_type),
             use_bias_correction_kl: actor.use_bias_correction_kl,
@@ -94,12 +96,14 @@ impl RawRecipe {
             entropy_coeff: actor.entropy_coeff,
             temperature: self.rollout.temperature,
             critic: None,
-            mini_batches: self.mini_batches()?,
+            mini_batches: or_default(self.mini_batches(), errors),
             micro_batch_tokens: actor.ppo_max_token_len,
             dtype: actor.dtype,
             threads: actor.threads.unwrap_or(1),
             deterministic: self.trainer.deterministic,
-        })
+        };
+        errors.extend(check_replicas(&config, self.trainer.workers).err());
+        config
     }
 
     /// Returns the division of a step into several updates; `None` for one update.

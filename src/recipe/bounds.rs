@@ -4,8 +4,6 @@ use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::reward::{LimitMode, LimitOptions};
 
 use rollpacker_model::config::most as size;
-#[cfg(feature = "torch")]
-use rollpacker_torch::model::DeviceChoice;
 
 use super::choices::check_choice;
 use super::error::{RecipeError, out_of_bounds, within};
@@ -19,12 +17,7 @@ impl RawRecipe {
         let errors = ranges::errors(self)
             .chain(self.trainer.logger.iter().filter_map(logger))
             .chain(self.schedule.check().err())
-            .chain(self.placement.check_kind().err());
-        #[cfg(feature = "torch")]
-        let errors = {
-            let device = self.trainer.device.parse::<DeviceChoice>();
-            errors.chain(device.err().map(RecipeError::from))
-        };
+            .chain(self.placement.errors());
         errors.collect()
     }
 

@@ -1,11 +1,10 @@
 //! The choice of a catalog entry by a recipe, and the entry that it makes. Errors name the recipe key.
 
 use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Options};
-use rollpacker_stages::wrong_value::nearest;
 use serde_json::Value;
 use toml::Table;
 
-use super::error::{RecipeError, one_of, out_of_bounds};
+use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_in};
 
 /// A catalog choice together with the recipe keys under which its options are written.
 #[derive(Clone, Debug)]
@@ -63,22 +62,19 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
         one_of(*key, &choice.name, &names)?;
         unreachable!("invariant: a name without an entry is rejected above");
     };
-    if let Some(unknown) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
+    let unknown = keyed.iter().filter(|keyed| !known.contains(&keyed.option)).map(|unknown| {
         let has =
             |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&unknown.option));
         let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
         let expected = format!("one of {having} when `{}` is set", unknown.key);
-        return Err(out_of_bounds(*key, expected, format!("`{}`", choice.name)));
-    }
+        out_of_bounds(*key, expected, format!("`{}`", choice.name))
+    });
+    let mut errors: Vec<RecipeError> = unknown.collect();
     // For an entry whose options are not listed, the constructor reports unknown options.
-    let unknown = choice.options.keys().find(|option| !known.contains(&option.as_str()));
-    if let Some(unknown) = unknown.filter(|_| !known.is_empty()) {
-        let nearest = nearest(unknown, known.iter().copied());
-        return Err(RecipeError::UnknownKey {
-            key: format!("{section}.{unknown}"),
-            nearest: nearest.map(|near| format!("{section}.{near}")),
-        });
+    if !known.is_empty() {
+        errors.extend(unknown_in(section, choice.options.keys(), known));
     }
+    reject(errors)?;
     catalog.make(&written.all()).map_err(|error| match error {
         CatalogError::Option { key: option, reason } => {
             let own = keyed.iter().find(|keyed| keyed.option == option);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rollpacker_stages::wrong_value;
+use rollpacker_stages::wrong_value::{self, nearest};
 
 /// An error in a recipe.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ pub enum RecipeError {
         /// The expected and the found type or value.
         reason: String,
     },
-    /// `trainer.device` does not name a device, or names one that is absent.
+    /// `trainer.device` names a device that is absent.
     #[cfg(feature = "torch")]
     #[error("key `trainer.device`: {0}")]
     Device(rollpacker_torch::model::TorchError),
@@ -122,6 +122,14 @@ pub(crate) fn reject(errors: Vec<RecipeError>) -> Result<(), RecipeError> {
     if errors.is_empty() { Ok(()) } else { Err(several(errors)) }
 }
 
+/// Returns the value, or the default after an error, which is added to `errors`.
+pub(crate) fn or_default<T: Default>(
+    value: Result<T, RecipeError>,
+    errors: &mut Vec<RecipeError>,
+) -> T {
+    value.map_err(|error| errors.push(error)).unwrap_or_default()
+}
+
 /// Returns the errors as one. There is at least one.
 pub(crate) fn several(mut errors: Vec<RecipeError>) -> RecipeError {
     if errors.len() == 1 { errors.remove(0) } else { RecipeError::Several { errors } }
@@ -137,6 +145,20 @@ pub(crate) fn unknown_keys(mut unknown: Vec<(String, Option<String>)>) -> Option
         }
         _ => Some(RecipeError::UnknownKeys { unknown }),
     }
+}
+
+/// Returns the error for the keys of a section that are not `known`, if there are any.
+pub(crate) fn unknown_in<'a>(
+    section: &str,
+    written: impl IntoIterator<Item = &'a String>,
+    known: &[&str],
+) -> Option<RecipeError> {
+    let unknown = written.into_iter().filter(|key| !known.contains(&key.as_str()));
+    let unknown = unknown.map(|key| {
+        let near = nearest(key, known.iter().copied());
+        (format!("{section}.{key}"), near.map(|near| format!("{section}.{near}")))
+    });
+    unknown_keys(unknown.collect())
 }
 
 /// Returns an error for a value that its key does not allow.

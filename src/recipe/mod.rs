@@ -46,15 +46,13 @@ use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
-#[cfg(feature = "torch")]
-use rollpacker_torch::model::DeviceChoice;
 
 use crate::placements::Placements;
 use crate::placements::live::LivePlacement;
 pub(crate) use algorithm::{Choices, check_replicas};
 pub(crate) use bounds::check_curriculum;
 pub use error::RecipeError;
-use error::{out_of_bounds, reject, several};
+use error::{or_default, out_of_bounds, reject, several};
 use keys::ResumableKeys;
 use raw::LrScheduler;
 #[cfg(feature = "servers")]
@@ -118,9 +116,6 @@ pub struct Recipe {
     pub critic_model: Option<PathBuf>,
     /// The length of training, workers, snapshots and outputs: the section `[trainer]`.
     pub run: Run,
-    /// The device of the models.
-    #[cfg(feature = "torch")]
-    pub device: DeviceChoice,
     /// Number of steps between two validations; 0 disables validation during training.
     pub test_freq: u64,
     /// Number of steps between two snapshots; 0 disables snapshots.
@@ -147,23 +142,24 @@ impl RawRecipe {
     /// Converts the settings, none of which is one of the [wrong values](Self::wrong_values), and checks that they fit each other.
     ///
     /// # Errors
-    /// If settings conflict with each other.
+    /// With all conflicts between settings, at most one of each group of them.
     fn resolve(self) -> Result<Recipe, RecipeError> {
-        let mut conflicts = self.conflicts();
-        let (placement, schedule) = match (self.live_placement(), self.build_schedule()) {
-            (Ok(placement), Ok(schedule)) if conflicts.is_empty() => (placement, schedule),
-            (placement, schedule) => {
-                conflicts.extend(placement.err().into_iter().chain(schedule.err()));
-                return Err(several(conflicts));
-            }
-        };
-        let mut trainer = self.trainer_config(self.uses_engine_logprobs(&*schedule))?;
-        trainer.threads = self.trainer_threads(&*placement);
-        check_replicas(&trainer, self.trainer.workers)?;
+        let mut errors = self.conflicts();
+        let placement = or_default(self.live_placement().map(Some), &mut errors);
+        let schedule = or_default(self.build_schedule().map(Some), &mut errors);
+        let mut trainer = self.trainer_config(&mut errors);
         let scoring = self.pipeline.scoring(&self.schedule)?;
-        schedule::check_scoring(&*schedule, scoring)?;
+        let gradient = or_default(self.pipeline.fetch(&self.schedule), &mut errors);
+        let (Some(placement), Some(schedule)) = (placement, schedule) else {
+            return Err(several(errors));
+        };
+        errors.extend(schedule::check_scoring(&*schedule, scoring).err());
+        errors.extend(self.check_streams(&*placement, scoring, gradient).err());
+        reject(errors)?;
+        trainer.threads = self.trainer_threads(&*placement);
+        trainer.old_logprobs = self.old_logprobs(&*schedule);
         let (data, run) = (&self.data, &self.trainer);
-        let recipe = Recipe {
+        Ok(Recipe {
             data: data.clone(),
             train_data: self.dataset(&data.train_files, data.train_max_samples, data.shuffle),
             val_data: (!data.val_files.is_empty())
@@ -177,7 +173,7 @@ impl RawRecipe {
             launched: schedule.round_size().unwrap_or((data.train_batch_size, self.rollout.n)),
             placement,
             scoring,
-            gradient: self.pipeline.fetch(&self.schedule)?,
+            gradient,
             reward: self.reward.clone(),
             reward_kl: self.reward_kl(),
             staleness: self.algorithm.staleness,
@@ -185,8 +181,6 @@ impl RawRecipe {
             critic: self.critic_config(),
             critic_model: self.critic.path.clone(),
             run: run.clone(),
-            #[cfg(feature = "torch")]
-            device: run.device.parse()?,
             test_freq: u64::try_from(run.test_freq).unwrap_or(0),
             save_freq: u64::try_from(run.save_freq).unwrap_or(0),
             stall_timeout: run.stall_timeout.nanos("trainer.stall_timeout")?,
@@ -196,9 +190,7 @@ impl RawRecipe {
             tensorboard: run.logger.iter().any(|logger| logger == "tensorboard"),
             sft: self.sft.clone(),
             raw: self,
-        };
-        recipe.check_streams()?;
-        Ok(recipe)
+        })
     }
 
     fn build_schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
-use rollpacker_stages::wrong_value::nearest;
 
 use super::Recipe;
 use super::choice::{KeyedChoice, choice, make};
-use super::error::{RecipeError, one_of, out_of_bounds, unknown_keys};
+use super::error::{RecipeError, one_of, out_of_bounds, unknown_in};
 use super::raw::{self, RawRecipe};
-use crate::placements::live::{LivePlacement, LiveRun, PlacementInputs, TrainerThreads};
+use crate::placements::live::{Check, LivePlacement, LiveRun, PlacementInputs, TrainerThreads};
 use crate::placements::{PlacementContext, PlacementKeys, PlannerOptions};
 
 const KIND: &str = "placement.kind";
@@ -22,23 +21,12 @@ impl RawRecipe {
     /// Returns the division of the instances.
     ///
     /// # Errors
-    /// If the kind is unknown, an option is out of bounds or belongs to another kind, or the rest of the recipe does not allow the kind.
+    /// If an option is out of bounds, or the rest of the recipe does not allow the placement.
     pub(super) fn live_placement(&self) -> Result<Arc<dyn LivePlacement>, RecipeError> {
-        let raw::Placement { kind, options, built_in_options, placements } = &self.placement;
-        let context = self.placement_context();
-        let placement: Arc<dyn LivePlacement> = if let Some(own) =
-            placements.find(KEYS, kind, options)?
-        {
-            self.placement.reject_unused("")?;
-            Arc::new(own)
-        } else {
-            self.placement.reject_unused(kind)?;
-            let choice = choice(kind, built_in_options);
-            let section = "placement";
-            let written = KeyedChoice { key: KIND, section, choice, keyed: Vec::new() };
-            let has_profile = self.rollout.profile.is_some();
-            make(placements.built_in(), &written)?(&PlacementInputs { kind, context, has_profile })?
-        };
+        let (kind, context) = (self.placement.kind.as_str(), self.placement_context());
+        let has_profile = self.rollout.profile.is_some();
+        let check = self.placement.options_read()?;
+        let placement = check(&PlacementInputs { kind, context, has_profile })?;
         // Made here only to check its options. The run makes its own.
         placement.policy(LiveRun { context, workers: 1, monitor: None })?;
         Ok(placement)
@@ -61,6 +49,27 @@ impl RawRecipe {
         self.actor.threads.unwrap_or(1).max(of_devices)
     }
 
+    /// Rejects a placement that lends instances during the rollout if no groups can be trained on meanwhile.
+    pub(super) fn check_streams(
+        &self,
+        placement: &dyn LivePlacement,
+        scoring: Scoring,
+        gradient: GroupDelivery,
+    ) -> Result<(), RecipeError> {
+        let (key, written) = if !placement.needs_streamed_groups() {
+            return Ok(());
+        } else if scoring == Scoring::AfterRollout {
+            ("pipeline.reward", self.pipeline.reward.map(|_| "after_rollout".to_owned()))
+        } else if gradient == GroupDelivery::WholeStep {
+            ("pipeline.gradient", self.pipeline.gradient.map(|_| "whole_step".to_owned()))
+        } else {
+            return Ok(());
+        };
+        let expected = format!("streamed with {KIND} = {}", self.placement.kind);
+        let default = || format!("the default of schedule.name = {}", self.schedule.name);
+        Err(out_of_bounds(key, expected, written.unwrap_or_else(default)))
+    }
+
     /// Returns the devices that the placement of a single worker divides.
     fn placement_context(&self) -> PlacementContext {
         PlacementContext {
@@ -76,8 +85,31 @@ impl RawRecipe {
 }
 
 impl raw::Placement {
+    /// Returns the errors of the name and of the keys, and of values that have a wrong type.
+    pub(super) fn errors(&self) -> Vec<RecipeError> {
+        let catalog = self.placements.built_in();
+        let all = catalog.names().filter_map(|name| catalog.options(name)).flatten().copied();
+        let all: Vec<_> = all.chain(["kind", "options"]).collect();
+        let mut errors = Vec::from_iter(unknown_in("placement", self.built_in_options.keys(), &all));
+        if let Err(error) = self.check_kind() {
+            errors.push(error);
+            return errors;
+        }
+        let known = self.built_in_options.iter().filter(|(key, _)| all.contains(&key.as_str()));
+        errors.extend(known.filter_map(|(key, found)| self.check_option(key, found).err()));
+        if !self.options.is_empty() && !self.is_own() {
+            let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
+            let expected = "no value unless placement.kind is one that the program adds";
+            errors.push(out_of_bounds(KEYS.options, expected, keys.join(", ")));
+        }
+        if errors.is_empty() {
+            errors.extend(self.options_read().err());
+        }
+        errors
+    }
+
     /// Rejects a name that is none of the placements.
-    pub(super) fn check_kind(&self) -> Result<(), RecipeError> {
+    fn check_kind(&self) -> Result<(), RecipeError> {
         let (kind, kinds) = (&self.kind, self.placements.names().collect::<Vec<_>>());
         let simulated = SIMULATED.iter().find(|(simulated, _)| simulated == kind);
         match simulated.filter(|_| !kinds.contains(&kind.as_str())) {
@@ -89,36 +121,36 @@ impl raw::Placement {
         }
     }
 
-    /// Rejects keys that the built-in placement `kind` does not have, and a number that none can use. `kind` is empty for a placement of the
-    /// program, which has none of these keys.
-    fn reject_unused(&self, kind: &str) -> Result<(), RecipeError> {
+    /// Rejects the key of another built-in placement, and a number that none can use.
+    fn check_option(&self, key: &str, found: &toml::Value) -> Result<(), RecipeError> {
         let catalog = self.placements.built_in();
-        let has =
-            |name: &str, key: &str| catalog.options(name).is_some_and(|keys| keys.contains(&key));
-        let all = || catalog.names().filter_map(|name| catalog.options(name)).flatten().copied();
-        let unknown = self.built_in_options.keys().filter(|key| !all().any(|known| known == *key));
-        let unknown = unknown.map(|key| {
-            let near = nearest(key, all().chain(["kind", "options"]));
-            (format!("placement.{key}"), near.map(|near| format!("placement.{near}")))
-        });
-        unknown_keys(unknown.collect()).map_or(Ok(()), Err)?;
-        for (key, found) in &self.built_in_options {
-            let name = format!("placement.{key}");
-            let having: Vec<_> = catalog.names().filter(|having| has(having, key)).collect();
-            if !having.contains(&kind) {
-                let expected = format!("no value unless {KIND} = {}", having.join(" or "));
-                return Err(out_of_bounds(name, expected, found));
-            }
-            if found.as_float().is_some_and(|number| !number.is_finite()) {
-                return Err(out_of_bounds(name, "a finite number", found));
-            }
+        let has = |name: &&str| catalog.options(name).is_some_and(|keys| keys.contains(&key));
+        let having: Vec<_> = catalog.names().filter(has).collect();
+        let name = format!("placement.{key}");
+        if self.is_own() || !having.contains(&self.kind.as_str()) {
+            let expected = format!("no value unless {KIND} = {}", having.join(" or "));
+            return Err(out_of_bounds(name, expected, found));
         }
-        if kind.is_empty() || self.options.is_empty() {
-            return Ok(());
+        if found.as_float().is_some_and(|number| !number.is_finite()) {
+            return Err(out_of_bounds(name, "a finite number", found));
         }
-        let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
-        let expected = "no value unless placement.kind is one that the program adds";
-        Err(out_of_bounds(KEYS.options, expected, keys.join(", ")))
+        Ok(())
+    }
+
+    /// Returns `true` if the placement is one of the program, whose options are those of `placement.options`.
+    fn is_own(&self) -> bool {
+        self.placements.own_names().any(|own| own == self.kind)
+    }
+
+    /// Reads the options. The result checks them against the rest of the recipe.
+    fn options_read(&self) -> Result<Check, RecipeError> {
+        if let Some(own) = self.placements.find(KEYS, &self.kind, &self.options)? {
+            let own = Arc::new(own);
+            return Ok(Arc::new(move |_| Ok(own.clone())));
+        }
+        let choice = choice(&self.kind, &self.built_in_options);
+        let written = KeyedChoice { key: KIND, section: "placement", choice, keyed: Vec::new() };
+        make(self.placements.built_in(), &written)
     }
 }
 
@@ -159,24 +191,6 @@ impl Recipe {
         let of_one = self.raw.placement_context();
         let kv_cache_tokens = of_one.kv_cache_tokens.saturating_mul(workers);
         PlacementContext { kv_cache_tokens, ..of_one }
-    }
-
-    /// Rejects a placement that lends instances during the rollout if no groups can be trained on meanwhile.
-    pub(super) fn check_streams(&self) -> Result<(), RecipeError> {
-        if !self.placement.needs_streamed_groups() {
-            return Ok(());
-        }
-        let pipeline = &self.raw.pipeline;
-        let (key, written) = if self.scoring == Scoring::AfterRollout {
-            ("pipeline.reward", pipeline.reward.map(|_| "after_rollout".to_owned()))
-        } else if self.gradient == GroupDelivery::WholeStep {
-            ("pipeline.gradient", pipeline.gradient.map(|_| "whole_step".to_owned()))
-        } else {
-            return Ok(());
-        };
-        let expected = format!("streamed with {KIND} = {}", self.raw.placement.kind);
-        let default = || format!("the default of schedule.name = {}", self.raw.schedule.name);
-        Err(out_of_bounds(key, expected, written.unwrap_or_else(default)))
     }
 
     /// Returns the name of the placement.

@@ -2,7 +2,7 @@
 
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{
-    Divergence, RejectionUnit, RolloutIs, RolloutRs, Threshold,
+    Divergence, OldLogprobs, RejectionUnit, RolloutIs, RolloutRs, Threshold,
 };
 
 use super::choices::check_choice;
@@ -19,15 +19,18 @@ pub(super) const REINFORCE_LOSS: &str = "gpg";
 const LEAST_DIVERGENCE: f64 = 1e-9;
 
 impl RawRecipe {
-    /// Returns `true` if policy ratios use the engine's log-probabilities instead of the trainer's.
+    /// Returns the source of the log-probabilities of policy ratios.
     ///
-    /// Defaults to `true` when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
+    /// The default is the engine when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
     /// responses.
-    pub(super) fn uses_engine_logprobs(&self, schedule: &dyn Schedule) -> bool {
+    pub(super) fn old_logprobs(&self, schedule: &dyn Schedule) -> OldLogprobs {
         let correction = &self.algorithm.rollout_correction;
         let older = self.algorithm.staleness > 0 || schedule.pauses();
         // Importance weights already correct for the older policy; ratios would correct a second time.
-        correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none())
+        match correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()) {
+            true => OldLogprobs::Engine,
+            false => OldLogprobs::Trainer,
+        }
     }
 
     /// Returns `true` if the policy loss is that of `loss_type = "reinforce"`.

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::error::{RecipeError, one_of, out_of_bounds};
+use super::error::{RecipeError, one_of, out_of_bounds, unknown_keys};
 use super::keys;
 use super::limits::{self, check_integers};
 use super::value::read_value;
@@ -377,15 +377,14 @@ impl ScheduleSection {
 
     fn check_keys(&self, entry: &ScheduleEntry) -> Result<(), RecipeError> {
         let keys: Vec<&'static str> = entry.own_fields().collect();
-        let unknown = self.options.keys().find(|key| !keys.contains(&key.as_str()));
-        unknown.map_or(Ok(()), |key| {
+        let unknown = self.options.keys().filter(|key| !keys.contains(&key.as_str()));
+        let unknown = unknown.map(|key| {
             let near = nearest(key, keys.iter().copied()).map(|near| format!("schedule.{near}"));
-            let owner = self.schedules.with_option(key).next();
-            Err(RecipeError::UnknownKey {
-                key: format!("schedule.{key}"),
-                nearest: near.or_else(|| owner.map(|owner| format!("schedule.name = {owner}"))),
-            })
-        })
+            let owner = || self.schedules.with_option(key).next();
+            let owner = || owner().map(|owner| format!("schedule.name = {owner}"));
+            (format!("schedule.{key}"), near.or_else(owner))
+        });
+        unknown_keys(unknown.collect()).map_or(Ok(()), Err)
     }
 }
 

@@ -8,10 +8,10 @@ use rollpacker_rewards::{Guard, Made, Registry, WeightedGroupSum, WeightedSum};
 use rollpacker_stages::reward::{
     CatalogError, GroupReward, OnError, Options, Router, SharedGroupReward, SharedReward,
 };
-use rollpacker_stages::wrong_value::{nearest, reason};
+use rollpacker_stages::wrong_value::reason;
 use serde_json::Value;
 
-use crate::recipe::error::{one_of, out_of_bounds, reject};
+use crate::recipe::error::{one_of, out_of_bounds, reject, unknown_in};
 use crate::recipe::{RecipeError, Reward, RouteTarget};
 
 /// Option keys that every reward accepts, in addition to its own keys and those of its guard.
@@ -137,7 +137,7 @@ impl RewardOptions {
         Ok(Self { kind, on_error, options })
     }
 
-    /// Checks that the kind exists and that it has every key, and removes the guard's options from the reward's own.
+    /// Checks the kind, the keys and the types of their values, and removes the guard's options from the reward's own.
     fn check(&mut self, name: &str, registry: &Registry) -> Result<Guard, RecipeError> {
         let section = format!("reward.options.{name}");
         let key = if self.kind == name { section.clone() } else { format!("{section}.kind") };
@@ -148,15 +148,19 @@ impl RewardOptions {
         let (mut guard, options): (Options, Options) =
             std::mem::take(&mut self.options).into_iter().partition(|(key, _)| of_guard(key));
         self.options = options;
-        let unknown =
-            self.options.keys().find(|key| !own.is_empty() && !own.contains(&key.as_str()));
-        if let Some(key) = unknown {
-            let known = own.iter().chain(&Guard::KEYS).chain(&COMMON).copied();
-            let near = nearest(key, known).map(|near| format!("{section}.{near}"));
-            return Err(RecipeError::UnknownKey { key: format!("{section}.{key}"), nearest: near });
-        }
-        self.check_slots(&section)?;
-        Guard::take(&mut guard).map_err(|error| refused(&section, error))
+        let refuse = |error| refused(&section, error);
+        let types = || registry.check(&self.kind, self.options.clone()).map_err(refuse).err();
+        let mut errors = Vec::from_iter(self.unknown(&section, own).or_else(types));
+        errors.extend(self.check_slots(&section).err());
+        let guard = Guard::take(&mut guard).map_err(|error| errors.push(refuse(error)));
+        reject(errors)?;
+        Ok(guard.unwrap_or_default())
+    }
+
+    /// Returns the error for the keys that a reward with the keys `own` does not have. A reward that does not list its keys checks them.
+    fn unknown(&self, section: &str, own: &[&'static str]) -> Option<RecipeError> {
+        let known: Vec<_> = own.iter().chain(&Guard::KEYS).chain(&COMMON).copied().collect();
+        if own.is_empty() { None } else { unknown_in(section, self.options.keys(), &known) }
     }
 }
 

@@ -70,7 +70,7 @@ impl SharedInputs {
             store: WeightStore::new(versions(&self.recipe)),
             ..self.stages.clone()
         };
-        let device = device_of(self.recipe.device, self.device, handle.local_index());
+        let device = device_of(self.recipe.run.device, self.device, handle.local_index());
         let colocated =
             if runs_judges { self.colocated.clone() } else { ColocatedModels::default() };
         let worker = handle.index();
@@ -263,6 +263,12 @@ impl Session {
     #[must_use]
     pub fn validation_prompts(&self) -> Option<u64> {
         self.opened.val_data.as_ref().map(Dataset::len)
+    }
+
+    /// Returns `true` if the torch engine generates the responses.
+    #[cfg(feature = "cli")]
+    pub(crate) fn has_torch_engine(&self) -> bool {
+        self.opened.engine.is_torch()
     }
 
     /// Returns the device of the model: `cpu` or `cuda:N`.

@@ -11,10 +11,11 @@ use rollpacker_datasets::Dataset;
 use rollpacker_model::{ChatTemplate, PromptEncoder, TOKENIZER_FILES, Tokenizer};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_stages::device::DeviceChoice;
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::train::config::TrainerConfig;
 use rollpacker_torch::judge::Models;
-use rollpacker_torch::model::{Decoder, DeviceChoice, WeightStore};
+use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::colocated::ColocatedModels;
 use rollpacker_torch::train::Objective;
 use tch::Device;
@@ -77,7 +78,7 @@ impl SharedInputs {
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let engine = engines.chosen(&recipe.choices)?;
         let trainer = trainers.chosen(&recipe.choices)?;
-        let device = recipe.device.resolve().map_err(RecipeError::from)?;
+        let device = resolve_device(recipe.run.device).map_err(RecipeError::from)?;
         check_device(&recipe, device)?;
         let folder = &recipe.model.path;
         ensure!(

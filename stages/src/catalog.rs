@@ -152,6 +152,7 @@ struct CatalogEntry<T> {
     defaults: Options,
     fields: &'static [Field],
     shapes: fn() -> Vec<(&'static str, Shape)>,
+    check: fn(Options) -> Result<(), CatalogError>,
     make: Make<T>,
 }
 
@@ -219,6 +220,7 @@ impl<T> Catalog<T> {
                 defaults,
                 fields: &[],
                 shapes: field_shapes::<O>,
+                check: |options| read::<O>(options).map(drop),
                 make,
             },
         );
@@ -253,12 +255,24 @@ impl<T> Catalog<T> {
     /// # Errors
     /// If no entry has this name, an option is invalid, or the entry fails to start.
     pub fn make(&self, choice: &Choice) -> Result<T, CatalogError> {
+        (self.entry(choice)?.make)(choice.options.clone())
+    }
+
+    /// Checks the names and the types of options without making the entry, which may start a process.
+    ///
+    /// # Errors
+    /// If no entry has this name, or an option is unknown, missing or has the wrong type.
+    pub fn check(&self, choice: &Choice) -> Result<(), CatalogError> {
+        (self.entry(choice)?.check)(choice.options.clone())
+    }
+
+    fn entry(&self, choice: &Choice) -> Result<&CatalogEntry<T>, CatalogError> {
         let unknown = || CatalogError::Unknown {
             kind: self.kind,
             name: choice.name.clone(),
             known: self.names().collect::<Vec<_>>().join(", "),
         };
-        (self.find(&choice.name).ok_or_else(unknown)?.make)(choice.options.clone())
+        self.find(&choice.name).ok_or_else(unknown)
     }
 
     /// Finds an entry by name or alias. A name takes precedence over the same alias of another entry.
@@ -330,8 +344,10 @@ mod tests {
         let error = |choice: Choice| catalog().make(&choice).expect_err("refused").to_string();
         assert_eq!(error(Choice::of("lin")), "there is no curve `lin`; there are flat, linear");
         let low = Choice::of("linear").with("slope", -1.0);
-        assert_eq!(error(low), "`slope`: expected a number above 0, found -1");
+        assert_eq!(error(low.clone()), "`slope`: expected a number above 0, found -1");
         let text = Choice::of("linear").with("slope", "steep");
+        assert_eq!(catalog().check(&low), Ok(()));
+        assert_eq!(catalog().check(&text), catalog().make(&text).map(drop));
         assert_eq!(error(text), "`slope`: expected a number, found \"steep\"");
         assert!(error(Choice::of("flat").with("slope", 1)).contains("unknown field `slope`"));
     }

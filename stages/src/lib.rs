@@ -6,6 +6,7 @@
 //! Architecture invariant: no libtorch, no HTTP, no timely streams and no scheduling decisions in this crate.
 
 pub mod catalog;
+pub mod device;
 pub mod documented;
 pub mod draw;
 pub mod fields;

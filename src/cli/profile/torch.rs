@@ -8,7 +8,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
 use rollpacker_stages::rollout::profile::{Grid, Row, measure};
-use rollpacker_torch::model::Decoder;
+use rollpacker_torch::model::{Decoder, resolve_device};
 use rollpacker_torch::rollout::profile::TorchMeasure;
 use tch::Device;
 
@@ -37,7 +37,7 @@ impl TorchSubject {
         let folder = &recipe.model.path;
         let model = Decoder::check_folder(folder).context("key `model.path`")?;
         check_context(&recipe, &model)?;
-        let device = recipe.device.resolve().map_err(RecipeError::from)?;
+        let device = resolve_device(recipe.run.device).map_err(RecipeError::from)?;
         if recipe.planner().is_some() {
             check_device(&recipe, device)?;
         }

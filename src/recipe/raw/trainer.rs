@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rollpacker_dataflow::snapshot::OnError;
 use rollpacker_dataflow::watchdog::OnStall;
+use rollpacker_stages::device::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
 use super::one_or_many;
@@ -26,7 +27,7 @@ section! {
         /// Seed of everything that has no seed of its own; default 1.
         seed: u64 = 1,
         /// Device of the models: `auto` (the default), `cpu`, `cuda` or `cuda:N`.
-        (recipe) device: String = "auto".to_owned() => resumable,
+        device: DeviceChoice = DeviceChoice::Auto => resumable,
         /// Number of workers of each process, from 1 to 256; default 1. Each worker has `rollout.instances` engine instances and a replica
         /// of the trainer. `--workers` has precedence.
         workers: usize [workers] = 1 => resumable,

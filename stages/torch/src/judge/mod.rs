@@ -37,8 +37,8 @@ pub use self::models::Models;
 pub use self::options::TorchChatOptions;
 use self::questions::{JudgeAnswer, Questions};
 use self::weights::Weights;
-use crate::model::device::set_threads_of_this_thread;
-use crate::model::{DeviceChoice, TorchError};
+use crate::model::device::{resolve_device, set_threads_of_this_thread};
+use crate::model::TorchError;
 use crate::rollout::colocated::{ColocatedModel, ColocatedModels, ColocatedWorkload};
 use crate::rollout::generator::Capacity;
 
@@ -66,8 +66,7 @@ impl TorchChat {
     pub fn open(options: &TorchChatOptions) -> Result<Self, CatalogError> {
         options.check()?;
         let folder = &options.model_path;
-        let device = options.device.parse::<DeviceChoice>().and_then(DeviceChoice::resolve);
-        let device = device.map_err(refuse)?;
+        let device = resolve_device(options.device).map_err(refuse)?;
         let config = ModelConfig::from_folder(folder).map_err(refuse)?;
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder).map_err(refuse)?),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rollpacker_model::ModelConfig;
 use rollpacker_stages::catalog::{CatalogError, Options};
+use rollpacker_stages::device::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
@@ -23,7 +24,7 @@ pub struct TorchChatOptions {
     /// A folder in Hugging Face format with the model, its tokenizer and chat template.
     pub model_path: PathBuf,
     /// The device: `auto` (default), `cpu`, `cuda` or `cuda:INDEX`.
-    pub device: String,
+    pub device: DeviceChoice,
     /// Number of threads for the model's torch operations, which run on a thread of their own; 1 by default.
     pub threads: usize,
     /// Memory for the weights and the answers in flight. Layers that do not fit are read from the files in every forward pass, while the
@@ -45,7 +46,7 @@ impl Default for TorchChatOptions {
     fn default() -> Self {
         Self {
             model_path: PathBuf::new(),
-            device: "auto".to_owned(),
+            device: DeviceChoice::Auto,
             threads: 1,
             memory_budget: None,
             max_running: 8,

@@ -202,7 +202,7 @@ fn options_are_refused_by_name() {
     );
     check(
         json!({"device": "gpu"}),
-        "`device`: device `gpu`: expected auto, cpu, cuda or cuda:INDEX",
+        "`device`: expected auto, cpu, cuda or cuda:INDEX, found `gpu`",
     );
     assert!(refused(json!({"modelpath": "x"})).starts_with("`modelpath`: unknown field"));
     assert!(refused(json!({"model_path": "/nowhere"})).starts_with("`model_path`: cannot read"));

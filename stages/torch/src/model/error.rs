@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_files::FileError;
 use rollpacker_model::ModelError;
+use rollpacker_stages::device::DeviceChoice;
 use rollpacker_stages::train::TrainError;
 use tch::TchError;
 
@@ -24,12 +25,12 @@ pub enum TorchError {
         /// The versions that the store holds.
         held: String,
     },
-    /// A device that this machine does not have, or an unknown device name.
+    /// A device that this machine does not have.
     #[error("device `{choice}`: {reason}")]
     Device {
         /// The requested device.
-        choice: String,
-        /// The reason why the feature is not available.
+        choice: DeviceChoice,
+        /// The reason why it is not available.
         reason: String,
     },
     /// A memory budget that is too small for the model even with the fewest resident layers.

@@ -22,7 +22,7 @@ pub mod weights;
 use rollpacker_model::{ModelConfig, ModelError, json, layout, tensor_file};
 
 pub use decoder::Decoder;
-pub use device::DeviceChoice;
+pub use device::resolve_device;
 pub use error::TorchError;
 pub use streamed::StreamedDecoder;
 pub use weights::{WeightStore, Weights};

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rollpacker_model::{ModelConfig, Tokenizer};
+use rollpacker_stages::device::DeviceChoice;
 use rollpacker_stages::reward::chat::Message;
 use tch::{Device, Tensor};
 
@@ -32,7 +33,7 @@ pub(super) fn message(content: &str) -> Message {
 pub(super) fn options(folder: &Folder) -> TorchChatOptions {
     TorchChatOptions {
         model_path: folder.path().to_owned(),
-        device: "cpu".to_owned(),
+        device: DeviceChoice::Cpu,
         ..TorchChatOptions::default()
     }
 }

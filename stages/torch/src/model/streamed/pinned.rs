@@ -20,10 +20,11 @@ use std::sync::Arc;
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result, sys,
 };
+use rollpacker_stages::device::DeviceChoice;
 use tch::{Device, Kind, Tensor};
 
 use super::super::checkpoint::PIECE;
-use super::super::{DeviceChoice, TorchError};
+use super::super::TorchError;
 
 /// A stream for copies, and the pinned memory that they copy from.
 #[derive(Debug)]
@@ -142,8 +143,5 @@ impl Half {
 }
 
 fn refused(device: usize, reason: impl ToString) -> TorchError {
-    TorchError::Device {
-        choice: DeviceChoice::Cuda(device).to_string(),
-        reason: reason.to_string(),
-    }
+    TorchError::Device { choice: DeviceChoice::Cuda(device), reason: reason.to_string() }
 }
