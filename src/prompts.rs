@@ -12,6 +12,8 @@ use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::snapshot::LastPrompt;
 use rollpacker_stages::reward::{NoRoute, Router};
 
+use crate::recipe::Truncation;
+
 /// Number of prompts in a batch of the stream.
 const BATCH_ROWS: usize = 64;
 
@@ -132,6 +134,8 @@ pub struct PromptReader {
     pub encoder: Arc<PromptEncoder>,
     /// Maximum prompt length in tokens.
     pub max_prompt_length: usize,
+    /// The treatment of longer prompts.
+    pub truncation: Truncation,
     /// The vocabulary size of the model. Token ids must be below it.
     pub vocab_size: i64,
     /// The rewards. A prompt whose data source has no reward is rejected before it is launched.
@@ -236,25 +240,29 @@ impl PromptReader {
         Ok(ReadPosition { cursor, next, left_out: read.saturating_sub(next) })
     }
 
-    /// Returns the tokens of a prompt, or `TooLong` if its text alone shows that it has too many tokens.
+    /// Returns the tokens of a prompt, cut according to `truncation`, or `TooLong` if its text alone shows that it has too many.
     fn encode(&self, prompt: &Prompt) -> Result<Encoded, PromptError> {
         let place = || (prompt.file().display().to_string(), prompt.file_row());
         self.router.check(prompt.data_source()).map_err(|error| {
             let (file, row) = place();
             PromptError::Reward { file, row, error }
         })?;
-        let encoded = self.encoder.encode_within(&chat(prompt), self.max_prompt_length);
+        let most = self.max_prompt_length;
+        // The encoder rejects a long text without encoding it, which is wrong for a prompt that is cut.
+        let limit = if self.truncation == Truncation::Skip { most } else { usize::MAX };
+        let encoded = self.encoder.encode_within(&chat(prompt), limit);
         let encoded = encoded.map_err(|error| {
             let (file, row) = place();
             PromptError::Encode { file, row, error: Box::new(error) }
         })?;
-        match self.out_of_vocabulary(&encoded) {
-            Some(id) => {
-                let ((file, row), vocab_size) = (place(), self.vocab_size);
-                Err(PromptError::Vocabulary { file, row, id, vocab_size })
-            }
-            None => Ok(encoded),
+        if let Some(id) = self.out_of_vocabulary(&encoded) {
+            let ((file, row), vocab_size) = (place(), self.vocab_size);
+            return Err(PromptError::Vocabulary { file, row, id, vocab_size });
         }
+        Ok(match encoded {
+            Encoded::Ids(ids) => Encoded::Ids(cut(ids, self.truncation, most)),
+            long @ Encoded::TooLong(_) => long,
+        })
     }
 
     /// Returns a token id that is outside of the model's vocabulary, if there is one.
@@ -262,6 +270,21 @@ impl PromptReader {
         let Encoded::Ids(ids) = encoded else { return None };
         ids.iter().copied().find(|&id| !(0..self.vocab_size).contains(&i64::from(id)))
     }
+}
+
+/// Cuts the tokens of a prompt to `most`, if prompts are cut.
+fn cut(mut ids: Vec<i32>, truncation: Truncation, most: usize) -> Vec<i32> {
+    let surplus = ids.len().saturating_sub(most);
+    let from = match truncation {
+        Truncation::Left => 0,
+        Truncation::Middle => most / 2,
+        Truncation::Right => most,
+        Truncation::Skip => return ids,
+    };
+    if surplus > 0 {
+        ids.drain(from..from + surplus);
+    }
+    ids
 }
 
 /// The position to start reading from.
@@ -296,5 +319,23 @@ fn row(prompt: &Prompt, id: PromptId, prompt_ids: Vec<i32>) -> PromptRow {
         messages: prompt.messages_json(),
         ground_truth: prompt.ground_truth().map(|truth| truth.into_owned()),
         extra_info: Some(prompt.extra_info_json()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_cut_where_the_setting_says() {
+        let cut = |truncation, most| cut(vec![1, 2, 3, 4, 5], truncation, most);
+        assert_eq!(cut(Truncation::Left, 2), [4, 5]);
+        assert_eq!(cut(Truncation::Right, 2), [1, 2]);
+        assert_eq!(cut(Truncation::Middle, 3), [1, 4, 5]);
+        for truncation in [Truncation::Left, Truncation::Right, Truncation::Middle] {
+            assert_eq!(cut(truncation, 5), [1, 2, 3, 4, 5]);
+            assert!(cut(truncation, 0).is_empty());
+        }
+        assert_eq!(cut(Truncation::Skip, 2), [1, 2, 3, 4, 5]);
     }
 }

@@ -11,9 +11,13 @@ pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::R
     reply.wait_outcome().map_err(Error::msg).context("validation")
 }
 
-/// Returns the metrics of a sampled and a greedy validation.
-pub(crate) fn metrics(sampled: &ValidationResult, greedy: &ValidationResult) -> Metrics {
-    let by_source = |kind: &'static str, outcome: &ValidationResult| {
+/// Returns the metrics of a validation that sampled `samples` responses to each prompt, and of a greedy one.
+pub(crate) fn metrics(
+    sampled: &ValidationResult,
+    samples: u32,
+    greedy: &ValidationResult,
+) -> Metrics {
+    let by_source = |kind: &str, outcome: &ValidationResult| {
         let named = outcome.by_source.iter();
         named
             .map(move |(source, score)| (format!("val-core/{source}/{kind}"), *score))
@@ -29,7 +33,7 @@ pub(crate) fn metrics(sampled: &ValidationResult, greedy: &ValidationResult) -> 
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    metrics.extend(by_source("acc/mean@1", sampled));
+    metrics.extend(by_source(&format!("acc/mean@{samples}"), sampled));
     metrics.extend(by_source("acc/greedy@1", greedy));
     metrics
 }

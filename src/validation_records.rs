@@ -75,13 +75,14 @@ fn batch(
     let texts = |text: &dyn Fn(&Row<'_>) -> Option<String>| -> ArrayRef {
         Arc::new(rows.iter().map(text).collect::<StringArray>())
     };
-    let columns: [(&str, ArrayRef); 15] = [
+    let columns: [(&str, ArrayRef); 16] = [
         ("policy_version", Arc::new(UInt64Array::from(vec![version.0; rows.len()]))),
         ("greedy", Arc::new(rows.iter().map(|row| Some(row.greedy)).collect::<BooleanArray>())),
         (
             "prompt_id",
             Arc::new(UInt64Array::from_iter_values(samples().map(|one| one.id.prompt.0))),
         ),
+        ("sample", Arc::new(UInt32Array::from_iter_values(samples().map(|one| one.id.sample)))),
         ("row", Arc::new(UInt64Array::from_iter_values(samples().map(|sample| sample.row)))),
         ("data_source", texts(&|row| Some(row.response.sample.data_source.clone()))),
         ("messages", texts(&|row| Some(row.response.sample.messages.clone()))),

@@ -215,19 +215,21 @@ fn refusals_and_unknown_keys_are_reported_together() {
     };
     let error = refused(&[
         "critic.ppo_epochs=2",
-        "data.truncation=left",
+        "actor_rollout_ref.ref.sync_ref_model=True",
         "algorithm.filter_groups.enable=True",
         "actor_rollout_ref.model.lora_rank=32",
     ]);
-    for part in ["critic.ppo_epochs=2", "truncation=left", "schedule.name=dynamic", "lora_rank=32"]
-    {
+    for part in ["critic.ppo_epochs=2", "sync_ref_model", "schedule.name=dynamic", "lora_rank=32"] {
         assert!(error.contains(part), "`{part}` is expected in: {error}");
     }
     let wrong = ["actor.lr=abc", "rollout.n=0", "trainer.device=npu", "actor.betas=[0.9, \"x\"]"];
     let others = ["pipeline.gradient=3", "actor.weight_decay=1e-40", "sft=1", "data.train_files=3"];
-    let error = refused(&[&["data.truncation=left", "foo.bar=1"], &wrong[..], &others].concat());
+    let error = refused(
+        &[&["actor_rollout_ref.ref.sync_ref_model=True", "foo.bar=1"], &wrong[..], &others]
+            .concat(),
+    );
     let expected = [
-        "error: verl's `data.truncation=left` has no equivalent: prompts are never cut; those longer than data.max_prompt_length are left out and counted",
+        "error: verl's `actor_rollout_ref.ref.sync_ref_model=True` has no equivalent: the reference stays the initial model",
         "unknown key `foo.bar`",
         "key `sft`: expected a section, found integer",
         "key `actor.weight_decay`: expected 0, or a number from 1e-30 to 1e30 in size, found 1e-40",

@@ -4,11 +4,12 @@
 
 mod workplace;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Float64Type, Int32Type, UInt64Type};
+use arrow::datatypes::{Float64Type, Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 use workplace::{Workplace, json};
@@ -98,6 +99,64 @@ fn a_run_writes_metrics_rollouts_a_summary_and_a_usable_model() {
         fs::metadata(place.path("run/model/tokenizer.json")).expect("the file is there");
     assert!(tokenizer.len() > 0);
     assert!(again.contains("\"steps\": 4"), "{again}");
+}
+
+#[test]
+fn prompts_that_are_too_long_are_left_out_or_cut() {
+    let place = Workplace::new(workplace::RECIPE);
+    let short = ["data.max_prompt_length=3", "trainer.total_training_steps=1"];
+    let ended = |truncation: &str| {
+        place.ended(&[&short[..], &[truncation, "trainer.default_local_dir=run"]].concat())
+    };
+    let left_out = || place.summary("run")["overlong_prompts"].as_u64().expect("a number");
+    for truncation in ["skip", "error"] {
+        let skipped = ended(&format!("data.truncation={truncation}"));
+        assert_eq!(skipped.code, Some(0), "{skipped:?}");
+        assert!(left_out() > 0, "{truncation}");
+    }
+    for truncation in ["left", "right", "middle"] {
+        let cut = ended(&format!("data.truncation={truncation}"));
+        assert_eq!(cut.code, Some(0), "{cut:?}");
+        assert_eq!(left_out(), 0, "{truncation}");
+    }
+}
+
+/// The tokens of the responses to a prompt, by the number of the response.
+type TokensBySample = BTreeMap<u32, Vec<i32>>;
+
+#[test]
+fn a_validation_samples_as_its_own_settings_say() {
+    let place = Workplace::new(workplace::RECIPE);
+    place.trained(&[
+        "data.val_files=data/validation.parquet",
+        "rollout.val_kwargs.n=3",
+        "rollout.val_kwargs.temperature=0",
+        "trainer.total_training_steps=1",
+        "trainer.default_local_dir=run",
+    ]);
+    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("the file is there");
+    assert!(metrics.contains("/acc/mean@3\"") && !metrics.contains("/acc/mean@1\""), "{metrics}");
+    let rows = rollouts(&place.path("run/validation/step_00001.parquet"));
+    let mut responses: BTreeMap<(u64, bool), TokensBySample> = BTreeMap::new();
+    for batch in rows {
+        let column = |name| batch.column_by_name(name).expect("a column");
+        let prompts = column("prompt_id").as_primitive::<UInt64Type>();
+        let samples = column("sample").as_primitive::<UInt32Type>();
+        let (greedy, tokens) =
+            (column("greedy").as_boolean(), column("response_ids").as_list::<i32>());
+        for row in 0..batch.num_rows() {
+            let ids = tokens.value(row).as_primitive::<Int32Type>().values().to_vec();
+            let of = responses.entry((prompts.value(row), greedy.value(row))).or_default();
+            of.insert(samples.value(row), ids);
+        }
+    }
+    assert_eq!(responses.len(), 2 * 4, "4 prompts, sampled and greedy");
+    for ((prompt, greedy), found) in &responses {
+        let samples: Vec<u32> = found.keys().copied().collect();
+        assert_eq!(samples, if *greedy { vec![0] } else { vec![0, 1, 2] });
+        let of_greedy = &responses[&(*prompt, true)][&0];
+        assert!(found.values().all(|ids| ids == of_greedy), "temperature 0 is greedy");
+    }
 }
 
 /// Checks that every launched response is in the file with one log-probability per token, and with a score if it was trained on.

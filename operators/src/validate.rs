@@ -32,7 +32,7 @@ use crate::update::Updates;
 /// The result of a validation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ValidationResult {
-    /// Mean score over all prompts, except those that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]).
+    /// Mean score over all responses, except those that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]).
     pub score: f64,
     /// Mean score per data source.
     pub by_source: BTreeMap<String, f64>,
@@ -42,7 +42,7 @@ pub struct ValidationResult {
     pub longest: usize,
     /// The number of responses without a score. Depending on the route, they count as 0 or are excluded.
     pub reward_errors: usize,
-    /// The responses, in the order of the prompts.
+    /// The responses, in the order of the prompts and of the samples of each.
     pub responses: Vec<ValidatedResponse>,
 }
 
@@ -103,13 +103,14 @@ pub struct Validator {
     runtime: Handle,
     clock: Arc<dyn Clock>,
     prompts: Vec<PromptRow>,
+    samples: u32,
     limits: Limits,
     pulse: ProgressCounter,
 }
 
 impl Validator {
     /// Creates a validator that answers each of `prompts` once with `engine` and scores the responses with `router`. Group rewards are not
-    /// used, because there is one response per prompt.
+    /// used: a score does not depend on the other responses to the prompt.
     #[must_use]
     pub fn new(
         engine: Box<dyn RolloutEngine>,
@@ -124,9 +125,16 @@ impl Validator {
             runtime,
             clock,
             prompts,
+            samples: 1,
             limits: Limits::default(),
             pulse: ProgressCounter::default(),
         }
+    }
+
+    /// Sets the number of responses to each prompt.
+    #[must_use]
+    pub fn with_samples(self, samples: u32) -> Self {
+        Self { samples, ..self }
     }
 
     /// Sets the time limits of test cases. They are the same for every policy, so that the executions of one policy do not limit another.
@@ -215,13 +223,14 @@ impl Validator {
             self.engine.generate(Request {
                 step: Step(0),
                 prompt,
-                samples: 0..1,
+                samples: 0..self.samples,
                 prompt_ids,
                 resumed: Vec::new(),
             });
         }
-        let mut completions = Vec::with_capacity(self.prompts.len());
-        while completions.len() < self.prompts.len() {
+        let all = self.prompts.len() * self.samples as usize;
+        let mut completions = Vec::with_capacity(all);
+        while completions.len() < all {
             match self.engine.poll() {
                 Some(RolloutEvent::Completed(completion)) => {
                     self.pulse.record();

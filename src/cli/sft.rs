@@ -355,7 +355,8 @@ mod tests {
         task(folder.path());
         let recipe = recipe(folder.path());
         run(recipe.clone()).unwrap();
-        let decoder = Decoder::load(&recipe.out, resolve_device(DeviceChoice::Cpu).unwrap()).unwrap();
+        let decoder =
+            Decoder::load(&recipe.out, resolve_device(DeviceChoice::Cpu).unwrap()).unwrap();
         let tokenizer = Tokenizer::from_folder(&recipe.out).unwrap();
         assert_eq!(decoder.config().vocab_size, tokenizer.vocab_size() as i64);
         assert_eq!(decoder.config().eos_token_ids, [tokenizer.token_to_id(EOS).unwrap()]);

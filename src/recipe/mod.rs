@@ -57,7 +57,7 @@ use keys::ResumableKeys;
 use raw::LrScheduler;
 #[cfg(feature = "servers")]
 pub(crate) use raw::Serve;
-pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft};
+pub use raw::{Data, Model, Reward, Rollout, RouteTarget, Run, Sft, Truncation};
 pub(crate) use raw::{Gradient, Pipeline, RawRecipe};
 #[cfg(feature = "cli")]
 pub(crate) use raw::{Placement, PolicyLoss};
@@ -86,6 +86,10 @@ pub struct Recipe {
     pub rollout: Rollout,
     /// The sampling of training responses.
     pub sampling: Sampling,
+    /// The sampling of validation responses.
+    pub val_sampling: Sampling,
+    /// The number of sampled responses to each validation prompt.
+    pub val_samples: u32,
     /// The seed of sampling: `rollout.seed`, or `trainer.seed` if that is not set.
     pub sampling_seed: u64,
     /// The catalog entries that the recipe names.
@@ -168,6 +172,8 @@ impl RawRecipe {
             model: self.model.clone(),
             rollout: self.rollout.clone(),
             sampling: self.sampling(),
+            val_sampling: self.val_sampling(),
+            val_samples: self.rollout.val_kwargs.n,
             sampling_seed: self.rollout.seed.unwrap_or(run.seed),
             choices: self.choices(),
             launched: schedule.round_size().unwrap_or((data.train_batch_size, self.rollout.n)),
@@ -229,6 +235,16 @@ impl RawRecipe {
             top_k: u32::try_from(rollout.top_k).unwrap_or(0),
             min_new_tokens: rollout.min_response_length,
             max_new_tokens: self.data.max_response_length,
+        }
+    }
+
+    fn val_sampling(&self) -> Sampling {
+        let (training, own) = (self.sampling(), &self.rollout.val_kwargs);
+        Sampling {
+            temperature: own.temperature.unwrap_or(training.temperature),
+            top_p: own.top_p.unwrap_or(training.top_p),
+            top_k: own.top_k.map_or(training.top_k, |most| u32::try_from(most).unwrap_or(0)),
+            ..training
         }
     }
 

@@ -90,7 +90,8 @@ impl raw::Placement {
         let catalog = self.placements.built_in();
         let all = catalog.names().filter_map(|name| catalog.options(name)).flatten().copied();
         let all: Vec<_> = all.chain(["kind", "options"]).collect();
-        let mut errors = Vec::from_iter(unknown_in("placement", self.built_in_options.keys(), &all));
+        let mut errors =
+            Vec::from_iter(unknown_in("placement", self.built_in_options.keys(), &all));
         if let Err(error) = self.check_kind() {
             errors.push(error);
             return errors;

@@ -196,6 +196,7 @@ impl SharedInputs {
             dataset,
             encoder: self.stages.encoder.clone(),
             max_prompt_length: self.recipe.data.max_prompt_length,
+            truncation: self.recipe.data.truncation,
             vocab_size: self.vocab_size,
             router: self.stages.router.clone(),
             left_out,

@@ -39,9 +39,10 @@ impl SharedInputs {
         let prompts = self.reader(dataset, left_out.clone()).read_all()?;
         let overlong = left_out.count();
         let count = prompts.len();
-        let as_trained = self.recipe.sampling;
-        let sampled = self.validation_engine(as_trained);
-        let greedy = self.validation_engine(Sampling { temperature: 0.0, ..as_trained });
+        let sampled = self.validation_engine(self.recipe.val_sampling);
+        let greedy = Sampling { temperature: 0.0, ..self.recipe.sampling };
+        let greedy = self.validation_engine(greedy);
+        let samples = self.recipe.val_samples;
         let engine = self.engine.clone();
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
@@ -49,7 +50,7 @@ impl SharedInputs {
         let pulse = self.pulse();
         let records = self.validation_records.clone();
         let thread = OwnerThread::spawn("validation", move || {
-            let tries = |context: EngineContext, prompts: Vec<PromptRow>| {
+            let tries = |context: EngineContext, prompts: Vec<PromptRow>, samples: u32| {
                 anyhow::Ok(
                     Validator::new(
                         engine.start(context)?.engine,
@@ -58,12 +59,13 @@ impl SharedInputs {
                         time.clone(),
                         prompts,
                     )
+                    .with_samples(samples)
                     .with_limits(limits.clone())
                     .with_pulse(pulse.clone()),
                 )
             };
             let (mut sampled, mut greedy) =
-                (tries(sampled, prompts.clone())?, tries(greedy, prompts)?);
+                (tries(sampled, prompts.clone(), samples)?, tries(greedy, prompts, 1)?);
             // The last policy may be validated in its step and again after the run. The second time returns the known metrics.
             let mut last: Option<(PolicyVersion, Metrics)> = None;
             let validate = move |policy: &Policy| {
@@ -74,7 +76,7 @@ impl SharedInputs {
                 }
                 let begun = clock.now();
                 let (sampled, greedy) = (sampled.validate(policy)?, greedy.validate(policy)?);
-                let mut all = metrics(&sampled, &greedy);
+                let mut all = metrics(&sampled, samples, &greedy);
                 let took = clock.now().since(begun).as_secs_f64();
                 all.insert("timing_s/testing".to_owned(), took);
                 if let Some(records) = &records {

@@ -84,9 +84,11 @@ section! {
         (recipe) shuffle: bool = true,
         /// Seed of the prompt order. Default: `trainer.seed`. (verl: `data.seed`)
         (recipe) seed: Option<u64> = None,
-        /// Maximum prompt length in tokens, at least 1; default 512. Longer prompts are left out and counted. (verl:
-        /// `data.max_prompt_length`)
+        /// Maximum prompt length in tokens, at least 1; default 512. (verl: `data.max_prompt_length`)
         max_prompt_length: usize [tokens] = 512,
+        /// What happens to longer prompts: `skip`, the default, leaves them out and counts them, and `left`, `right` and `middle` cut tokens
+        /// there. `error` is accepted for `skip`; verl ends the run instead. (verl: `data.truncation`)
+        truncation: Truncation = Truncation::Skip,
         /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
         max_response_length: u32 [tokens] = 512,
         /// `true`, the default, to apply the chat template of the model to prompts. `false` joins the contents of the messages, for prompts
@@ -108,6 +110,21 @@ section! {
         #[serde(skip_serializing_if = "Option::is_none")]
         curriculum: Option<CurriculumOptions> = None,
     }
+}
+
+/// The treatment of prompts that are longer than `data.max_prompt_length`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncation {
+    /// They are left out and counted.
+    #[serde(alias = "error")]
+    Skip,
+    /// They keep their last tokens.
+    Left,
+    /// They keep their first tokens.
+    Right,
+    /// They keep their first and their last tokens, half of the maximum length each.
+    Middle,
 }
 
 section! {
@@ -147,6 +164,8 @@ section! {
         (recipe) top_p: f64 = 1.0,
         /// Top-k sampling: draws from this many most likely tokens. The default, -1, and 0 disable it. (verl: `rollout.top_k`)
         (recipe) top_k: i64 [tokens] = -1,
+        /// Sampling of validations, where it differs from that of training. (verl: `rollout.val_kwargs`)
+        (recipe) val_kwargs: ValidationSampling = ValidationSampling::default() => resumable,
         /// Minimum response length in tokens: no response ends by itself earlier. At most `data.max_response_length`; default 0.
         (recipe) min_response_length: u32 [tokens] = 0,
         /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
@@ -173,6 +192,20 @@ section! {
     }
 }
 
+section! {
+    /// The section `[rollout.val_kwargs]`: the sampling of validations. Each validation also decodes one response greedily.
+    ValidationSampling {
+        /// Number of sampled responses to a prompt, whose mean score is reported. At least 1; default 1. (verl: `rollout.val_kwargs.n`)
+        n: u32 [responses] = 1 => resumable,
+        /// Sampling temperature; 0 is greedy. Default: that of `rollout`. (verl: `rollout.val_kwargs.temperature`)
+        temperature: Option<f64> = None => resumable,
+        /// Nucleus sampling. Default: that of `rollout`. (verl: `rollout.val_kwargs.top_p`)
+        top_p: Option<f64> = None => resumable,
+        /// Top-k sampling; -1 and 0 disable it. Default: that of `rollout`. (verl: `rollout.val_kwargs.top_k`)
+        top_k: Option<i64> [tokens] = None => resumable,
+    }
+}
+
 impl Sections for RawRecipe {
     fn section(name: &str) -> Option<Section> {
         Some(match name {
@@ -182,6 +215,7 @@ impl Sections for RawRecipe {
             "model" => Section::of::<Model>(),
             "rollout" => Section::of::<Rollout>(),
             "rollout.serve" => Section::of::<Serve>(),
+            "rollout.val_kwargs" => Section::of::<ValidationSampling>(),
             "pipeline" => Section::of::<Pipeline>(),
             "reward" => Section::of::<Reward>(),
             "reward.timeout" => Section::of::<LimitOptions>(),

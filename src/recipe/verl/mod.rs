@@ -150,8 +150,7 @@ impl Translator<'_> {
             Use::NotNull(_, reason) if one.is_null() => self.remark(one, reason),
             Use::NotNull(ours, _) => self.set(one, ours),
             Use::Only(values, reason) => self.only(one, values, reason),
-            Use::SameAs(ours, reason) => self.same(one, &[], ours, reason),
-            Use::OneOrSame(values, ours, reason) => self.same(one, values, ours, reason),
+            Use::SameAs(ours, reason) => self.same(one, ours, reason),
             Use::Noted(values, _) if is_one_of(one, values) => {
                 self.done.ignored.push(one.key.clone());
             }
@@ -244,14 +243,13 @@ impl Translator<'_> {
         }
     }
 
-    /// Accepts these values and the one of the key `ours`.
-    fn same(&mut self, one: &Override, values: &[&str], ours: &str, reason: &str) {
+    /// Accepts the value of the key `ours`.
+    fn same(&mut self, one: &Override, ours: &str, reason: &str) {
         let of_step = || (ours == MINI_BATCH).then(|| self.setting("data.train_batch_size"));
         let value = self.setting(ours).or_else(|| of_step().flatten());
         let value = value.unwrap_or_else(|| "nothing".to_owned());
-        let others: String = values.first().map(|value| format!("{value} or ")).unwrap_or_default();
-        let reason = format!("it must be {others}that of {ours}, {value}: {reason}");
-        self.only(one, &[values, &[value.as_str()]].concat(), &reason);
+        let reason = format!("it must be that of {ours}, {value}: {reason}");
+        self.only(one, &[value.as_str()], &reason);
     }
 
     fn refuse(&mut self, one: &Override, reason: &str) {

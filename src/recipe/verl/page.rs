@@ -142,9 +142,6 @@ fn limited(meaning: Use) -> Option<String> {
         Use::Only([], reason) => Some(format!("`null`: {reason}")),
         Use::Only(values, reason) => Some(format!("{}: {reason}", codes(values))),
         Use::SameAs(ours, reason) => Some(format!("the value of `{ours}`: {reason}")),
-        Use::OneOrSame(values, ours, reason) => {
-            Some(format!("{}, the value of `{ours}`: {reason}", codes(values)))
-        }
         Use::Context => Some(
             "at least `data.max_prompt_length + data.max_response_length`, which are the limits here"
                 .to_owned(),

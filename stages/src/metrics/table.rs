@@ -286,7 +286,7 @@ const WORKERS: &[Metric] = &[
 const VALIDATION: &[Metric] = &[
     Metric::new("val/score", "1", "Mean score, sampled at the temperature of the rollout."),
     Metric::new("val/greedy_score", "1", "Mean score, decoded greedily."),
-    Metric::new("val-core/<data_source>/acc/mean@1", "1", "Mean score of a data source, sampled."),
+    Metric::new("val-core/<data_source>/acc/mean@<n>", "1", "Mean score of a data source over `rollout.val_kwargs.n` sampled responses to each prompt."),
     Metric::new("val-core/<data_source>/acc/greedy@1", "1", "Mean score of a data source, decoded greedily."),
     Metric::new("val/response_length/{mean,max}", "{token}", "Length of the sampled responses."),
     Metric::new("val/greedy_response_length/mean", "{token}", "Mean length of the greedy responses."),

@@ -12,8 +12,6 @@ pub(crate) enum Use {
     Only(&'static [&'static str], &'static str),
     /// The value of this key is what happens here, and others are refused with the reason.
     SameAs(&'static str, &'static str),
-    /// One of these values and the value of this key are what happens here, and others are refused with the reason.
-    OneOrSame(&'static [&'static str], &'static str, &'static str),
     /// One of these values is what happens here. Others are left out, with the reason as a note.
     Noted(&'static [&'static str], &'static str),
     /// The key is left out if the value is negative, and otherwise means the same as the one with this name.
@@ -109,10 +107,7 @@ pub(super) const SEQUENCE_MEAN: Condition = when(LOSS, &["\"geo_mean\"", "\"sapo
 pub(super) const SAPO: Condition = when(LOSS, &["\"sapo\""]);
 
 pub(super) const SAME_UPDATES: &str = "policy and critic are updated together";
-pub(super) const UNCUT: &str =
-    "prompts are never cut; those longer than data.max_prompt_length are left out and counted";
-pub(super) const ONE_VALIDATION: &str =
-    "a validation draws one response as in training and one greedily for each prompt";
+pub(super) const LEFT_OUT: &str = "prompts longer than data.max_prompt_length are left out and counted, unless data.truncation is set";
 pub(super) const WHOLE_MODEL: &str = "all weights of the model are trained";
 pub(super) const TEXT_ONLY: &str = "prompts are text";
 pub(super) const SINGLE_TURN: &str = "a rollout is a single turn without tools";

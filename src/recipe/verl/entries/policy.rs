@@ -1,14 +1,14 @@
 //! Keys of the sections `data` and `actor_rollout_ref`.
 
 use super::Use::{
-    Context, Engine, If, Ignored, Key, NotNegative, Noted, OneOrSame, Only, Refused, SameAs, Switch,
+    Context, Engine, If, Ignored, Key, NotNegative, Noted, Only, Refused, SameAs, Switch,
 };
 use super::{
     ADAMW, CLIP, CONSTANT, CONSTANT_DECAY, DECAY_END, DECAY_STEPS, DUAL_CLIP, DYNAMIC, Entry,
-    FILTERED, FLOAT32, FRACTION, KL_LOSS, MODEL_FOLDER, OFF, ON, ONE, ONE_VALIDATION, OPTIMIZER,
+    FILTERED, FLOAT32, FRACTION, KL_LOSS, LEFT_OUT, MODEL_FOLDER, OFF, ON, ONE, OPTIMIZER,
     OTHER_PROCESSES, OWN_PROGRAM, OWN_TOKENIZER, PRECISION, RECORDED, SAMPLED_VALIDATION, SAPO,
-    SEQUENCE_MEAN, SINGLE_TURN, TEMPLATE, TEXT_ONLY, UNCUT, Use, WARM_UP, WARM_UP_START,
-    WHOLE_MODEL, ZERO, entry,
+    SEQUENCE_MEAN, SINGLE_TURN, TEMPLATE, TEXT_ONLY, Use, WARM_UP, WARM_UP_START, WHOLE_MODEL,
+    ZERO, entry,
 };
 
 /// With the schedule of DAPO, the number of prompts that are launched until a batch has enough groups with variance.
@@ -33,8 +33,8 @@ pub(super) static POLICY: &[Entry] = &[
     entry("data.max_response_length", Key("data.max_response_length")),
     entry("data.prompt_key", Key("data.prompt_key")),
     entry("data.reward_fn_key", Key("data.reward_fn_key")),
-    entry("data.filter_overlong_prompts", Noted(ON, UNCUT)),
-    entry("data.truncation", Switch(FILTERED, &Ignored, &Only(&["\"error\""], UNCUT))),
+    entry("data.filter_overlong_prompts", Noted(ON, LEFT_OUT)),
+    entry("data.truncation", Switch(FILTERED, &Ignored, &Key("data.truncation"))),
     entry("data.gen_batch_size", LAUNCHED),
     entry("data.custom_cls.*", Only(&[], OWN_PROGRAM)),
     entry("data.sampler.*", Only(&[], OWN_PROGRAM)),
@@ -243,19 +243,22 @@ pub(super) static POLICY: &[Entry] = &[
         Only(ZERO, "the schedule launches more than it keeps; see `schedule.eta_responses`"),
     ),
     entry("actor_rollout_ref.rollout.full_determinism", Only(OFF, "use trainer.deterministic")),
-    entry("actor_rollout_ref.rollout.val_kwargs.n", Only(&["1"], ONE_VALIDATION)),
+    entry(
+        "actor_rollout_ref.rollout.val_kwargs.n",
+        If(SAMPLED_VALIDATION, &Key("rollout.val_kwargs.n")),
+    ),
     entry("actor_rollout_ref.rollout.val_kwargs.do_sample", Ignored),
     entry(
         "actor_rollout_ref.rollout.val_kwargs.temperature",
-        If(SAMPLED_VALIDATION, &OneOrSame(ZERO, "rollout.temperature", ONE_VALIDATION)),
+        If(SAMPLED_VALIDATION, &Key("rollout.val_kwargs.temperature")),
     ),
     entry(
         "actor_rollout_ref.rollout.val_kwargs.top_p",
-        If(SAMPLED_VALIDATION, &SameAs("rollout.top_p", ONE_VALIDATION)),
+        If(SAMPLED_VALIDATION, &Key("rollout.val_kwargs.top_p")),
     ),
     entry(
         "actor_rollout_ref.rollout.val_kwargs.top_k",
-        If(SAMPLED_VALIDATION, &SameAs("rollout.top_k", ONE_VALIDATION)),
+        If(SAMPLED_VALIDATION, &Key("rollout.val_kwargs.top_k")),
     ),
     entry("actor_rollout_ref.rollout.multi_turn.enable", Only(OFF, SINGLE_TURN)),
     entry("actor_rollout_ref.rollout.multi_turn.tool_config_path", Only(&[], SINGLE_TURN)),

@@ -252,6 +252,7 @@ pub(super) static RUN: &[Entry] = &[
     entry("trainer.del_local_ckpt_after_load", Ignored),
     entry("trainer.esi_redundant_time", Ignored),
     entry("trainer.ray_wait_register_center_timeout", Ignored),
+    entry("model_engine", Ignored),
     entry("trainer.use_legacy_worker_impl", Ignored),
     entry("trainer.use_v1", Ignored),
     entry("trainer.v1.trainer_mode", Only(&["\"sync\""], OTHER_PROCESSES)),

@@ -74,7 +74,7 @@ fn the_last_override_of_a_key_counts() {
         &format!("{RATIO}=0.0"),
         "actor_rollout_ref.rollout.n=4",
     ];
-    assert_eq!(overrides("", &keys), ["rollout.n=4"]);
+    assert_eq!(overrides("", &keys), ["data.truncation=error", "rollout.n=4"]);
 }
 
 #[test]

@@ -37,8 +37,8 @@ pub use self::models::Models;
 pub use self::options::TorchChatOptions;
 use self::questions::{JudgeAnswer, Questions};
 use self::weights::Weights;
-use crate::model::device::{resolve_device, set_threads_of_this_thread};
 use crate::model::TorchError;
+use crate::model::device::{resolve_device, set_threads_of_this_thread};
 use crate::rollout::colocated::{ColocatedModel, ColocatedModels, ColocatedWorkload};
 use crate::rollout::generator::Capacity;
 

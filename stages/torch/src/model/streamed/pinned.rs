@@ -23,8 +23,8 @@ use cudarc::driver::{
 use rollpacker_stages::device::DeviceChoice;
 use tch::{Device, Kind, Tensor};
 
-use super::super::checkpoint::PIECE;
 use super::super::TorchError;
+use super::super::checkpoint::PIECE;
 
 /// A stream for copies, and the pinned memory that they copy from.
 #[derive(Debug)]
