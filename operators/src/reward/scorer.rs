@@ -191,25 +191,28 @@ impl<L: TimeLimit> Scorer<L> {
         for (step, held) in due {
             for (capabilities, row) in self.wanted(step, held, |(_, row)| row) {
                 // With several workers, the text and the response come from different workers, so the response may arrive first.
-                match self.texts.get(step, prompt_id(&row)) {
-                    Some(text) => {
-                        let sample = sample(step, &row, text);
-                        self.start(step, capabilities, row, sample);
-                    }
+                match self.texts.get(step, prompt_id(&row)).cloned() {
+                    Some(text) => self.start(step, capabilities, row, text),
                     None => self.held.entry(step).or_default().push((capabilities, row)),
                 }
             }
         }
     }
 
-    /// Starts the scoring of one response.
-    fn start(&mut self, step: Step, capabilities: Rc<Capabilities>, row: Row, sample: Sample) {
-        let (id, dataset_row) = (sample.id, sample.row);
+    /// Starts the scoring of one response. `text` is the row of its prompt's texts.
+    fn start(&mut self, step: Step, capabilities: Rc<Capabilities>, row: Row, text: Row) {
+        let (id, dataset_row) = (sample_id(step, &row), row.dataset_row());
         let ScorerConfig { router, limit, clock, .. } = &mut self.rules;
         let context = Context::new(clock.clone()).with_limits(limit.limits(id, dataset_row));
         let turn = self.tallies.with(step, |tally| tally.load.queue());
-        let name = || format!("a score by `{}`", name_of(router.reward_of(&sample.data_source)));
+        let source = row.text(column::DATA_SOURCE).unwrap_or_default();
+        let name = || format!("a score by `{}`", name_of(router.reward_of(source)));
         let _awaited = self.waiting.hold(id, name);
+        // The task copies the texts and the tokens, not this thread, on which all responses wait for one another.
+        let sample = {
+            let row = row.clone();
+            move || sample(step, &row, &text)
+        };
         self.tasks.spawn(id, timed(router.clone(), sample, context.clone(), turn));
         let pending = Pending { capabilities, id, row, dataset_row, context, _awaited };
         self.pending.insert(id, pending);
@@ -287,10 +290,15 @@ pub(crate) fn name_of<E>(named: Result<Option<&str>, E>) -> &str {
     named.ok().flatten().unwrap_or("no reward")
 }
 
-async fn timed(router: Router, sample: Sample, context: Context, mut turn: ScoringSlot) -> Outcome {
+async fn timed(
+    router: Router,
+    sample: impl FnOnce() -> Sample,
+    context: Context,
+    mut turn: ScoringSlot,
+) -> Outcome {
     turn.begin();
     let begun = context.clock().now();
-    let score = router.score(&sample, &context).await;
+    let score = router.score(&sample(), &context).await;
     let done = context.clock().now();
     (score, Timing { took: done.since(begun), done })
 }
