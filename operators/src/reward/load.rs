@@ -20,7 +20,9 @@ struct Level {
 impl Level {
     fn rise(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most.fetch_max(now, Ordering::Relaxed);
+        if now > self.most.load(Ordering::Relaxed) {
+            self.most.fetch_max(now, Ordering::Relaxed);
+        }
     }
 
     fn fall(&self) {

@@ -1,7 +1,7 @@
 //! The context of a reward call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
@@ -16,23 +16,36 @@ pub struct Context {
     /// The time limits of the test cases of the sample's prompt.
     pub limits: Limits,
     deadline: Option<Nanos>,
-    clock: Arc<dyn Clock>,
-    cancelled: Arc<Cancelled>,
-    metrics: Arc<Mutex<Vec<(String, f64)>>>,
+    call: Arc<Call>,
     /// The budgets of each [`Limited`](super::Limited) around the call.
     budgets: Vec<Arc<Buckets>>,
 }
 
-/// The cancellation of a score. A score is also cancelled if the score that it is part of is cancelled.
-#[derive(Default)]
-struct Cancelled {
-    is_set: AtomicBool,
+/// What the clones of a context share. It is one allocation, because a context is made for every response.
+struct Call {
+    clock: Arc<dyn Clock>,
+    is_cancelled: AtomicBool,
+    metrics: Mutex<Vec<(String, f64)>>,
+    /// The call that this one is part of. Its cancellation cancels this one, and its metrics are also those of this one.
     outer: Option<Arc<Self>>,
 }
 
-impl Cancelled {
-    fn get(&self) -> bool {
-        self.is_set.load(Ordering::Acquire) || self.outer.as_ref().is_some_and(|outer| outer.get())
+impl Call {
+    fn new(clock: Arc<dyn Clock>, outer: Option<Arc<Self>>) -> Arc<Self> {
+        let (is_cancelled, metrics) = (AtomicBool::default(), Mutex::default());
+        Arc::new(Self { clock, is_cancelled, metrics, outer })
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Acquire)
+            || self.outer.as_ref().is_some_and(|outer| outer.is_cancelled())
+    }
+
+    fn metrics(&self) -> MutexGuard<'_, Vec<(String, f64)>> {
+        match &self.outer {
+            Some(outer) => outer.metrics(),
+            None => self.metrics.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 }
 
@@ -43,9 +56,7 @@ impl Context {
         Self {
             limits: Limits::default(),
             deadline: None,
-            clock,
-            cancelled: Arc::default(),
-            metrics: Arc::default(),
+            call: Call::new(clock, None),
             budgets: Vec::new(),
         }
     }
@@ -66,7 +77,7 @@ impl Context {
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let at = Nanos(self.clock.now().0.saturating_add(timeout));
+        let at = Nanos(self.clock().now().0.saturating_add(timeout));
         Self {
             deadline: Some(self.deadline.map_or(at, |deadline| deadline.min(at))),
             ..self.clone()
@@ -76,7 +87,7 @@ impl Context {
     /// Returns the time until the deadline, or `None` if there is none.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        let left = |deadline: Nanos| Duration::from_nanos(deadline.since(self.clock.now()).0);
+        let left = |deadline: Nanos| Duration::from_nanos(deadline.since(self.clock().now()).0);
         self.deadline.map(left)
     }
 
@@ -85,19 +96,19 @@ impl Context {
     /// A future does not need to check this, since it is dropped. Code that blocks a thread should check it from time to time.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.get()
+        self.call.is_cancelled()
     }
 
     /// Marks the score as no longer needed.
     pub fn cancel(&self) {
-        self.cancelled.is_set.store(true, Ordering::Release);
+        self.call.is_cancelled.store(true, Ordering::Release);
     }
 
     /// Returns a copy that is cancelled when this context is, and that can also be cancelled alone: for one of several attempts.
     #[must_use]
     pub fn nested(&self) -> Self {
-        let outer = Some(Arc::clone(&self.cancelled));
-        Self { cancelled: Arc::new(Cancelled { outer, ..Cancelled::default() }), ..self.clone() }
+        let call = Call::new(self.clock().clone(), Some(self.call.clone()));
+        Self { call, ..self.clone() }
     }
 
     /// Returns a copy whose call also spends from `budgets`.
@@ -118,19 +129,18 @@ impl Context {
     /// Records a value, also if the call returns no score. The metric `reward/<name>` of a step is the mean of all values recorded in the
     /// step.
     pub fn metric(&self, name: &str, value: f64) {
-        let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-        metrics.push((name.to_owned(), value));
+        self.call.metrics().push((name.to_owned(), value));
     }
 
     /// Returns the values recorded since the last call.
     #[must_use]
     pub fn take_metrics(&self) -> Vec<(String, f64)> {
-        std::mem::take(&mut *self.metrics.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.call.metrics())
     }
 
     /// Returns the clock of the run.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
+        &self.call.clock
     }
 }
