@@ -279,6 +279,7 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "actor.kl_loss_type=kl9",
         "reward.routes.gsm8k=mathh",
         "reward.options.math.target=3",
+        "reward.routes.long=soft_overlong",
         "reward.options.soft_overlong.cache=x",
     ];
     let beginnings = [
@@ -300,6 +301,12 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
     for (line, beginning) in lines.iter().zip(beginnings) {
         assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
     }
+    // A reward without a route is not made, so that its options may be missing.
+    let place = Workplace::new(RECIPE);
+    assert_eq!(
+        dry_run(&place, &["--config", "recipe.toml", "custom_reward_function.name=f"]).code,
+        Some(0)
+    );
     // Entries of a section with a wrong key are not checked: what they need may have been written under that key.
     let lines = refused(&["algorithm.adv_estimater=gae", "algorithm.lam=0.95"]);
     assert_eq!(lines.len(), 1, "{lines:#?}");

@@ -124,26 +124,23 @@ fn prompts_that_are_too_long_are_left_out_or_cut() {
 /// The tokens of the responses to a prompt, by the number of the response.
 type TokensBySample = BTreeMap<u32, Vec<i32>>;
 
-#[test]
-fn a_validation_samples_as_its_own_settings_say() {
-    let place = Workplace::new(workplace::RECIPE);
+/// Trains one step with three samples of each of four validation prompts at `temperature`, and returns the responses by prompt, and `true`
+/// if they are greedy.
+fn validated(place: &Workplace, temperature: &str) -> BTreeMap<(u64, bool), TokensBySample> {
     place.trained(&[
         "data.val_files=data/validation.parquet",
         "rollout.val_kwargs.n=3",
-        "rollout.val_kwargs.temperature=0",
+        temperature,
         "trainer.total_training_steps=1",
         "trainer.default_local_dir=run",
     ]);
-    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("the file is there");
-    assert!(metrics.contains("/acc/mean@3\"") && !metrics.contains("/acc/mean@1\""), "{metrics}");
-    let rows = rollouts(&place.path("run/validation/step_00001.parquet"));
     let mut responses: BTreeMap<(u64, bool), TokensBySample> = BTreeMap::new();
-    for batch in rows {
+    for batch in rollouts(&place.path("run/validation/step_00001.parquet")) {
         let column = |name| batch.column_by_name(name).expect("a column");
         let prompts = column("prompt_id").as_primitive::<UInt64Type>();
         let samples = column("sample").as_primitive::<UInt32Type>();
-        let (greedy, tokens) =
-            (column("greedy").as_boolean(), column("response_ids").as_list::<i32>());
+        let greedy = column("greedy").as_boolean();
+        let tokens = column("response_ids").as_list::<i32>();
         for row in 0..batch.num_rows() {
             let ids = tokens.value(row).as_primitive::<Int32Type>().values().to_vec();
             let of = responses.entry((prompts.value(row), greedy.value(row))).or_default();
@@ -151,12 +148,26 @@ fn a_validation_samples_as_its_own_settings_say() {
         }
     }
     assert_eq!(responses.len(), 2 * 4, "4 prompts, sampled and greedy");
-    for ((prompt, greedy), found) in &responses {
+    for ((_, greedy), found) in &responses {
         let samples: Vec<u32> = found.keys().copied().collect();
         assert_eq!(samples, if *greedy { vec![0] } else { vec![0, 1, 2] });
-        let of_greedy = &responses[&(*prompt, true)][&0];
-        assert!(found.values().all(|ids| ids == of_greedy), "temperature 0 is greedy");
     }
+    responses
+}
+
+#[test]
+fn a_validation_samples_as_its_own_settings_say() {
+    let place = Workplace::new(workplace::RECIPE);
+    let cold = validated(&place, "rollout.val_kwargs.temperature=0");
+    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("the file is there");
+    assert!(metrics.contains("/acc/mean@3\"") && !metrics.contains("/acc/mean@1\""), "{metrics}");
+    for ((prompt, _), found) in &cold {
+        let greedy = &cold[&(*prompt, true)][&0];
+        assert!(found.values().all(|ids| ids == greedy), "temperature 0 is greedy");
+    }
+    let warm = validated(&place, "rollout.val_kwargs.temperature=1");
+    let differ = |found: &TokensBySample| found[&0] != found[&1] && found[&1] != found[&2];
+    assert!(warm.iter().any(|((_, greedy), found)| !greedy && differ(found)), "{warm:?}");
 }
 
 /// Checks that every launched response is in the file with one log-probability per token, and with a score if it was trained on.

@@ -95,8 +95,8 @@ impl HasOrigin for ValidationError {
 
 /// A validator that measures policies on a fixed set of prompts, with an engine of its own.
 ///
-/// Validation draws from no random stream of training. Its responses are seeded by the prompt alone, so that two policies, or two recipes,
-/// are compared on the same draws.
+/// Validation draws from no random stream of training. Its responses are seeded by the prompt and the number of the response, so that two
+/// policies, or two recipes, are compared on the same draws.
 pub struct Validator {
     engine: Box<dyn RolloutEngine>,
     router: Router,

@@ -59,7 +59,7 @@ pub enum EnginePurpose {
     /// The engine generates the responses of a worker's rounds.
     Training,
     /// The engine generates responses to validation prompts, on the thread of the validator. The first worker has two such engines: one
-    /// samples as in training, the other decodes greedily (temperature 0).
+    /// samples as `rollout.val_kwargs` says, the other decodes greedily (temperature 0).
     Validation,
 }
 
@@ -68,7 +68,7 @@ pub enum EnginePurpose {
 #[non_exhaustive]
 pub struct EngineSettings {
     /// The sampling of tokens and the bounds of a response (`rollout.temperature`, `top_p`, `top_k`, `min_response_length` and
-    /// `data.max_response_length`). Every engine must honour it.
+    /// `data.max_response_length`; in a validation also `rollout.val_kwargs`). Every engine must honour it.
     pub sampling: Sampling,
     /// The seed of sampling (`rollout.seed`).
     pub seed: u64,

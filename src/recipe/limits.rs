@@ -20,6 +20,8 @@ pub(crate) const STALENESS: u64 = 1 << 16;
 pub(crate) const PROMPTS: usize = 1 << 24;
 /// Maximum number of responses to a prompt.
 pub(crate) const RESPONSES: u32 = 1 << 20;
+/// Maximum number of sampled responses to a validation prompt, which are all in flight and held at once.
+pub(crate) const VALIDATION_RESPONSES: u32 = 1 << 10;
 /// Maximum number of positions of a model. Positions are 32-bit integers.
 pub(crate) const POSITIONS: i64 = i32::MAX as i64;
 /// Maximum number of tokens that are held or processed at once.

@@ -155,7 +155,7 @@ static RANGES: &[Range] = &[
     number!(rollout.temperature: |t| (1e-3..=1e3).contains(&t), "from 0.001 to 1000"),
     number!(rollout.top_p: |p| p > 0.0 && p <= 1.0, "in (0, 1]"),
     integer!(rollout.top_k: -1, limits::POSITIONS),
-    integer!(rollout.val_kwargs.n: 1, limits::RESPONSES),
+    integer!(rollout.val_kwargs.n: 1, limits::VALIDATION_RESPONSES),
     number!(rollout.val_kwargs.temperature: |t| t == 0.0 || (1e-3..=1e3).contains(&t), "0, or from 0.001 to 1000"),
     number!(rollout.val_kwargs.top_p: |p| p > 0.0 && p <= 1.0, "in (0, 1]"),
     integer!(rollout.val_kwargs.top_k: -1, limits::POSITIONS),

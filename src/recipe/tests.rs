@@ -43,6 +43,21 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn validations_sample_as_training_unless_they_have_settings_of_their_own() {
+    let sampling = |overrides: &[&str]| {
+        let recipe = read("[rollout]\ntop_p = 0.9\ntop_k = 5", overrides).expect("valid");
+        let Recipe { sampling, val_sampling, val_samples, .. } = recipe;
+        (sampling, val_sampling, val_samples)
+    };
+    let (training, validation, samples) = sampling(&[]);
+    assert_eq!((validation, samples), (training, 1));
+    let keys = ["n=4", "temperature=0.6", "top_p=0.7", "top_k=-1"];
+    let keys = keys.map(|key| format!("rollout.val_kwargs.{key}"));
+    let own = Sampling { temperature: 0.6, top_p: 0.7, top_k: 0, ..training };
+    assert_eq!(sampling(&keys.each_ref().map(String::as_str)), (training, own, 4));
+}
+
+#[test]
 fn trainer_threads_have_a_default_per_placement() {
     let threads = |keys: &[&str]| read("", keys).expect("valid").trainer.threads;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

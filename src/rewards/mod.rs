@@ -51,14 +51,20 @@ pub fn rewards(section: &Reward, registry: &Registry) -> Result<Router, RecipeEr
     Ok(router)
 }
 
-/// Returns the errors of names of rewards and of the keys of their options, also of rewards without a route.
+/// Returns the errors of names of rewards, of the keys of their options, and of the values of the options of rewards with a route.
 pub(crate) fn errors(section: &Reward, registry: &Registry) -> Vec<RecipeError> {
     let all = names(registry, section);
     let routed = section.routes.iter().flat_map(|(pattern, routed)| {
         let unknown = |name: &String| one_of(route_key(pattern), name, &all).err();
         routed.names().into_iter().filter_map(unknown)
     });
-    let check = |name: &String| RewardOptions::of(section, name)?.check(name, registry);
+    let routed_names: BTreeSet<_> = section.routes.values().flat_map(RouteTarget::names).collect();
+    let check = |name: &String| {
+        let mut written = RewardOptions::of(section, name)?;
+        written.check(name, registry)?;
+        // A reward without a route is not made, so that options may be missing.
+        if routed_names.contains(name) { written.check_values(name, registry) } else { Ok(()) }
+    };
     let options = section.options.keys().filter_map(|name| check(name).err());
     routed.chain(options).collect()
 }
@@ -137,7 +143,7 @@ impl RewardOptions {
         Ok(Self { kind, on_error, options })
     }
 
-    /// Checks the kind, the keys and the types of their values, and removes the guard's options from the reward's own.
+    /// Checks that the kind exists and that it has every key, and removes the guard's options from the reward's own.
     fn check(&mut self, name: &str, registry: &Registry) -> Result<Guard, RecipeError> {
         let section = format!("reward.options.{name}");
         let key = if self.kind == name { section.clone() } else { format!("{section}.kind") };
@@ -148,13 +154,17 @@ impl RewardOptions {
         let (mut guard, options): (Options, Options) =
             std::mem::take(&mut self.options).into_iter().partition(|(key, _)| of_guard(key));
         self.options = options;
-        let refuse = |error| refused(&section, error);
-        let types = || registry.check(&self.kind, self.options.clone()).map_err(refuse).err();
-        let mut errors = Vec::from_iter(self.unknown(&section, own).or_else(types));
+        let mut errors = Vec::from_iter(self.unknown(&section, own));
         errors.extend(self.check_slots(&section).err());
-        let guard = Guard::take(&mut guard).map_err(|error| errors.push(refuse(error)));
+        let guard = Guard::take(&mut guard).map_err(|error| errors.push(refused(&section, error)));
         reject(errors)?;
         Ok(guard.unwrap_or_default())
+    }
+
+    /// Checks that no option is missing or of a wrong type, without making the reward.
+    fn check_values(self, name: &str, registry: &Registry) -> Result<(), RecipeError> {
+        let refuse = |error| refused(&format!("reward.options.{name}"), error);
+        registry.check(&self.kind, self.options).map_err(refuse)
     }
 
     /// Returns the error for the keys that a reward with the keys `own` does not have. A reward that does not list its keys checks them.

@@ -116,7 +116,8 @@ fn the_sampling_of_validations_counts_if_they_sample() {
     assert_eq!(overrides("", &sampled), KEYS.map(|key| format!("rollout.val_kwargs.{key}")));
     // verl does not use them without `do_sample`.
     let greedy = translated("", &theirs).expect("accepted");
-    assert_eq!((greedy.overrides.len(), greedy.unused.len()), (0, 4), "{greedy:?}");
+    assert_eq!((greedy.overrides.len(), greedy.unused.len()), (0, 3), "{greedy:?}");
+    assert!(greedy.remarks[0].contains("greedy responses to a prompt"), "{greedy:?}");
 }
 
 #[test]

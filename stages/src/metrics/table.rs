@@ -284,7 +284,7 @@ const WORKERS: &[Metric] = &[
 
 #[rustfmt::skip]
 const VALIDATION: &[Metric] = &[
-    Metric::new("val/score", "1", "Mean score, sampled at the temperature of the rollout."),
+    Metric::new("val/score", "1", "Mean score of the sampled responses (`rollout.val_kwargs`)."),
     Metric::new("val/greedy_score", "1", "Mean score, decoded greedily."),
     Metric::new("val-core/<data_source>/acc/mean@<n>", "1", "Mean score of a data source over `rollout.val_kwargs.n` sampled responses to each prompt."),
     Metric::new("val-core/<data_source>/acc/greedy@1", "1", "Mean score of a data source, decoded greedily."),

@@ -107,7 +107,9 @@ pub(super) const SEQUENCE_MEAN: Condition = when(LOSS, &["\"geo_mean\"", "\"sapo
 pub(super) const SAPO: Condition = when(LOSS, &["\"sapo\""]);
 
 pub(super) const SAME_UPDATES: &str = "policy and critic are updated together";
-pub(super) const LEFT_OUT: &str = "prompts longer than data.max_prompt_length are left out and counted, unless data.truncation is set";
+pub(super) const LEFT_OUT: &str = "prompts longer than data.max_prompt_length are left out and counted, unless data.truncation cuts them";
+pub(super) const ONE_GREEDY: &str =
+    "greedy responses to a prompt do not differ, so that a validation decodes one";
 pub(super) const WHOLE_MODEL: &str = "all weights of the model are trained";
 pub(super) const TEXT_ONLY: &str = "prompts are text";
 pub(super) const SINGLE_TURN: &str = "a rollout is a single turn without tools";

@@ -5,10 +5,10 @@ use super::Use::{
 };
 use super::{
     ADAMW, CLIP, CONSTANT, CONSTANT_DECAY, DECAY_END, DECAY_STEPS, DUAL_CLIP, DYNAMIC, Entry,
-    FILTERED, FLOAT32, FRACTION, KL_LOSS, LEFT_OUT, MODEL_FOLDER, OFF, ON, ONE, OPTIMIZER,
-    OTHER_PROCESSES, OWN_PROGRAM, OWN_TOKENIZER, PRECISION, RECORDED, SAMPLED_VALIDATION, SAPO,
-    SEQUENCE_MEAN, SINGLE_TURN, TEMPLATE, TEXT_ONLY, Use, WARM_UP, WARM_UP_START, WHOLE_MODEL,
-    ZERO, entry,
+    FILTERED, FLOAT32, FRACTION, KL_LOSS, LEFT_OUT, MODEL_FOLDER, OFF, ON, ONE, ONE_GREEDY,
+    OPTIMIZER, OTHER_PROCESSES, OWN_PROGRAM, OWN_TOKENIZER, PRECISION, RECORDED,
+    SAMPLED_VALIDATION, SAPO, SEQUENCE_MEAN, SINGLE_TURN, TEMPLATE, TEXT_ONLY, Use, WARM_UP,
+    WARM_UP_START, WHOLE_MODEL, ZERO, entry,
 };
 
 /// With the schedule of DAPO, the number of prompts that are launched until a batch has enough groups with variance.
@@ -245,7 +245,7 @@ pub(super) static POLICY: &[Entry] = &[
     entry("actor_rollout_ref.rollout.full_determinism", Only(OFF, "use trainer.deterministic")),
     entry(
         "actor_rollout_ref.rollout.val_kwargs.n",
-        If(SAMPLED_VALIDATION, &Key("rollout.val_kwargs.n")),
+        Switch(SAMPLED_VALIDATION, &Key("rollout.val_kwargs.n"), &Noted(ONE, ONE_GREEDY)),
     ),
     entry("actor_rollout_ref.rollout.val_kwargs.do_sample", Ignored),
     entry(
