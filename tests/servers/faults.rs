@@ -4,7 +4,7 @@
 use super::outcome::Outcome;
 use super::peer::Peer;
 use super::proxy::{Fault, Gate, LOAD, MODELS, SCORE, Sent, TOKENS};
-use super::world::World;
+use super::world::{PROMPTS, SAMPLES, World};
 
 /// The counters of faults over a whole run.
 #[derive(Debug, PartialEq)]
@@ -204,7 +204,12 @@ fn a_restarted_server_gets_the_weights_and_takes_responses() {
     let (loads, scores) = (lost.count(LOAD), lost.count(SCORE));
     lost.revive(Peer::start(&world.place).ready());
     run.wait_until(|| lost.count(LOAD) > loads && lost.count(SCORE) > scores);
+    // The server has answered, but may join the rotation after the step has begun. Meanwhile, the other one must not answer the whole step.
+    let (tokens, taken) = (Gate::default(), lost.count(TOKENS));
+    other.inject(TOKENS, 0, PROMPTS * SAMPLES, Fault::HeldRequest(tokens.clone()));
     gate.open();
+    run.wait_until(|| lost.count(TOKENS) > taken);
+    tokens.open();
     let outcome = world.ended(run);
     outcome.assert_canary_passed();
     assert_eq!(counts(&outcome).lost, 1);
