@@ -4,7 +4,7 @@
 use super::outcome::Outcome;
 use super::peer::Peer;
 use super::proxy::{Fault, Gate, LOAD, MODELS, SCORE, Sent, TOKENS};
-use super::world::{PROMPTS, SAMPLES, World};
+use super::world::{SLOTS, World};
 
 /// The counters of faults over a whole run.
 #[derive(Debug, PartialEq)]
@@ -194,19 +194,22 @@ fn responses_of_an_unresponsive_server_continue_elsewhere() {
 fn a_restarted_server_gets_the_weights_and_takes_responses() {
     let world = World::new();
     let [lost, other] = &world.proxies;
-    let gate = Gate::default();
+    let (gate, crashed) = (Gate::default(), Gate::default());
     lost.inject(TOKENS, 2, 1, Fault::Crash(3));
+    // The other server answers nothing before the crash: if this one joins the rotation late, it would get too few calls otherwise.
+    other.inject(TOKENS, 0, SLOTS, Fault::HeldRequest(crashed.clone()));
     // The third step begins only after the server is back.
     other.inject(LOAD, 2, 1, Fault::HeldRequest(gate.clone()));
     let mut run = world.spawn(&[]);
+    run.wait_until(|| lost.is_down());
+    crashed.open();
     run.wait_until(|| gate.holds(1));
-    assert!(lost.is_down());
     let (loads, scores) = (lost.count(LOAD), lost.count(SCORE));
     lost.revive(Peer::start(&world.place).ready());
     run.wait_until(|| lost.count(LOAD) > loads && lost.count(SCORE) > scores);
     // The server has answered, but may join the rotation after the step has begun. Meanwhile, the other one must not answer the whole step.
     let (tokens, taken) = (Gate::default(), lost.count(TOKENS));
-    other.inject(TOKENS, 0, PROMPTS * SAMPLES, Fault::HeldRequest(tokens.clone()));
+    other.inject(TOKENS, 0, SLOTS, Fault::HeldRequest(tokens.clone()));
     gate.open();
     run.wait_until(|| lost.count(TOKENS) > taken);
     tokens.open();

@@ -13,6 +13,8 @@ pub(crate) const ROWS: u64 = 16;
 pub(crate) const SAMPLES: usize = 4;
 /// The number of prompts of a step.
 pub(crate) const PROMPTS: usize = 4;
+/// The number of responses that a server runs at once: half of those of a step.
+pub(crate) const SLOTS: usize = 8;
 /// The number of steps of an epoch.
 pub(crate) const STEPS: usize = 4;
 
