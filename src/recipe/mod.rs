@@ -49,7 +49,9 @@ use rollpacker_stages::train::learning_rate::Decay;
 
 use crate::placements::Placements;
 use crate::placements::live::LivePlacement;
-pub(crate) use algorithm::{Choices, check_replicas};
+pub(crate) use algorithm::Choices;
+#[cfg(feature = "torch")]
+pub(crate) use algorithm::check_replicas;
 pub(crate) use bounds::check_curriculum;
 pub use error::RecipeError;
 use error::{or_default, out_of_bounds, reject, several};
