@@ -307,6 +307,12 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         dry_run(&place, &["--config", "recipe.toml", "custom_reward_function.name=f"]).code,
         Some(0)
     );
+    let lines = refused(&["rollout.n=0", "placement.trigger=fixed"]);
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    assert!(
+        lines[1].starts_with("key `placement.trigger`: expected no value unless"),
+        "{lines:#?}"
+    );
     // Entries of a section with a wrong key are not checked: what they need may have been written under that key.
     let lines = refused(&["algorithm.adv_estimater=gae", "algorithm.lam=0.95"]);
     assert_eq!(lines.len(), 1, "{lines:#?}");
