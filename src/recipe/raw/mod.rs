@@ -86,8 +86,8 @@ section! {
         (recipe) seed: Option<u64> = None,
         /// Maximum prompt length in tokens, at least 1; default 512. (verl: `data.max_prompt_length`)
         max_prompt_length: usize [tokens] = 512,
-        /// What happens to longer prompts: `skip`, the default, leaves them out and counts them, and `left`, `right` and `middle` cut tokens
-        /// there. `error` is accepted for `skip`; verl ends the run instead. (verl: `data.truncation`)
+        /// Treatment of longer prompts: `skip`, the default, leaves them out and counts them; `left`, `right` and `middle` cut tokens there.
+        /// `error` is accepted for `skip`; verl ends the run instead. (verl: `data.truncation`)
         truncation: Truncation = Truncation::Skip,
         /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
         max_response_length: u32 [tokens] = 512,

@@ -21,7 +21,7 @@ pub struct Context {
     budgets: Vec<Arc<Buckets>>,
 }
 
-/// What the clones of a context share. It is one allocation, because a context is made for every response.
+/// The state that the clones of a context share, in one allocation because a context is made for every response.
 struct Call {
     clock: Arc<dyn Clock>,
     is_cancelled: AtomicBool,
