@@ -313,6 +313,31 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         lines[1].starts_with("key `placement.trigger`: expected no value unless"),
         "{lines:#?}"
     );
+    // All options of an entry are read, whatever is wrong with the others.
+    let lines = refused(&[
+        "schedule.etta=1",
+        "schedule.eta_prompts=x",
+        "schedule.eta_responses=y",
+        "placement.kind=stream_trainer",
+        "placement.keeep=1",
+        "placement.keep=x",
+        "reward.routes.gsm8k=math",
+        "reward.options.math.target=3",
+        "reward.options.math.targets=4",
+    ]);
+    let beginnings = [
+        "error: unknown key `schedule.etta`",
+        "key `schedule.eta_prompts`: expected a number, found \"x\"",
+        "key `schedule.eta_responses`: expected a number, found \"y\"",
+        "unknown key `placement.keeep`; did you mean `placement.keep`?",
+        "key `placement.keep`: expected ",
+        "unknown key `reward.options.math.target`; did you mean `reward.options.math.targets`?",
+        "key `reward.options.math.targets`: expected ",
+    ];
+    assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
+    for (line, beginning) in lines.iter().zip(beginnings) {
+        assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
+    }
     // Entries of a section with a wrong key are not checked: what they need may have been written under that key.
     let lines = refused(&["algorithm.adv_estimater=gae", "algorithm.lam=0.95"]);
     assert_eq!(lines.len(), 1, "{lines:#?}");

@@ -16,7 +16,7 @@ impl RawRecipe {
         let logger = |name: &String| check_choice("trainer.logger", name).err();
         let errors = ranges::errors(self)
             .chain(self.trainer.logger.iter().filter_map(logger))
-            .chain(self.schedule.check().err())
+            .chain(self.schedule.errors())
             .chain(self.placement.errors());
         errors.collect()
     }

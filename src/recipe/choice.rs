@@ -43,6 +43,22 @@ impl KeyedChoice {
             choice.with(keyed.option, keyed.value.clone())
         })
     }
+
+    /// Returns an error of the catalog with the recipe key that it concerns.
+    fn error(&self, error: CatalogError) -> RecipeError {
+        match error {
+            CatalogError::Option { key: option, reason } => {
+                let own = self.keyed.iter().find(|keyed| keyed.option == option);
+                match own {
+                    Some(own) => RecipeError::Type { key: own.key.to_owned(), reason },
+                    None => option_error(self.section, &option, reason),
+                }
+            }
+            other @ (CatalogError::Unknown { .. } | CatalogError::Start(_)) => {
+                RecipeError::Type { key: self.key.to_owned(), reason: other.to_string() }
+            }
+        }
+    }
 }
 
 /// Returns the choice of the entry `name` with the options of a table.
@@ -70,23 +86,19 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
         out_of_bounds(*key, expected, format!("`{}`", choice.name))
     });
     let mut errors: Vec<RecipeError> = unknown.collect();
-    // For an entry whose options are not listed, the constructor reports unknown options.
+    // For an entry whose options are not listed, the check of types reports unknown options.
     if !known.is_empty() {
         errors.extend(unknown_in(section, choice.options.keys(), known));
     }
+    errors.extend(type_errors(catalog, written));
     reject(errors)?;
-    catalog.make(&written.all()).map_err(|error| match error {
-        CatalogError::Option { key: option, reason } => {
-            let own = keyed.iter().find(|keyed| keyed.option == option);
-            match own {
-                Some(own) => RecipeError::Type { key: own.key.to_owned(), reason },
-                None => option_error(section, &option, reason),
-            }
-        }
-        other @ (CatalogError::Unknown { .. } | CatalogError::Start(_)) => {
-            RecipeError::Type { key: (*key).to_owned(), reason: other.to_string() }
-        }
-    })
+    catalog.make(&written.all()).map_err(|error| written.error(error))
+}
+
+/// Returns an error for each option of a wrong type, or for the first missing one.
+pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec<RecipeError> {
+    let errors = catalog.type_errors(&written.all());
+    errors.into_iter().map(|error| written.error(error)).collect()
 }
 
 /// Returns the error of an option whose entry rejects it. `section` is the table of the options, and `option` is empty if the error

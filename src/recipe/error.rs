@@ -86,7 +86,7 @@ pub enum RecipeError {
 
 impl RecipeError {
     /// Returns the keys that the error names.
-    fn keys(&self) -> Vec<&str> {
+    pub(super) fn keys(&self) -> Vec<&str> {
         match self {
             Self::UnknownKey { key, .. } | Self::Type { key, .. } | Self::Bound { key, .. } => {
                 vec![key]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 
 use super::Recipe;
-use super::choice::{KeyedChoice, choice, make};
+use super::choice::{KeyedChoice, choice, make, type_errors};
 use super::error::{RecipeError, one_of, out_of_bounds, unknown_in};
 use super::raw::{self, RawRecipe};
 use crate::placements::live::{Check, LivePlacement, LiveRun, PlacementInputs, TrainerThreads};
@@ -103,8 +103,13 @@ impl raw::Placement {
             let expected = "no value unless placement.kind is one that the program adds";
             errors.push(out_of_bounds(KEYS.options, expected, keys.join(", ")));
         }
-        if errors.is_empty() {
+        if self.is_own() {
             errors.extend(self.options_read().err());
+        } else {
+            let own = catalog.options(&self.kind).unwrap_or_default();
+            let mut written = self.written();
+            written.choice.options.retain(|key, _| own.contains(&key.as_str()));
+            errors.extend(type_errors(catalog, &written));
         }
         errors
     }
@@ -149,9 +154,13 @@ impl raw::Placement {
             let own = Arc::new(own);
             return Ok(Arc::new(move |_| Ok(own.clone())));
         }
+        make(self.placements.built_in(), &self.written())
+    }
+
+    /// Returns the choice of a built-in placement.
+    fn written(&self) -> KeyedChoice {
         let choice = choice(&self.kind, &self.built_in_options);
-        let written = KeyedChoice { key: KIND, section: "placement", choice, keyed: Vec::new() };
-        make(self.placements.built_in(), &written)
+        KeyedChoice { key: KIND, section: "placement", choice, keyed: Vec::new() }
     }
 }
 

@@ -17,10 +17,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::error::{RecipeError, one_of, out_of_bounds, unknown_keys};
+use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_keys};
 use super::keys;
 use super::limits::{self, check_integers};
-use super::value::read_value;
+use super::value::{option_errors, read_value};
 
 documented! {
     /// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
@@ -84,6 +84,7 @@ struct ScheduleEntry {
         allow(dead_code, reason = "only the command line lists the keys")
     )]
     shapes: fn() -> Vec<(&'static str, Shape)>,
+    option_errors: fn(&str, Table) -> Vec<RecipeError>,
     build: Build,
     scoring: Scoring,
     fetch: GroupDelivery,
@@ -118,6 +119,7 @@ impl ScheduleEntry {
             fields,
             documented,
             shapes,
+            option_errors: option_errors::<O>,
             build,
             scoring: Scoring::Streamed,
             fetch: STREAMED,
@@ -283,7 +285,7 @@ impl ScheduleSection {
     /// # Errors
     /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
     pub fn build(&self, size: ScheduleSize) -> Result<Box<dyn Schedule>, RecipeError> {
-        self.check()?;
+        reject(self.errors())?;
         let entry = self.entry()?;
         let mut table = self.options.clone();
         let mut set = |key: &str, value: u64| {
@@ -326,10 +328,22 @@ impl ScheduleSection {
         Ok(self.schedules.find(&self.name).expect("invariant: the name is one of them"))
     }
 
-    /// Checks what depends on this section only: the name, the keys, and the sizes of integers.
-    pub(super) fn check(&self) -> Result<(), RecipeError> {
-        self.check_keys(self.entry()?)?;
-        check_integers("schedule", &Value::Table(self.options.clone()), limits::SCHEDULE_COUNT)
+    /// Returns the errors that depend on this section only: those of the name, the keys, the sizes of integers and the types.
+    pub(super) fn errors(&self) -> Vec<RecipeError> {
+        let entry = match self.entry() {
+            Ok(entry) => entry,
+            Err(unknown) => return vec![unknown],
+        };
+        let all = Value::Table(self.options.clone());
+        let integers = check_integers("schedule", &all, limits::SCHEDULE_COUNT);
+        let known = self.options.clone().into_iter().filter(|(key, _)| entry.has(key)).collect();
+        let mut types = (entry.option_errors)("schedule", known);
+        // An integer that is too large may not fit into its type either.
+        if let Err(integer) = &integers {
+            types.retain(|error| error.keys() != integer.keys());
+        }
+        let others = [self.check_keys(entry), integers].into_iter().filter_map(Result::err);
+        others.chain(types).collect()
     }
 
     /// Converts an error of a schedule into a recipe error that names the key as written.

@@ -27,6 +27,25 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
     })
 }
 
+/// Returns an error for each option in the table `key` that has a wrong type. Each is removed and the rest is read again, because serde
+/// stops at the first one. Missing options are not reported.
+pub(super) fn option_errors<T: DeserializeOwned>(
+    key: &str,
+    mut options: Table,
+) -> Vec<RecipeError> {
+    let mut errors = Vec::new();
+    while let Err(error) = read_value::<T>(key, Value::Table(options.clone())) {
+        let RecipeError::Type { key: found, .. } = &error else { break };
+        let path = found.strip_prefix(key).and_then(|rest| rest.strip_prefix('.'));
+        let option = path.and_then(|path| path.split(['.', '[']).next());
+        if option.is_none_or(|option| options.remove(option).is_none()) {
+            break;
+        }
+        errors.push(error);
+    }
+    errors
+}
+
 /// Returns the error of a value of a wrong type. `reason` is that of serde, which does not name what is expected in place of a value that is
 /// no name or is none of several types.
 pub(super) fn wrong_type(key: String, shape: Shape, found: &Value, reason: String) -> RecipeError {

@@ -61,9 +61,7 @@ pub(crate) fn errors(section: &Reward, registry: &Registry) -> Vec<RecipeError> 
     let routed_names: BTreeSet<_> = section.routes.values().flat_map(RouteTarget::names).collect();
     let check = |name: &String| {
         let mut written = RewardOptions::of(section, name)?;
-        written.check(name, registry)?;
-        // A reward without a route is not made, so that options may be missing.
-        if routed_names.contains(name) { written.check_values(name, registry) } else { Ok(()) }
+        written.check(name, registry, routed_names.contains(name)).map(drop)
     };
     let options = section.options.keys().filter_map(|name| check(name).err());
     routed.chain(options).collect()
@@ -97,7 +95,7 @@ impl Reward {
 
     fn make(&self, name: &str, registry: &Registry) -> Result<NamedReward, RecipeError> {
         let mut written = RewardOptions::of(self, name)?;
-        let guard = written.check(name, registry)?;
+        let guard = written.check(name, registry, true)?;
         let refuse = |error| refused(&format!("reward.options.{name}"), error);
         let made = registry.make(&written.kind, written.options).map_err(refuse)?;
         let made = match made {
@@ -143,8 +141,13 @@ impl RewardOptions {
         Ok(Self { kind, on_error, options })
     }
 
-    /// Checks that the kind exists and that it has every key, and removes the guard's options from the reward's own.
-    fn check(&mut self, name: &str, registry: &Registry) -> Result<Guard, RecipeError> {
+    /// Checks the kind, the keys and the types of the options, and removes the guard's options from the reward's own.
+    fn check(
+        &mut self,
+        name: &str,
+        registry: &Registry,
+        has_route: bool,
+    ) -> Result<Guard, RecipeError> {
         let section = format!("reward.options.{name}");
         let key = if self.kind == name { section.clone() } else { format!("{section}.kind") };
         one_of(key, &self.kind, &registry.names().collect::<Vec<_>>())?;
@@ -156,15 +159,14 @@ impl RewardOptions {
         self.options = options;
         let mut errors = Vec::from_iter(self.unknown(&section, own));
         errors.extend(self.check_slots(&section).err());
+        // A reward without a route is not made, so that options may be missing.
+        if has_route {
+            let wrong = registry.type_errors(&self.kind, self.options.clone());
+            errors.extend(wrong.into_iter().map(|error| refused(&section, error)));
+        }
         let guard = Guard::take(&mut guard).map_err(|error| errors.push(refused(&section, error)));
         reject(errors)?;
         Ok(guard.unwrap_or_default())
-    }
-
-    /// Checks that no option is missing or of a wrong type, without making the reward.
-    fn check_values(self, name: &str, registry: &Registry) -> Result<(), RecipeError> {
-        let refuse = |error| refused(&format!("reward.options.{name}"), error);
-        registry.check(&self.kind, self.options).map_err(refuse)
     }
 
     /// Returns the error for the keys that a reward with the keys `own` does not have. A reward that does not list its keys checks them.

@@ -78,6 +78,14 @@ impl CatalogError {
     pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
         Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
     }
+
+    /// Returns the option that the error concerns, without the path to a value in it.
+    fn option(&self) -> Option<&str> {
+        match self {
+            Self::Option { key, .. } if !key.is_empty() => key.split(['.', '[']).next(),
+            _ => None,
+        }
+    }
 }
 
 /// Checks that the option `key` is finite and that `fits` accepts it.
@@ -152,7 +160,7 @@ struct CatalogEntry<T> {
     defaults: Options,
     fields: &'static [Field],
     shapes: fn() -> Vec<(&'static str, Shape)>,
-    check: fn(Options) -> Result<(), CatalogError>,
+    type_errors: fn(Options) -> Vec<CatalogError>,
     make: Make<T>,
 }
 
@@ -220,7 +228,7 @@ impl<T> Catalog<T> {
                 defaults,
                 fields: &[],
                 shapes: field_shapes::<O>,
-                check: |options| read::<O>(options).map(drop),
+                type_errors: type_errors::<O>,
                 make,
             },
         );
@@ -258,12 +266,22 @@ impl<T> Catalog<T> {
         (self.entry(choice)?.make)(choice.options.clone())
     }
 
-    /// Checks the names and the types of options without making the entry, which may start a process.
-    ///
-    /// # Errors
-    /// If no entry has this name, or an option is unknown, missing or has the wrong type.
-    pub fn check(&self, choice: &Choice) -> Result<(), CatalogError> {
-        (self.entry(choice)?.check)(choice.options.clone())
+    /// Returns an error for each option of a wrong type, without making the entry, which may start a process. Ignores options that
+    /// [`options`](Self::options) does not list, if it lists any. If there are none of either, the result has an error for the first
+    /// missing option.
+    #[must_use]
+    pub fn type_errors(&self, choice: &Choice) -> Vec<CatalogError> {
+        let entry = match self.entry(choice) {
+            Ok(entry) => entry,
+            Err(unknown) => return vec![unknown],
+        };
+        let mut options = choice.options.clone();
+        options.retain(|key, _| entry.options.is_empty() || entry.options.contains(&key.as_str()));
+        let has_unknown = options.len() < choice.options.len();
+        let mut errors = (entry.type_errors)(options);
+        // A missing option may be one whose name is misspelt.
+        errors.retain(|error| !has_unknown || error.option().is_some());
+        errors
     }
 
     fn entry(&self, choice: &Choice) -> Result<&CatalogEntry<T>, CatalogError> {
@@ -299,6 +317,22 @@ pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
         let key = if path == "." { String::new() } else { path };
         CatalogError::Option { key, reason: reason(&error.into_inner().to_string()) }
     })
+}
+
+/// Returns the errors of all options. serde stops at the first one, so that each wrong option is removed and the rest is read again.
+fn type_errors<O: DeserializeOwned>(mut options: Options) -> Vec<CatalogError> {
+    let mut errors = Vec::new();
+    while let Err(error) = read::<O>(options.clone()) {
+        let removed = error.option().is_some_and(|option| options.shift_remove(option).is_some());
+        // After the removal of an option, a missing one may be one that was removed.
+        if removed || errors.is_empty() {
+            errors.push(error);
+        }
+        if !removed {
+            break;
+        }
+    }
+    errors
 }
 
 #[cfg(test)]
@@ -346,9 +380,39 @@ mod tests {
         let low = Choice::of("linear").with("slope", -1.0);
         assert_eq!(error(low.clone()), "`slope`: expected a number above 0, found -1");
         let text = Choice::of("linear").with("slope", "steep");
-        assert_eq!(catalog().check(&low), Ok(()));
-        assert_eq!(catalog().check(&text), catalog().make(&text).map(drop));
+        assert_eq!(catalog().type_errors(&low), []);
+        assert_eq!(
+            catalog().type_errors(&text),
+            catalog().make(&text).err().into_iter().collect::<Vec<_>>()
+        );
         assert_eq!(error(text), "`slope`: expected a number, found \"steep\"");
         assert!(error(Choice::of("flat").with("slope", 1)).contains("unknown field `slope`"));
+    }
+
+    #[test]
+    fn each_option_of_a_wrong_type_has_an_error() {
+        #[derive(Deserialize)]
+        #[expect(dead_code, reason = "only deserialized")]
+        struct Line {
+            name: String,
+            points: Vec<f64>,
+            #[serde(default)]
+            slope: f64,
+        }
+        let catalog = Catalog::new("curve").with("line", |_: Line| Ok(()));
+        let errors = |choice: Choice| -> Vec<String> {
+            catalog.type_errors(&choice).iter().map(ToString::to_string).collect()
+        };
+        let line = Choice::of("line");
+        assert_eq!(errors(line.clone()), ["missing field `name`"]);
+        assert!(errors(line.clone().with("nam", "a")).is_empty());
+        let line = line.with("name", 1).with("points", serde_json::json!([0.0, "x"]));
+        let wrong = [
+            "`name`: expected a string, found 1",
+            "`points[1]`: expected a number, found \"x\"",
+            "`slope`: expected a number, found true",
+        ];
+        assert_eq!(errors(line.clone().with("slpe", 1).with("slope", true)), wrong);
+        assert_eq!(errors(line.with("slope", 1.0)), wrong[..2]);
     }
 }

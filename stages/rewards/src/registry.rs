@@ -161,12 +161,11 @@ impl Registry {
         self.rewards.make(&Choice { name: name.to_owned(), options })
     }
 
-    /// Checks the names and the types of the options of a reward without making it.
-    ///
-    /// # Errors
-    /// If there is no reward of this name, or an option is unknown, missing or has the wrong type.
-    pub fn check(&self, name: &str, options: Options) -> Result<(), CatalogError> {
-        self.rewards.check(&Choice { name: name.to_owned(), options })
+    /// Returns an error for each option of a wrong type, or for the first missing one, without making the reward. See
+    /// [`Catalog::type_errors`].
+    #[must_use]
+    pub fn type_errors(&self, name: &str, options: Options) -> Vec<CatalogError> {
+        self.rewards.type_errors(&Choice { name: name.to_owned(), options })
     }
 
     /// Returns the names of the options of a reward, serde aliases included. The slice is empty if the option type does not list its
