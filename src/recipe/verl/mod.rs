@@ -347,10 +347,9 @@ impl Translator<'_> {
 
     /// Returns the condition that does not hold: this one, or that of the setting that it names, which may have no effect itself.
     fn failing(&self, condition: Condition) -> Option<Condition> {
-        if let Some(Use::If(outer, _)) = find(condition.key, true)
-            && let Some(failing) = self.failing(outer)
-        {
-            return Some(failing);
+        let outer = find(condition.key, true).and_then(|meaning| self.unmet(meaning));
+        if outer.is_some() {
+            return outer;
         }
         let holds = match condition.values {
             [] => self.written(condition.key).is_some(),
@@ -360,6 +359,17 @@ impl Translator<'_> {
             }
         };
         (!holds).then_some(condition)
+    }
+
+    /// Returns the condition of a meaning that does not hold.
+    fn unmet(&self, meaning: Use) -> Option<Condition> {
+        match meaning {
+            Use::If(condition, inner) => self.failing(condition).or_else(|| self.unmet(*inner)),
+            Use::Switch(condition, inner, other) => {
+                self.unmet(if self.failing(condition).is_none() { *inner } else { *other })
+            }
+            _ => None,
+        }
     }
 
     /// Returns a setting of the recipe, or its default, as TOML.

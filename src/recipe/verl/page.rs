@@ -87,17 +87,19 @@ fn table(title: &str, head: [&str; 2], cell: impl Fn(Use) -> Option<String>) -> 
 fn conditional(meaning: Use, cell: &impl Fn(Use) -> Option<String>) -> Option<String> {
     match meaning {
         Use::If(condition, inner) => {
-            let inner = cell(*inner)?;
+            let inner = conditional(*inner, cell)?;
             Some(format!("{inner}, with {}; otherwise without effect, as in verl", text(condition)))
         }
         Use::Switch(condition, first, second) => {
-            let [first, second] = [first, second].map(|meaning| cell(*meaning));
+            let [first, second] = [first, second].map(|meaning| conditional(*meaning, cell));
             let condition = text(condition);
             match (first, second) {
                 (None, None) => None,
                 (Some(first), None) => Some(format!("{first}; with {condition}")),
                 (None, Some(second)) => Some(format!("{second}; not with {condition}")),
-                (Some(first), Some(second)) => Some(format!("{second}; with {condition}, {first}")),
+                (Some(first), Some(second)) => {
+                    Some(format!("{second} (with {condition}: {first})"))
+                }
             }
         }
         other => cell(other),

@@ -275,6 +275,11 @@ fn settings_that_verl_does_not_use_are_left_out() {
     assert_eq!(found, [&unused[0], "rollout.n=8"]);
     let used = [&format!("{CORRECTION}.rollout_is=token"), &unused[2], VERL];
     assert_eq!(overrides("", &used)[1], unused[2]);
+    let bypass = [used[0], used[1], &format!("{CORRECTION}.bypass_mode=True"), VERL];
+    assert_eq!(overrides("", &bypass), [bypass[2], "rollout.n=8"]);
+    let loss_type = format!("{CORRECTION}.loss_type=reinforce");
+    let reinforce = [bypass[0], bypass[1], bypass[2], &loss_type, VERL];
+    assert_eq!(overrides("", &reinforce)[..4], reinforce[..4]);
 
     const OPTIM: &str = "actor_rollout_ref.actor.optim";
     let warm_up =

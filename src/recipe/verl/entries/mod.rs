@@ -92,6 +92,8 @@ pub(super) const GROUP_NORM: Condition =
 pub(super) const IMPORTANCE: Condition = when("algorithm.rollout_correction.rollout_is", &[]);
 pub(super) const REJECTION: Condition = when("algorithm.rollout_correction.rollout_rs", &[]);
 pub(super) const BYPASS: Condition = when("algorithm.rollout_correction.bypass_mode", &["true"]);
+pub(super) const REINFORCE_LOSS: Condition =
+    when("algorithm.rollout_correction.loss_type", &["\"reinforce\""]);
 pub(crate) const DYNAMIC: Condition = when("schedule.name", &["\"dynamic\""]);
 pub(super) const WARM_UP: Condition = when("actor.lr_warmup_steps", &[]);
 pub(super) const FILTERED: Condition = when("data.filter_overlong_prompts", &["true"]);

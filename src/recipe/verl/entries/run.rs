@@ -8,7 +8,8 @@ use super::Use::{
 use super::{
     ADAMW, ADAPTIVE, BYPASS, CONSTANT, CRITIC_WARM_UP, DISCOUNTED, DYNAMIC, Entry, GAE, GROUP_NORM,
     IMPORTANCE, KL_REWARD, MODEL_FOLDER, OFF, ON, OPTIMIZER, OTHER_PROCESSES, OWN_PROGRAM,
-    OWN_TOKENIZER, RECORDED, REJECTION, REWARDS, SAME_UPDATES, WHOLE_MODEL, ZERO, entry,
+    OWN_TOKENIZER, RECORDED, REINFORCE_LOSS, REJECTION, REWARDS, SAME_UPDATES, WHOLE_MODEL, ZERO,
+    entry,
 };
 
 /// The managers that score each response by its data source. That of DAPO adds the penalty for long responses, which has keys of its own.
@@ -104,7 +105,12 @@ pub(super) static RUN: &[Entry] = &[
     entry("algorithm.kl_ctrl.target_kl", If(ADAPTIVE, &Key("algorithm.kl_ctrl.target_kl"))),
     entry(
         "algorithm.rollout_correction.rollout_is",
-        Key("algorithm.rollout_correction.rollout_is"),
+        // The ratios of PPO's loss to the engine's log-probabilities correct already.
+        Switch(
+            BYPASS,
+            &If(REINFORCE_LOSS, &Key("algorithm.rollout_correction.rollout_is")),
+            &Key("algorithm.rollout_correction.rollout_is"),
+        ),
     ),
     entry(
         "algorithm.rollout_correction.rollout_is_threshold",
