@@ -163,18 +163,12 @@ fn plan(
     restored: Option<&RestoredSnapshot>,
 ) -> Option<SnapshotPlan> {
     let every = recipe.save_freq;
-    let cadence = Cadence::every(every);
     (every > 0).then(|| SnapshotPlan {
         store: Arc::new(store),
-        cadence: if has_servers(recipe) { cadence.holding() } else { cadence },
+        cadence: Cadence::every(every),
         on_error: recipe.run.snapshot_on_error,
         resumed: restored.map(RestoredSnapshot::step),
     })
-}
-
-/// Returns `true` if the engine may end the run because no server is available. The last complete step is then saved.
-fn has_servers(recipe: &Recipe) -> bool {
-    matches!(recipe.choices.engine.name(), "vllm" | "sglang")
 }
 
 /// Returns the snapshot that the first process resumes from, as it is visible to this process.

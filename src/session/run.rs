@@ -5,13 +5,13 @@ use super::{Session, ValidationPrompts};
 use crate::engine_observer::EngineObserver;
 use crate::engines::{ServersUnavailable, StartedEngine};
 use crate::lifetime::{EndReason, WallTime};
-use crate::pipeline::{Pipeline, PromptSource, RunStart, RunTime};
+use crate::pipeline::{Pipeline, PipelineBuilder, PromptSource, RunStart, RunTime};
 use crate::validation::validate;
 use anyhow::{Context, Error, ensure};
 use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_dataflow::fault::WithOrigin;
-use rollpacker_dataflow::snapshot::RestoredSnapshot;
+use rollpacker_dataflow::snapshot::{RestoredSnapshot, SnapshotPlan};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
 use rollpacker_operators::report::Observer;
@@ -145,6 +145,7 @@ impl Session {
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
         let pipeline =
             self.pipeline(engine, placement, &trainer, validator_of_steps, begin, stop)?;
+        let pipeline = pipeline.snapshots(self.snapshot_plan(is_unavailable.is_some())).build()?;
         let ran = match handle {
             None => pipeline.run(observer),
             Some(handle) => pipeline.run_worker(handle, observer),
@@ -217,7 +218,7 @@ impl Session {
         validator: Option<(u64, Rc<ValidatorThread>)>,
         begin: RunStart,
         stop: &Stop,
-    ) -> anyhow::Result<Pipeline> {
+    ) -> anyhow::Result<PipelineBuilder> {
         let recipe = &self.opened.recipe;
         let last = match &begin {
             RunStart::Initial(_) => None,
@@ -241,7 +242,6 @@ impl Session {
         .delivery(recipe.gradient)
         .validator(validator)
         .start(begin)
-        .snapshots(self.opened.snapshots.plan.clone())
         .staleness(recipe.staleness)
         .deterministic(recipe.run.deterministic)
         .rewards(Executor::Tokio(self.opened.rewards.handle().clone()))
@@ -252,7 +252,17 @@ impl Session {
             Some(policy) => builder.placement(policy).devices(recipe.rollout.instances),
             None => builder,
         };
-        Ok(builder.build()?)
+        Ok(builder)
+    }
+
+    /// Returns the plan of snapshots. An engine over servers may end the run because none is available. The last complete step is then
+    /// saved, so that operators hold it.
+    fn snapshot_plan(&self, has_servers: bool) -> Option<SnapshotPlan> {
+        let plan = self.opened.snapshots.plan.clone()?;
+        Some(match has_servers {
+            true => SnapshotPlan { cadence: plan.cadence.holding(), ..plan },
+            false => plan,
+        })
     }
 
     fn curriculum(&self) -> anyhow::Result<Option<CurriculumStage>> {
