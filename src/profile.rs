@@ -4,11 +4,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, Float64Array, RecordBatch, RecordBatchOptions, StringArray,
-    UInt32Array,
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, UInt32Type};
+use arrow_array::{
+    Array, ArrayRef, Float64Array, RecordBatch, RecordBatchOptions, StringArray, UInt32Array,
 };
-use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef, UInt32Type};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_files::{FileError, NewFile};

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::types::Int32Type;
+use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, ListArray, RecordBatch, StringArray, UInt32Array,
     UInt64Array,
 };
-use arrow::datatypes::Int32Type;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_operators::validate::{ValidatedResponse, ValidationError, ValidationResult};
 use serde::Serialize;
@@ -68,7 +68,7 @@ struct Row<'a> {
 fn batch(
     version: PolicyVersion,
     rows: &[Row<'_>],
-) -> Result<RecordBatch, arrow::error::ArrowError> {
+) -> Result<RecordBatch, arrow_schema::ArrowError> {
     let samples = || rows.iter().map(|row| &row.response.sample);
     let scores = || rows.iter().map(|row| row.response.score.as_ref());
     let ids = samples().map(|sample| Some(sample.response_ids.iter().map(|&id| Some(id))));

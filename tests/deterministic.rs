@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::compute::concat_batches;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_select::concat::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::depends_on_time;
 use serde_json::Value;

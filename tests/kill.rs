@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdout};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::compute::concat_batches;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_select::concat::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::operators::report::depends_on_time;
 use serde_json::Value;

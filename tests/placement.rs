@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::profile;
 use rollpacker::stages::rollout::profile::Row;
@@ -140,7 +141,7 @@ fn rows(batch: &RecordBatch) -> Vec<(u64, u32, Vec<i32>)> {
     let samples = column("sample").as_primitive::<UInt32Type>();
     let tokens = column("response_ids").as_list::<i32>();
     let ids =
-        |row| tokens.value(row).as_primitive::<arrow::datatypes::Int32Type>().values().to_vec();
+        |row| tokens.value(row).as_primitive::<arrow_array::types::Int32Type>().values().to_vec();
     (0..batch.num_rows()).map(|row| (prompts.value(row), samples.value(row), ids(row))).collect()
 }
 

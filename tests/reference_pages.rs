@@ -7,7 +7,7 @@ mod workplace;
 use std::fs::{self, File};
 use std::path::Path;
 
-use arrow::datatypes::{DataType, Field};
+use arrow_schema::{DataType, Field};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker::cli;
 use serde_json::Value;

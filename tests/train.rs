@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Float64Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 use workplace::{Workplace, json};
@@ -184,7 +185,7 @@ fn check_rollouts(path: &Path, line: &Value) {
         let versions =
             batch.column_by_name("token_versions").expect("a column").as_list::<i32>().clone();
         for row in 0..batch.num_rows() {
-            assert_eq!(admitted.value(row), arrow::array::Array::is_valid(&scores, row));
+            assert_eq!(admitted.value(row), arrow_array::Array::is_valid(&scores, row));
             let length = tokens.value(row).as_primitive::<Int32Type>().len();
             assert_eq!((logprobs.value(row).len(), versions.value(row).len()), (length, length));
             let policy = line["step"].as_u64().expect("a step") - 1;

@@ -15,14 +15,16 @@ use std::cell::Cell;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
-use arrow::array::{
-    Array, AsArray, BinaryViewArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch,
+use arrow_array::cast::AsArray;
+use arrow_array::types::ArrowPrimitiveType;
+use arrow_array::{
+    Array, BinaryViewArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch,
     RecordBatchOptions, StringArray, StringViewArray,
 };
-use arrow::buffer::Buffer;
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Schema, SchemaRef};
-use arrow::ipc::reader::StreamDecoder;
-use arrow::ipc::writer::StreamWriter;
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{DataType, Schema, SchemaRef};
 use timely::Accountable;
 use timely::dataflow::Stream;
 use timely::dataflow::channels::ContainerBytes;
@@ -59,7 +61,7 @@ impl Batch {
     /// # Panics
     /// If the columns do not match the schema, which is a bug in the operator that built them.
     #[must_use]
-    pub fn from_columns(schema: &SchemaRef, columns: Vec<arrow::array::ArrayRef>) -> Self {
+    pub fn from_columns(schema: &SchemaRef, columns: Vec<arrow_array::ArrayRef>) -> Self {
         let options =
             RecordBatchOptions::new().with_row_count(columns.first().map(|column| column.len()));
         Self::new(

@@ -9,7 +9,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow_schema::SchemaRef;
 use timely::container::{CapacityContainerBuilder, NoopBuilder};
 use timely::dataflow::channels::pact::ParallelizationContract;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
@@ -31,8 +31,8 @@ use crate::watchdog::{self, OperatorWaits, WaitHandle};
 ///
 /// ```
 /// # use std::sync::{Arc, Mutex};
-/// # use arrow::array::{ArrayRef, Float64Array, StringArray, UInt64Array};
-/// # use arrow::datatypes::Float64Type;
+/// # use arrow_array::{ArrayRef, Float64Array, StringArray, UInt64Array};
+/// # use arrow_array::types::Float64Type;
 /// use rollpacker_dataflow::batch::{Batch, BatchStream};
 /// use rollpacker_dataflow::operator::Operator;
 /// use rollpacker_dataflow::schema::{self, column};
@@ -325,7 +325,7 @@ impl<D: Clone + 'static> Updates<D> {
 /// If the schema differs, which is a bug in the operator that built the batch.
 fn check(batch: &Batch, schema: &SchemaRef, operator: &str) {
     if cfg!(debug_assertions) {
-        let found = batch.rows().map(arrow::array::RecordBatch::schema);
+        let found = batch.rows().map(arrow_array::RecordBatch::schema);
         assert!(
             found.as_ref().is_some_and(|found| found.fields() == schema.fields()),
             "operator `{operator}` expected batches of {schema:?}, found {found:?}"

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
-use arrow::compute::take_record_batch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_select::take::take_record_batch;
 use timely::communication::Push;
 use timely::dataflow::channels::Message;
 use timely::dataflow::channels::pact::{DistributorPact, ParallelizationContract, Pipeline};

@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 
 pub use crate::shared_list::list_item;
 use crate::shared_list::shared_list;

@@ -14,16 +14,18 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::builder::GenericByteViewBuilder;
-use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryViewArray, GenericByteViewArray, ListArray, PrimitiveArray,
-    RecordBatch, RecordBatchOptions, StringArray, StringViewArray,
+use arrow_array::builder::GenericByteViewBuilder;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    ArrowPrimitiveType, BinaryViewType, ByteViewType, Float32Type, Int32Type, StringViewType,
+    UInt32Type,
 };
-use arrow::buffer::{Buffer, OffsetBuffer};
-use arrow::datatypes::{
-    ArrowPrimitiveType, BinaryViewType, ByteViewType, DataType, Field, FieldRef, Float32Type,
-    Int32Type, Schema, SchemaRef, StringViewType, UInt32Type,
+use arrow_array::{
+    Array, ArrayRef, BinaryViewArray, GenericByteViewArray, ListArray, PrimitiveArray, RecordBatch,
+    RecordBatchOptions, StringArray, StringViewArray,
 };
+use arrow_buffer::{Buffer, OffsetBuffer};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 /// The bytes of an item.
 const ITEM: usize = 4;
@@ -311,9 +313,10 @@ fn with_columns(rows: &RecordBatch, schema: Schema, columns: Vec<ArrayRef>) -> R
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{StringArray, UInt64Array};
-    use arrow::compute::{interleave, take_record_batch};
-    use arrow::datatypes::Float32Type;
+    use arrow_array::types::Float32Type;
+    use arrow_array::{StringArray, UInt64Array};
+    use arrow_select::interleave::interleave;
+    use arrow_select::take::take_record_batch;
     use proptest::prelude::*;
 
     use super::*;
@@ -377,7 +380,7 @@ mod tests {
             prop_assert_eq!(read(&slice), &one[skipped..]);
             prop_assert_eq!(read(&compacted(&slice)), &one[skipped..]);
 
-            let last = arrow::array::UInt32Array::from(vec![one.len() as u32 - 1, 0]);
+            let last = arrow_array::UInt32Array::from(vec![one.len() as u32 - 1, 0]);
             let taken = take_record_batch(&batch, &last).unwrap();
             prop_assert_eq!(read(&taken), [one[one.len() - 1].clone(), one[0].clone()]);
 

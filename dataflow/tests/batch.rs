@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::types::Int32Type;
+use arrow_array::{
     ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, ListArray, StringArray,
     StringViewArray, UInt8Array, UInt32Array, UInt64Array,
 };
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Int32Type, SchemaRef};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, SchemaRef};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rollpacker_dataflow::batch::Batch;
@@ -78,7 +79,7 @@ fn lists(item: Arc<Field>, rows: usize) -> BoxedStrategy<ArrayRef> {
             let item = item.clone();
             let values: BoxedStrategy<ArrayRef> = match item.data_type() {
                 DataType::Int32 => vec(any::<i32>(), lengths.iter().sum::<usize>())
-                    .prop_map(|v| Arc::new(arrow::array::Int32Array::from(v)) as ArrayRef)
+                    .prop_map(|v| Arc::new(arrow_array::Int32Array::from(v)) as ArrayRef)
                     .boxed(),
                 _ => column(&item, lengths.iter().sum()),
             };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
-use arrow::array::{ArrayRef, StringArray, UInt64Array};
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, StringArray, UInt64Array};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{CallError, Executor, OwnerThread, Panicked, Tasks, produce};
 use rollpacker_dataflow::budget::Budget;

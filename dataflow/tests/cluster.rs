@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, Float64Array, StringArray};
-use arrow::datatypes::Float64Type;
+use arrow_array::types::Float64Type;
+use arrow_array::{ArrayRef, Float64Array, StringArray};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, RunFacts, WorkerHandle};
 use rollpacker_dataflow::fault::{Fault, Faults, Origin, faults_batch, raise};

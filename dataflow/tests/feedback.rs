@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray, UInt64Array};
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, StringArray, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::fault::{Fault, Origin, faults_batch, raise};
 use rollpacker_dataflow::feedback;

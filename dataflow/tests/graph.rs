@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{ArrayRef, StringArray, UInt64Array};
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, StringArray, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route::{by_key, to_first};

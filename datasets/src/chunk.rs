@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, StringArray};
+use arrow_array::{Array, StringArray};
 
 use crate::defect::RowDefect;
 use crate::error::DatasetError;

@@ -200,7 +200,7 @@ pub enum DatasetError {
         /// The file.
         file: PathBuf,
         /// The error of Arrow.
-        source: arrow::error::ArrowError,
+        source: arrow_schema::ArrowError,
     },
 }
 

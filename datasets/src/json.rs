@@ -2,15 +2,17 @@
 
 use std::borrow::Cow;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, MapArray, StringArray,
-    StructArray, UInt64Array,
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type, UInt64Type};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Float64Array, Int64Array, MapArray, StringArray, StructArray,
+    UInt64Array,
 };
-use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
-use arrow::error::ArrowError;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow_buffer::{NullBuffer, OffsetBuffer};
+use arrow_cast::cast;
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_schema::ArrowError;
+use arrow_schema::DataType;
 use serde_json::{Map, Value};
 
 use crate::message::MessageRef;
@@ -131,7 +133,7 @@ impl JsonColumn {
     }
 }
 
-fn span<O: arrow::array::OffsetSizeTrait>(
+fn span<O: arrow_array::OffsetSizeTrait>(
     offsets: &OffsetBuffer<O>,
     row: usize,
 ) -> std::ops::Range<usize> {
@@ -304,8 +306,9 @@ fn write_inner(object: &str, out: &mut Vec<u8>) {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{BinaryArray, Date32Array, Int32Array, ListArray, NullArray};
-    use arrow::datatypes::{Field, Int32Type};
+    use arrow_array::types::Int32Type;
+    use arrow_array::{BinaryArray, Date32Array, Int32Array, ListArray, NullArray};
+    use arrow_schema::Field;
     use expect_test::{Expect, expect};
 
     use super::*;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, StringArray, StringBuilder};
-use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow_array::builder::StringBuilder;
+use arrow_array::{Array, StringArray};
+use arrow_buffer::{NullBuffer, OffsetBuffer};
 use serde_json::Value;
 
 use crate::defect::{DefectKind, RowDefect};

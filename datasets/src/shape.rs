@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, ListArray, NullArray, StringArray,
     StructArray,
 };
-use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, Fields};
-use arrow::error::ArrowError;
+use arrow_buffer::{NullBuffer, OffsetBuffer};
+use arrow_schema::ArrowError;
+use arrow_schema::{DataType, Field, Fields};
 use serde_json::{Map, Value};
 
 /// The type that fits some JSON values. Values without a common type are kept as JSON text.

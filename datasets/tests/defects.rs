@@ -5,11 +5,11 @@ mod made;
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, Int64Array, LargeStringArray, ListArray, ListBuilder, StringArray,
-    StringBuilder, StructArray, StructBuilder,
+use arrow_array::builder::{ListBuilder, StringBuilder, StructBuilder};
+use arrow_array::{
+    Array, ArrayRef, Int64Array, LargeStringArray, ListArray, StringArray, StructArray,
 };
-use arrow::datatypes::{DataType, Field, Fields};
+use arrow_schema::{DataType, Field, Fields};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use rollpacker_datasets::validate::{DefectKind, Validation, validate};
@@ -138,7 +138,7 @@ fn columns_that_are_absent_or_wrong() {
             "numbers.parquet: column `prompt`: expected list<struct<role: string, content: string>> or string, found int64"
         ],
     );
-    let lists = Arc::new(ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
+    let lists = Arc::new(ListArray::from_iter_primitive::<arrow_array::types::Int64Type, _, _>([
         Some([Some(1)]),
         None,
     ]));

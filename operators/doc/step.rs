@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use arrow::datatypes::{ArrowPrimitiveType, Float64Type};
+use arrow_array::types::{ArrowPrimitiveType, Float64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, produce_inline};
 use rollpacker_dataflow::budget::Budget;

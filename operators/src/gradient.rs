@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use arrow::datatypes::UInt32Type;
+use arrow_array::types::UInt32Type;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
@@ -35,7 +35,7 @@ pub struct Gradients<'scope> {
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
 /// # use step::{groups, numbers, run, trainer};
-/// use arrow::datatypes::UInt64Type;
+/// use arrow_array::types::UInt64Type;
 /// use rollpacker_dataflow::schema::column;
 /// use rollpacker_operators::advantage::Grpo;
 /// use rollpacker_operators::{AdvantageExt, GradientExt};

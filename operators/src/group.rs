@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::Float32Array;
-use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
+use arrow_array::Float32Array;
+use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
@@ -64,7 +64,7 @@ impl Groups<'_> {
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
 /// # use step::{clock, lengths, numbers, rollouts, run};
-/// use arrow::datatypes::{Float64Type, UInt64Type};
+/// use arrow_array::types::{Float64Type, UInt64Type};
 /// use rollpacker_dataflow::bridge::Executor;
 /// use rollpacker_dataflow::schema::column;
 /// use rollpacker_operators::{GroupExt, RewardExt};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;

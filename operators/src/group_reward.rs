@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Panicked, Tasks};
 use rollpacker_dataflow::clock::Clock;

@@ -7,8 +7,8 @@
 
 use std::rc::Rc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{Float32Type, UInt32Type};
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{ArrayRef, RecordBatch};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
@@ -35,7 +35,7 @@ const NAME: &str = "inference";
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
 /// # use step::{groups, lists, run, trainer};
-/// use arrow::datatypes::Float32Type;
+/// use arrow_array::types::Float32Type;
 /// use rollpacker_dataflow::schema::column;
 /// use rollpacker_operators::InferenceExt;
 ///

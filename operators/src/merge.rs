@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::Float64Type;
+use arrow_array::types::Float64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;

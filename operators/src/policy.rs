@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Float64Array, StringArray, UInt64Array};
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
+use arrow_array::{Float64Array, StringArray, UInt64Array};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::PolicyVersion;

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::{ArrayRef, RecordBatch, new_empty_array};
-use arrow::datatypes::{DataType, UInt64Type};
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, RecordBatch, new_empty_array};
+use arrow_schema::DataType;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -83,7 +84,8 @@ impl TextsByStep {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{AsArray, StringArray, UInt64Array};
+    use arrow_array::cast::AsArray;
+    use arrow_array::{StringArray, UInt64Array};
     use rollpacker_dataflow::schema;
 
     use super::*;

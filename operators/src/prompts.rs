@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::Int32Type;
+use arrow_array::types::Int32Type;
+use arrow_array::{StringArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::PromptId;

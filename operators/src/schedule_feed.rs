@@ -3,12 +3,12 @@
 use std::iter::repeat_n;
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::{
     ArrayRef, BinaryViewArray, ListArray, StringArray, StringViewArray, new_empty_array,
     new_null_array,
 };
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, SchemaRef};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
@@ -73,8 +73,8 @@ fn empty_lists(item: &Arc<Field>, rows: usize) -> ArrayRef {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::Array;
-    use arrow::datatypes::{Float32Type, Int32Type, UInt32Type};
+    use arrow_array::Array;
+    use arrow_array::types::{Float32Type, Int32Type, UInt32Type};
     use rollpacker_dataflow::shared_list::shared_texts;
     use rollpacker_dataflow::timely::dataflow::channels::ContainerBytes;
 
@@ -87,7 +87,7 @@ mod tests {
         let rows = 3;
         let list = || (0..rows).map(|_| vec![7; 10_000]);
         let floats = || taken_lists::<Float32Type>((0..rows).map(|_| vec![0.5; 10_000]));
-        let lengths: ArrayRef = Arc::new(arrow::array::UInt32Array::from(vec![10_000; rows]));
+        let lengths: ArrayRef = Arc::new(arrow_array::UInt32Array::from(vec![10_000; rows]));
         let given = [
             (column::PROMPT_IDS, taken_lists::<Int32Type>(list())),
             (column::RESPONSE_IDS, taken_lists::<Int32Type>(list())),

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::{Float32Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{CallError, Owner, OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};

@@ -42,7 +42,7 @@ pub struct Updates<'scope> {
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
 /// # use step::{Engine, clock, initial_policy, lengths, numbers, prompts, rounds, run, trainer};
-/// use arrow::datatypes::UInt64Type;
+/// use arrow_array::types::UInt64Type;
 /// use rollpacker_dataflow::bridge::Executor;
 /// use rollpacker_dataflow::fault::raise;
 /// use rollpacker_dataflow::feedback;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use arrow::datatypes::{Float32Type, Float64Type, UInt32Type};
+use arrow_array::types::{Float32Type, Float64Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};

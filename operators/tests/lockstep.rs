@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_operators::curriculum::{

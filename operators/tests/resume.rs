@@ -8,8 +8,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::AsArray;
-use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, produce_inline};
 use rollpacker_dataflow::budget::Budget;

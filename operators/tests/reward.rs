@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use rollpacker_dataflow::clock::Nanos;

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::fault::Origin;
@@ -152,7 +152,8 @@ fn responses_are_reported_exactly_once() {
             .iter()
             .flat_map(|batch| {
                 let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
-                let samples = batch.values::<arrow::datatypes::UInt32Type>(column::SAMPLE).values();
+                let samples =
+                    batch.values::<arrow_array::types::UInt32Type>(column::SAMPLE).values();
                 prompts.iter().copied().zip(samples.iter().copied()).collect::<Vec<_>>()
             })
             .collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;

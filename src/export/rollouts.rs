@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use arrow::datatypes::{ArrowPrimitiveType, Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{ArrowPrimitiveType, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use rollpacker_operators::rollout::is_returned_whole;

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray, RecordBatch,
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray, RecordBatch,
     RecordBatchReader, StringArray,
 };
-use arrow::compute::concat_batches;
-use arrow::datatypes::UInt64Type;
+use arrow_select::concat::concat_batches;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReaderBuilder, RowSelection};
 use rollpacker_dataflow::schema::column;

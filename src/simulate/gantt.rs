@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, Step};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{Float32Type, UInt32Type};
+use arrow_array::types::{Float32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 pub use rollpacker_operators::report::StageTimes;

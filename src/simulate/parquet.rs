@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use arrow::array::{
+use arrow_array::{
     ArrayRef, Float64Array, RecordBatch, RecordBatchOptions, StringArray, UInt64Array,
 };
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
@@ -44,7 +44,7 @@ struct SummaryRow<'a> {
     step: &'a StepOutcome,
 }
 
-fn batch(runs: &[ConfigurationRuns]) -> Result<RecordBatch, arrow::error::ArrowError> {
+fn batch(runs: &[ConfigurationRuns]) -> Result<RecordBatch, arrow_schema::ArrowError> {
     let rows: Vec<SummaryRow<'_>> = runs
         .iter()
         .flat_map(|run| {
@@ -98,8 +98,8 @@ fn named(rows: &[SummaryRow<'_>]) -> Vec<(&'static str, ArrayRef)> {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::AsArray;
-    use arrow::datatypes::Float64Type;
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Float64Type;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
     use super::super::configuration::tests::configured;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::schema::column;
 use serde::Serialize;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::schema::column;
 use serde::Serialize;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use arrow::datatypes::{ArrowPrimitiveType, Float32Type, Int32Type, UInt64Type};
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type, UInt64Type};
 use rollpacker_dataflow::schema::column;
 use serde::Serialize;
 

@@ -8,8 +8,9 @@ mod workplace;
 use std::collections::BTreeMap;
 use std::fs;
 
-use arrow::array::{Array, AsArray, RecordBatch};
-use arrow::datatypes::{Float64Type, UInt64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, UInt64Type};
+use arrow_array::{Array, RecordBatch};
 use judge_server::{JudgeServer, verdict};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_rewards::Math;

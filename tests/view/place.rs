@@ -9,12 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{
+use arrow_array::{
     ArrayRef, BooleanArray, Float32Array, Float64Array, Int32Array, ListArray, RecordBatch,
     RecordBatchOptions, StringArray, UInt32Array, UInt64Array, new_empty_array, new_null_array,
 };
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use rollpacker::dataflow::schema::{GROUPS, column, list_item};
 use rollpacker::operators::report::recorded_fields;

@@ -3,8 +3,8 @@
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use timely::dataflow::Scope;
 use timely::scheduling::SyncActivator;
 

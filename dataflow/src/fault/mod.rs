@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{Array, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::{Array, StringArray, UInt32Array, UInt64Array};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 

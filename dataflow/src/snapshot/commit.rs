@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{Float64Array, StringArray};
+use arrow_array::{Float64Array, StringArray};
 use timely::dataflow::operators::Capability;
 use timely::progress::frontier::MutableAntichain;
 

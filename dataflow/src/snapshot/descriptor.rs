@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, StringArray, UInt32Array, UInt64Array};
 
 use super::manifest::PartRecord;
 use crate::batch::Batch;

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::error::ArrowError;
-use arrow::ipc::writer::FileWriter;
+use arrow_array::RecordBatch;
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::ArrowError;
 use serde_json::{Map, Value};
 
 use super::error::SnapshotError;

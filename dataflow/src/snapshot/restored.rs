@@ -4,9 +4,9 @@ use std::io::{Cursor, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::error::ArrowError;
-use arrow::ipc::reader::FileReader;
+use arrow_array::RecordBatch;
+use arrow_ipc::reader::FileReader;
+use arrow_schema::ArrowError;
 
 use super::error::{Damage, SnapshotError};
 use super::files::{Files, read_all};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::StringBuilder;
+use arrow_array::builder::StringBuilder;
 use serde_json::Value;
 
 use crate::chunk::Chunk;

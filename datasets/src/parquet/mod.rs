@@ -21,8 +21,9 @@ use ::parquet::arrow::arrow_reader::{
 };
 use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::{PageIndexPolicy, RowGroupMetaData};
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
-use arrow::compute::{is_null, nullif};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, StringArray};
+use arrow_select::nullif::nullif;
 
 use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnPath, ColumnRoles};
@@ -310,9 +311,9 @@ fn descend(batch: &RecordBatch, parts: &[String]) -> Option<ArrayRef> {
 
 fn child(array: &ArrayRef, field: &str) -> Option<ArrayRef> {
     let child = array.as_struct_opt()?.column_by_name(field)?;
-    match array.null_count() {
-        0 => Some(child.clone()),
-        _ => nullif(child, &is_null(array).ok()?).ok(),
+    match array.nulls() {
+        None => Some(child.clone()),
+        Some(valid) => nullif(child, &BooleanArray::new(!valid.inner(), None)).ok(),
     }
 }
 

@@ -8,7 +8,7 @@ use ::parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use ::parquet::errors::ParquetError;
-use arrow::array::RecordBatch;
+use arrow_array::RecordBatch;
 use serde_json::{Map, Value};
 
 use crate::error::DatasetError;

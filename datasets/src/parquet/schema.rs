@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ::parquet::arrow::ProjectionMask;
 use ::parquet::schema::types::SchemaDescriptor;
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow_schema::{DataType, Field, SchemaRef};
 
 use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
 use crate::error::{DatasetError, quoted};
@@ -68,7 +68,7 @@ pub(super) fn check_types(
 }
 
 fn is_prompt(data_type: &DataType) -> bool {
-    let text = |fields: &arrow::datatypes::Fields, name| {
+    let text = |fields: &arrow_schema::Fields, name| {
         fields.iter().any(|field| field.name() == name && *field.data_type() == DataType::Utf8)
     };
     match data_type {

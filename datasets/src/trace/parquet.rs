@@ -8,10 +8,12 @@ use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
-use arrow::error::ArrowError;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type, UInt64Type};
+use arrow_array::{Array, ArrayRef};
+use arrow_cast::cast;
+use arrow_schema::ArrowError;
+use arrow_schema::DataType;
 
 use super::plan::{TraceColumnKind, TraceColumns};
 use super::{RowLocation, TraceCell, TraceReader};

@@ -3,10 +3,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
-use arrow::array::{
+use arrow_array::types::Int32Type;
+use arrow_array::{
     ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
-use arrow::datatypes::Int32Type;
 use expect_test::{Expect, expect};
 
 use super::{Trace, TraceOptions, TraceRow};

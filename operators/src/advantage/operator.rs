@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, RecordBatch};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::route;
@@ -31,7 +31,7 @@ use crate::wire::rows::{Row, gather_first};
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
 /// # use step::{groups, lists, run};
-/// use arrow::datatypes::Float32Type;
+/// use arrow_array::types::Float32Type;
 /// use rollpacker_dataflow::schema::column;
 /// use rollpacker_operators::AdvantageExt;
 /// use rollpacker_operators::advantage::Rloo;
@@ -308,7 +308,7 @@ fn with_estimates(batch: &Batch, inferred: bool, estimates: [ArrayRef; 2]) -> Ba
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Float64Array, UInt64Array};
+    use arrow_array::{Float64Array, UInt64Array};
     use proptest::prelude::*;
 
     use super::*;

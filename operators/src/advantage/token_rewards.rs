@@ -1,6 +1,6 @@
 //! Rewards per token, from scores and the KL penalty.
 
-use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 

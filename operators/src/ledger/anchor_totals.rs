@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, UInt32Array, UInt64Array};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
 use rollpacker_dataflow::schema::{self, column};

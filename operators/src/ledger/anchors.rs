@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{UInt32Array, UInt64Array};
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::{UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::differential_dataflow::difference::Semigroup;

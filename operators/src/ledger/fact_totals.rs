@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt32Type, UInt64Type};
+use arrow_array::types::{Int64Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{Float32Type, UInt32Type};
+use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};

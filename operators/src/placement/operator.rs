@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{StringArray, UInt32Array};
-use arrow::datatypes::{UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::types::{UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::{StringArray, UInt32Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, Origin, faults_batch};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::types::{ArrowPrimitiveType, Float64Type, Int64Type, UInt32Type, UInt64Type};
+use arrow_array::{
     ArrayRef, Float64Array, Int64Array, ListArray, PrimitiveArray, StringArray, UInt32Array,
     UInt64Array,
 };
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::{ArrowPrimitiveType, Field, Float64Type, Int64Type, UInt32Type, UInt64Type};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::Field;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::PromptId;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_stages::rollout::FinishReason;

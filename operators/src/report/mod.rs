@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::compute::concat_batches;
-use arrow::datatypes::{Float64Type, Int32Type};
+use arrow_array::types::{Float64Type, Int32Type};
+use arrow_select::concat::concat_batches;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 

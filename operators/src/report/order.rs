@@ -1,7 +1,7 @@
 //! Sorts rows by id, so that sums over them and files written from them do not depend on the order of arrival.
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::RecordBatch;
+use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
@@ -60,8 +60,8 @@ pub fn by_id(
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{UInt32Array, UInt64Array};
-    use arrow::datatypes::{DataType, Field, Schema};
+    use arrow_array::{UInt32Array, UInt64Array};
+    use arrow_schema::{DataType, Field, Schema};
 
     use super::*;
 

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
-use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Field, FieldRef, Float32Type, Int32Type, Schema, SchemaRef,
-    UInt32Type, UInt64Type,
-};
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{column, list_item};
 use rollpacker_dataflow::shared_list::unshared_field;
@@ -92,7 +90,8 @@ pub fn token_versions(responses: &Batch, row: usize) -> TokenVersions {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, UInt32Array};
+    use arrow_array::UInt32Array;
+    use arrow_array::cast::AsArray;
     use rollpacker_dataflow::schema;
     use rollpacker_dataflow::shared_list::shared_texts;
 

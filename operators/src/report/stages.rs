@@ -1,6 +1,6 @@
 //! Breaks the time of a step down by stage.
 
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Metrics of a critic.
 
-use arrow::datatypes::Float32Type;
+use arrow_array::types::Float32Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_stages::train::Metrics;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::compute::concat_batches;
-use arrow::datatypes::{Fields, Schema, SchemaRef};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{Fields, Schema, SchemaRef};
+use arrow_select::concat::concat_batches;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::shared_list::{shared, unshared_field};
 use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};

@@ -16,7 +16,7 @@ mod timeouts;
 
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, UInt32Array, UInt64Array};
+use arrow_array::{BooleanArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, Tasks};
 use rollpacker_dataflow::clock::Clock;
@@ -77,7 +77,7 @@ pub(crate) struct GroupScoring {
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
 /// # use step::{clock, numbers, rollouts, run};
-/// use arrow::datatypes::Float64Type;
+/// use arrow_array::types::Float64Type;
 /// use rollpacker_dataflow::bridge::Executor;
 /// use rollpacker_dataflow::schema::column;
 /// use rollpacker_operators::RewardExt;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Float64Array, StringArray, UInt64Array};
-use arrow::datatypes::{Float32Type, Float64Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, UInt64Type};
+use arrow_array::{ArrayRef, Float32Array, Float64Array, StringArray, UInt64Array};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::{self, column};

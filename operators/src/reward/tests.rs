@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use arrow::array::{ArrayRef, StringArray, UInt32Array};
-use arrow::datatypes::{Float64Type, SchemaRef};
+use arrow_array::types::Float64Type;
+use arrow_array::{ArrayRef, StringArray, UInt32Array};
+use arrow_schema::SchemaRef;
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_dataflow::fault::raise;
 use rollpacker_dataflow::runtime::run;

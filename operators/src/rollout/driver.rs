@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::datatypes::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, Origin, faults_batch};

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{
-    DataType, Field, Float32Type, Int32Type, Schema, SchemaRef, UInt32Type, UInt64Type,
-};
+use arrow_array::types::{Float32Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;

@@ -82,7 +82,7 @@ impl Rollouts<'_> {
 /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
 /// # }
 /// # use step::{Engine, clock, numbers, policies, prompts, rounds, run};
-/// use arrow::datatypes::{UInt32Type, UInt64Type};
+/// use arrow_array::types::{UInt32Type, UInt64Type};
 /// use rollpacker_dataflow::schema::column;
 /// use rollpacker_operators::{RolloutExt, ScheduleExt};
 ///

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{Float32Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float32Type, Int32Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::shared_list::shared_texts;

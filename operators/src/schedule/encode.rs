@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
-use arrow::datatypes::{DataType, Float32Type, Int32Type, UInt32Type};
+use arrow_array::types::{Float32Type, Int32Type, UInt32Type};
+use arrow_array::{ArrayRef, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
+use arrow_schema::DataType;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, Tick};

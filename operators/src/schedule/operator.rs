@@ -116,7 +116,7 @@ impl<'scope> Scheduled<'scope> {
     /// #     include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/step.rs"));
     /// # }
     /// # use step::{Engine, clock, numbers, policies, prompts, rounds, run};
-    /// use arrow::datatypes::UInt32Type;
+    /// use arrow_array::types::UInt32Type;
     /// use rollpacker_dataflow::schema::column;
     /// use rollpacker_operators::placement::Colocated;
     /// use rollpacker_operators::{RolloutExt, ScheduleExt};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow::array::{ArrayRef, BooleanArray};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow_array::{ArrayRef, BooleanArray};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::operator::Operator;
@@ -225,7 +225,7 @@ impl SavedState for HeldPrompts {
             decided: fact(restored, DECIDED)?,
         };
         if let Some(batch) = held_rows(restored)? {
-            let ids = batch.values::<arrow::datatypes::UInt64Type>(column::PROMPT_ID).values();
+            let ids = batch.values::<arrow_array::types::UInt64Type>(column::PROMPT_ID).values();
             let launched = batch.booleans(LAUNCHED);
             stocked.held.extend(Row::all(&batch).map(|row| {
                 let launched = launched.value(row.index);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
+use arrow_array::{
     ArrayRef, BinaryViewArray, Float32Array, Float64Array, StringArray, StringViewArray,
     UInt32Array, UInt64Array, new_empty_array,
 };
-use arrow::datatypes::{DataType, Schema};
+use arrow_schema::{DataType, Schema};
 use rollpacker_dataflow::batch::Batch;
 
 /// Returns a batch of `schema` in which all but the named columns are blank.
@@ -30,8 +30,8 @@ fn blank(data_type: &DataType, rows: usize) -> ArrayRef {
         DataType::Float32 => Arc::new(Float32Array::from(vec![1.0; rows])),
         list => {
             let DataType::List(item) = list else { panic!("no such column: {list}") };
-            let offsets = arrow::buffer::OffsetBuffer::from_lengths(vec![0; rows]);
-            Arc::new(arrow::array::ListArray::new(
+            let offsets = arrow_buffer::OffsetBuffer::from_lengths(vec![0; rows]);
+            Arc::new(arrow_array::ListArray::new(
                 item.clone(),
                 offsets,
                 new_empty_array(item.data_type()),

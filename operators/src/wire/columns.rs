@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, ListArray, PrimitiveArray, StringBuilder};
-use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::ArrowPrimitiveType;
+use arrow_array::builder::StringBuilder;
+use arrow_array::types::ArrowPrimitiveType;
+use arrow_array::{ArrayRef, ListArray, PrimitiveArray};
+use arrow_buffer::OffsetBuffer;
 use rollpacker_dataflow::schema::list_item;
 use rollpacker_dataflow::shared_list::SharedListBuilder;
 

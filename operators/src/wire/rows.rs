@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
-use arrow::compute::interleave;
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
+use arrow_select::interleave::interleave;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 

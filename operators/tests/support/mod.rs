@@ -18,8 +18,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use arrow::array::AsArray;
-use arrow::datatypes::UInt64Type;
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Executor, produce};
 use rollpacker_dataflow::budget::Budget;

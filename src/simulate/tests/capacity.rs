@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, Step};

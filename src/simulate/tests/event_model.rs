@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_operators::report::StepReport;

@@ -281,7 +281,7 @@ fn a_read_only_disk_is_named() {
 
 #[test]
 fn rows_round_trip() {
-    use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
+    use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
     let store = open(&Memory::default(), 1).expect("opens");
     let keys: ArrayRef = Arc::new(UInt64Array::from(vec![Some(3), None]));
     let names: ArrayRef = Arc::new(StringArray::from(vec!["a", "b"]));

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, StringArray, UInt64Array};
-use arrow::datatypes::UInt64Type;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, StringArray, UInt64Array};
 use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;
 use timely::progress::frontier::MutableAntichain;

@@ -1,6 +1,6 @@
 //! The inputs of a driver as events of its schedule: prompts, notices, responses and scores.
 
-use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use arrow_array::types::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};

@@ -7,7 +7,7 @@ mod outputs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::datatypes::UInt32Type;
+use arrow_array::types::UInt32Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, Nanos};

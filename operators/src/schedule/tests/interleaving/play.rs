@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::array::{ArrayRef, BooleanArray, Float64Array, RecordBatch, UInt32Array, UInt64Array};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::{UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::types::{UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::{ArrayRef, BooleanArray, Float64Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow_select::filter::filter_record_batch;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::WallClock;
