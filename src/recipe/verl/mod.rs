@@ -140,6 +140,8 @@ impl Translator<'_> {
             Use::Key(ours) => self.set(one, ours),
             Use::If(condition, inner) => match self.failing(condition) {
                 None => self.apply(one, *inner),
+                // The file may set the key.
+                Some(_) if one.is_null() => self.apply(one, *inner),
                 Some(failing) => self.unused(one, failing),
             },
             Use::Switch(condition, inner, other) => {
@@ -361,7 +363,7 @@ impl Translator<'_> {
         (!holds).then_some(condition)
     }
 
-    /// Returns the condition of a meaning that does not hold.
+    /// Returns the first condition of a meaning that does not hold, if there is one.
     fn unmet(&self, meaning: Use) -> Option<Condition> {
         match meaning {
             Use::If(condition, inner) => self.failing(condition).or_else(|| self.unmet(*inner)),

@@ -97,9 +97,7 @@ fn conditional(meaning: Use, cell: &impl Fn(Use) -> Option<String>) -> Option<St
                 (None, None) => None,
                 (Some(first), None) => Some(format!("{first}; with {condition}")),
                 (None, Some(second)) => Some(format!("{second}; not with {condition}")),
-                (Some(first), Some(second)) => {
-                    Some(format!("{second} (with {condition}: {first})"))
-                }
+                (Some(first), Some(second)) => Some(format!("{second}; with {condition}, {first}")),
             }
         }
         other => cell(other),

@@ -277,6 +277,8 @@ fn settings_that_verl_does_not_use_are_left_out() {
     assert_eq!(overrides("", &used)[1], unused[2]);
     let bypass = [used[0], used[1], &format!("{CORRECTION}.bypass_mode=True"), VERL];
     assert_eq!(overrides("", &bypass), [bypass[2], "rollout.n=8"]);
+    let unset = format!("{CORRECTION}.rollout_is=null");
+    assert_eq!(overrides("", &[&unset, bypass[2], VERL])[0], unset);
     let loss_type = format!("{CORRECTION}.loss_type=reinforce");
     let reinforce = [bypass[0], bypass[1], bypass[2], &loss_type, VERL];
     assert_eq!(overrides("", &reinforce)[..4], reinforce[..4]);
