@@ -255,8 +255,8 @@ impl Session {
         Ok(builder)
     }
 
-    /// Returns the plan of snapshots. An engine over servers may end the run because none is available. The last complete step is then
-    /// saved, so that operators hold it.
+    /// Returns the plan of snapshots. An engine over servers may end the run because none is available. Operators hold the last complete
+    /// step, so that it can be saved then.
     fn snapshot_plan(&self, has_servers: bool) -> Option<SnapshotPlan> {
         let plan = self.opened.snapshots.plan.clone()?;
         Some(match has_servers {
