@@ -324,15 +324,24 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "reward.routes.gsm8k=math",
         "reward.options.math.target=3",
         "reward.options.math.targets=4",
+        "reward.options.math.attempts=x",
+        "reward.options.math.cache=y",
+        "algorithm.adv_estimator=rloo",
+        "algorithm.lam=0.9",
+        "schedule.max_queue_age=2000000",
     ]);
     let beginnings = [
         "error: unknown key `schedule.etta`",
+        "key `schedule.max_queue_age`: expected at most ",
         "key `schedule.eta_prompts`: expected a number, found \"x\"",
         "key `schedule.eta_responses`: expected a number, found \"y\"",
         "unknown key `placement.keeep`; did you mean `placement.keep`?",
         "key `placement.keep`: expected ",
+        "key `algorithm.adv_estimator`: expected one of ",
         "unknown key `reward.options.math.target`; did you mean `reward.options.math.targets`?",
         "key `reward.options.math.targets`: expected ",
+        "key `reward.options.math.attempts`: expected ",
+        "key `reward.options.math.cache`: expected ",
     ];
     assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
     for (line, beginning) in lines.iter().zip(beginnings) {

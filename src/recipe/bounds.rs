@@ -11,7 +11,7 @@ use super::raw::{Actor, Algorithm, KlControlType, KlCtrl, RawRecipe};
 use super::{limits, ranges};
 
 impl RawRecipe {
-    /// Returns the errors of names, of keys of the schedule, and of values that are out of their own range.
+    /// Returns the errors of names, of values that are out of their own range, and of the options of the schedule and the placement.
     pub(super) fn wrong_values(&self) -> Vec<RecipeError> {
         let logger = |name: &String| check_choice("trainer.logger", name).err();
         let errors = ranges::errors(self)

@@ -97,7 +97,13 @@ pub(crate) fn make<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Result<T, 
 
 /// Returns an error for each option of a wrong type, or for the first missing one.
 pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec<RecipeError> {
-    let errors = catalog.type_errors(&written.all());
+    let known = catalog.options(&written.choice.name).unwrap_or_default();
+    let mut readable = written.all();
+    // Options that the entry does not have are reported by the keys that they have of their own.
+    for keyed in written.keyed.iter().filter(|keyed| !known.contains(&keyed.option)) {
+        readable.options.remove(keyed.option);
+    }
+    let errors = catalog.type_errors(&readable);
     errors.into_iter().map(|error| written.error(error)).collect()
 }
 

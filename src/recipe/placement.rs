@@ -96,8 +96,15 @@ impl raw::Placement {
             errors.push(error);
             return errors;
         }
-        let known = self.built_in_options.iter().filter(|(key, _)| all.contains(&key.as_str()));
-        errors.extend(known.filter_map(|(key, found)| self.check_option(key, found).err()));
+        let mut written = self.written();
+        for (key, found) in
+            self.built_in_options.iter().filter(|(key, _)| all.contains(&key.as_str()))
+        {
+            if let Err(error) = self.check_option(key, found) {
+                written.choice.options.remove(key);
+                errors.push(error);
+            }
+        }
         if !self.options.is_empty() && !self.is_own() {
             let keys: Vec<_> = self.options.keys().map(|key| format!("`{key}`")).collect();
             let expected = "no value unless placement.kind is one that the program adds";
@@ -106,9 +113,7 @@ impl raw::Placement {
         if self.is_own() {
             errors.extend(self.options_read().err());
         } else {
-            let own = catalog.options(&self.kind).unwrap_or_default();
-            let mut written = self.written();
-            written.choice.options.retain(|key, _| own.contains(&key.as_str()));
+            written.choice.options.retain(|key, _| all.contains(&key.as_str()));
             errors.extend(type_errors(catalog, &written));
         }
         errors

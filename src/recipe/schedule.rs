@@ -334,16 +334,16 @@ impl ScheduleSection {
             Ok(entry) => entry,
             Err(unknown) => return vec![unknown],
         };
-        let all = Value::Table(self.options.clone());
-        let integers = check_integers("schedule", &all, limits::SCHEDULE_COUNT);
-        let known = self.options.clone().into_iter().filter(|(key, _)| entry.has(key)).collect();
+        let mut known = self.options.clone();
+        known.retain(|key, _| entry.own_fields().any(|own| own == key));
+        let integer = |(key, value): (&String, &Value)| {
+            check_integers(&format!("schedule.{key}"), value, limits::SCHEDULE_COUNT).err()
+        };
+        let integers: Vec<_> = known.iter().filter_map(integer).collect();
         let mut types = (entry.option_errors)("schedule", known);
         // An integer that is too large may not fit into its type either.
-        if let Err(integer) = &integers {
-            types.retain(|error| error.keys() != integer.keys());
-        }
-        let others = [self.check_keys(entry), integers].into_iter().filter_map(Result::err);
-        others.chain(types).collect()
+        types.retain(|error| integers.iter().all(|integer| integer.keys() != error.keys()));
+        self.check_keys(entry).err().into_iter().chain(integers).chain(types).collect()
     }
 
     /// Converts an error of a schedule into a recipe error that names the key as written.

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rollpacker_rewards::{Guard, Made, Registry, WeightedGroupSum, WeightedSum};
+use rollpacker_stages::catalog::type_errors;
 use rollpacker_stages::reward::{
     CatalogError, GroupReward, OnError, Options, Router, SharedGroupReward, SharedReward,
 };
@@ -164,9 +165,10 @@ impl RewardOptions {
             let wrong = registry.type_errors(&self.kind, self.options.clone());
             errors.extend(wrong.into_iter().map(|error| refused(&section, error)));
         }
-        let guard = Guard::take(&mut guard).map_err(|error| errors.push(refused(&section, error)));
+        let wrong = type_errors::<Guard>(guard.clone());
+        errors.extend(wrong.into_iter().map(|error| refused(&section, error)));
         reject(errors)?;
-        Ok(guard.unwrap_or_default())
+        Guard::take(&mut guard).map_err(|error| refused(&section, error))
     }
 
     /// Returns the error for the keys that a reward with the keys `own` does not have. A reward that does not list its keys checks them.

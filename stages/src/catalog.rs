@@ -40,7 +40,7 @@ impl Choice {
     }
 }
 
-/// An error of [`Catalog::make`].
+/// An error of a choice from a [`Catalog`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
     /// The catalog has no entry of this name or alias.
@@ -268,7 +268,7 @@ impl<T> Catalog<T> {
 
     /// Returns an error for each option of a wrong type, without making the entry, which may start a process. Ignores options that
     /// [`options`](Self::options) does not list, if it lists any. If there are none of either, the result has an error for the first
-    /// missing option.
+    /// missing option. If no entry has the name, the result is that error.
     #[must_use]
     pub fn type_errors(&self, choice: &Choice) -> Vec<CatalogError> {
         let entry = match self.entry(choice) {
@@ -319,8 +319,11 @@ pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     })
 }
 
-/// Returns the errors of all options. serde stops at the first one, so that each wrong option is removed and the rest is read again.
-fn type_errors<O: DeserializeOwned>(mut options: Options) -> Vec<CatalogError> {
+/// Returns an error for each option of a wrong type. If there is none, the result has an error for the first unknown or missing option.
+///
+/// serde stops at the first error. Therefore each wrong option is removed, and the rest is read again.
+#[must_use]
+pub fn type_errors<O: DeserializeOwned>(mut options: Options) -> Vec<CatalogError> {
     let mut errors = Vec::new();
     while let Err(error) = read::<O>(options.clone()) {
         let removed = error.option().is_some_and(|option| options.shift_remove(option).is_some());
