@@ -6,13 +6,11 @@ use std::path::Path;
 use rollpacker_stages::secret::{
     REDACTED, is_secret_name, is_secret_parameter, without_command_secrets, without_credentials,
 };
-use rollpacker_stages::wrong_value::reason;
-use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use super::error::{RecipeError, reject, several};
 use super::raw::{RawRecipe, Serve};
-use super::value::{NULL, value_of, wrong_type};
+use super::value::{NULL, read_rest, value_of, wrong_type};
 use super::{Recipe, aliases, keys, limits, schedule};
 
 impl Recipe {
@@ -145,33 +143,17 @@ pub(super) fn read_valid<T: keys::Sections>(
     errors.extend(aliases::rename(&mut table, T::aliases()));
     errors.extend(keys::take_unknown::<T>(&mut table));
     errors.extend(limits::take_extremes("", &mut table));
-    let mut table = Value::Table(table);
-    // Each pass removes the value that ended it, so that the next pass finds the next one. An error of a whole section hides those in it.
-    loop {
-        let error = match serde_path_to_error::deserialize::<_, T>(table.clone()) {
-            Ok(read) => return Ok((read, errors)),
-            Err(error) => error,
-        };
-        let (key, reason) = (error.path().to_string(), reason(&error.inner().to_string()));
-        let Some(found) = remove(&mut table, error.path()) else {
-            errors.push(RecipeError::Type { key, reason });
-            return Err(several(errors));
-        };
+    let read = read_rest(table, |key, found, reason| {
         let shape = keys::shape::<T>(&key);
-        errors.push(wrong_type(key, shape, &found, reason));
-    }
-}
-
-/// Removes the innermost key on a path and returns its value. Returns `None` if there is none.
-fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> {
-    let keys = path.iter().map_while(|segment| match segment {
-        Segment::Map { key } => Some(key),
-        _ => None,
+        errors.push(wrong_type(key, shape, found, reason));
     });
-    let keys: Vec<&String> = keys.collect();
-    let (last, sections) = keys.split_last()?;
-    let section = sections.iter().try_fold(value, |value, key| value.get_mut(key.as_str()));
-    section?.as_table_mut()?.remove(last.as_str())
+    match read {
+        Ok(read) => Ok((read, errors)),
+        Err((key, reason)) => {
+            errors.push(RecipeError::Type { key, reason });
+            Err(several(errors))
+        }
+    }
 }
 
 /// Removes a key, and creates no section for it.

@@ -3,6 +3,7 @@
 use rollpacker_stages::shape::{Shape, field_shapes, shape_of};
 use rollpacker_stages::wrong_value::{one_of, reason};
 use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use super::error::{RecipeError, out_of_bounds};
@@ -27,23 +28,52 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
     })
 }
 
-/// Returns an error for each option in the table `key` that has a wrong type. Each is removed and the rest is read again, because serde
-/// stops at the first one. Missing options are not reported.
-pub(super) fn option_errors<T: DeserializeOwned>(
-    key: &str,
-    mut options: Table,
-) -> Vec<RecipeError> {
+/// Returns an error for each option of a wrong type in the section `name`. Missing options are not reported.
+pub(super) fn option_errors<T: DeserializeOwned>(name: &str, options: Table) -> Vec<RecipeError> {
     let mut errors = Vec::new();
-    while let Err(error) = read_value::<T>(key, Value::Table(options.clone())) {
-        let RecipeError::Type { key: found, .. } = &error else { break };
-        let path = found.strip_prefix(key).and_then(|rest| rest.strip_prefix('.'));
-        let option = path.and_then(|path| path.split(['.', '[']).next());
-        if option.is_none_or(|option| options.remove(option).is_none()) {
-            break;
+    // A missing option is reported when the options are used.
+    drop(read_rest::<T>(options, |key, found, reason| {
+        if !reason.starts_with("missing field") {
+            let shape = shape_of(&key, &field_shapes::<T>());
+            errors.push(wrong_type(format!("{name}.{key}"), shape, found, reason));
         }
-        errors.push(error);
-    }
+    }));
     errors
+}
+
+/// Reads a table without its values of a wrong type. `wrong` receives the path of each of them, the value, and the reason of serde.
+///
+/// # Errors
+/// The path and the reason of an error that concerns no single key.
+pub(super) fn read_rest<T: DeserializeOwned>(
+    table: Table,
+    mut wrong: impl FnMut(String, &Value, String),
+) -> Result<T, (String, String)> {
+    let mut table = Value::Table(table);
+    // Each pass removes the value that ended it, so that the next pass finds the next one. An error of a whole section hides those in it.
+    loop {
+        let error = match serde_path_to_error::deserialize::<_, T>(table.clone()) {
+            Ok(read) => return Ok(read),
+            Err(error) => error,
+        };
+        let (key, reason) = (error.path().to_string(), reason(&error.inner().to_string()));
+        match remove(&mut table, error.path()) {
+            Some(found) => wrong(key, &found, reason),
+            None => return Err((key, reason)),
+        }
+    }
+}
+
+/// Removes the innermost key on a path and returns its value. Returns `None` if there is none.
+fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> {
+    let keys = path.iter().map_while(|segment| match segment {
+        Segment::Map { key } => Some(key),
+        _ => None,
+    });
+    let keys: Vec<&String> = keys.collect();
+    let (last, sections) = keys.split_last()?;
+    let section = sections.iter().try_fold(value, |value, key| value.get_mut(key.as_str()));
+    section?.as_table_mut()?.remove(last.as_str())
 }
 
 /// Returns the error of a value of a wrong type. `reason` is that of serde, which does not name what is expected in place of a value that is
