@@ -50,8 +50,8 @@ impl FromStr for ResumeFrom {
 /// The snapshots of a run that is about to start.
 #[derive(Clone, Default)]
 pub struct RunSnapshots {
-    /// The plan by which snapshots are taken; `None` disables them. A `Session` lets operators hold the last step, too, if
-    /// its engine has servers.
+    /// The plan by which snapshots are taken; `None` disables them. A `Session` lets operators hold the last step, too, if its engine has
+    /// servers.
     pub plan: Option<SnapshotPlan>,
     /// The snapshot to resume from, if any.
     pub restored: Option<RestoredSnapshot>,

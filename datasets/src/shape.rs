@@ -7,8 +7,7 @@ use arrow_array::{
     StructArray,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
-use arrow_schema::ArrowError;
-use arrow_schema::{DataType, Field, Fields};
+use arrow_schema::{ArrowError, DataType, Field, Fields};
 use serde_json::{Map, Value};
 
 /// The type that fits some JSON values. Values without a common type are kept as JSON text.

@@ -12,8 +12,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, UInt64Type};
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::cast;
-use arrow_schema::ArrowError;
-use arrow_schema::DataType;
+use arrow_schema::{ArrowError, DataType};
 
 use super::plan::{TraceColumnKind, TraceColumns};
 use super::{RowLocation, TraceCell, TraceReader};
