@@ -11,7 +11,7 @@
 //! columns, which files have, and [`shared`] back. Small lists are copied into common buffers, so a batch refers to few of them; a row that
 //! is kept may therefore keep the lists of its neighbors alive.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::builder::GenericByteViewBuilder;
@@ -72,11 +72,9 @@ impl<T: ArrowPrimitiveType> SharedListBuilder<T> {
     /// # Panics
     /// If the list has 2^30 items or more.
     pub fn push(&mut self, list: Vec<T::Native>) {
-        if list.len() * ITEM < OWN_MEMORY {
-            self.push_copy(&list);
-        } else {
-            self.places.push_long(Buffer::from_vec(without_waste(list)));
-        }
+        let length = list.len();
+        let start = self.store(list);
+        self.places.push(start, length * ITEM);
     }
 
     /// Appends a copy of a list.
@@ -84,8 +82,22 @@ impl<T: ArrowPrimitiveType> SharedListBuilder<T> {
     /// # Panics
     /// If the lists that are copied have 2^30 items or more together.
     pub fn push_copy(&mut self, list: &[T::Native]) {
-        self.places.push_short(self.short.len() * ITEM, list.len() * ITEM);
+        let start = self.store_copy(list);
+        self.places.push(start, list.len() * ITEM);
+    }
+
+    fn store(&mut self, list: Vec<T::Native>) -> Start {
+        if list.len() * ITEM < OWN_MEMORY {
+            self.store_copy(&list)
+        } else {
+            self.places.store_long(Buffer::from_vec(without_waste(list)))
+        }
+    }
+
+    fn store_copy(&mut self, list: &[T::Native]) -> Start {
+        let start = Start { buffer: SHORT, offset: number(self.short.len() * ITEM) };
         self.short.extend_from_slice(list);
+        start
     }
 
     /// Returns the column.
@@ -94,6 +106,46 @@ impl<T: ArrowPrimitiveType> SharedListBuilder<T> {
         let short = Buffer::from_vec(without_waste(self.short));
         Arc::new(self.places.column::<BinaryViewType>(short))
     }
+}
+
+/// Returns a column of shared lists, each of which repeats one number: a row has the number and how often it is repeated. Lists of the same
+/// number share memory, so the column takes no more than the longest list of each number.
+///
+/// # Panics
+/// If a list has 2^30 items or more.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use arrow_array::RecordBatch;
+/// use arrow_array::types::Float32Type;
+/// use arrow_schema::{DataType, Schema};
+/// use rollpacker_dataflow::batch::Batch;
+/// use rollpacker_dataflow::shared_list::{repeated_lists, shared_list};
+///
+/// let schema = Schema::new(vec![shared_list("advantages", &DataType::Float32)]);
+/// let column = repeated_lists(&[(0.5, 2), (-1.0, 1), (0.5, 3)]);
+/// let batch = Batch::new(RecordBatch::try_new(Arc::new(schema), vec![column])?);
+/// let lists = batch.lists::<Float32Type>("advantages");
+/// assert_eq!([lists.get(0), lists.get(2)], [&[0.5; 2][..], &[0.5; 3]]);
+/// # Ok::<(), arrow_schema::ArrowError>(())
+/// ```
+#[must_use]
+pub fn repeated_lists(rows: &[(f32, usize)]) -> ArrayRef {
+    let mut longest = BTreeMap::<u32, usize>::new();
+    for (number, length) in rows {
+        let longest = longest.entry(number.to_bits()).or_default();
+        *longest = (*longest).max(*length);
+    }
+    let mut column = SharedListBuilder::<Float32Type>::with_capacity(rows.len());
+    let starts: BTreeMap<u32, Start> = longest
+        .into_iter()
+        .map(|(bits, length)| (bits, column.store(vec![f32::from_bits(bits); length])))
+        .collect();
+    for (number, length) in rows {
+        column.places.push(starts[&number.to_bits()], length * ITEM);
+    }
+    column.finish()
 }
 
 /// Returns a column of texts that are shared when rows move. The column takes over the memory of long texts.
@@ -105,12 +157,15 @@ pub fn shared_texts(texts: impl ExactSizeIterator<Item = String>) -> ArrayRef {
     let mut short = Vec::new();
     let mut places = Places::with_capacity(texts.len());
     for text in texts {
-        if text.len() < OWN_MEMORY {
-            places.push_short(short.len(), text.len());
+        let length = text.len();
+        let start = if length < OWN_MEMORY {
+            let start = Start { buffer: SHORT, offset: number(short.len()) };
             short.extend_from_slice(text.as_bytes());
+            start
         } else {
-            places.push_long(Buffer::from_vec(without_waste(text.into_bytes())));
-        }
+            places.store_long(Buffer::from_vec(without_waste(text.into_bytes())))
+        };
+        places.push(start, length);
     }
     Arc::new(places.column::<StringViewType>(Buffer::from_vec(without_waste(short))))
 }
@@ -128,23 +183,32 @@ fn without_waste<T>(mut list: Vec<T>) -> Vec<T> {
 #[derive(Debug)]
 struct Places {
     long: Vec<Buffer>,
-    /// The buffer, offset and length of each row. Buffer 0 has the short rows.
-    rows: Vec<[u32; 3]>,
+    /// The start and the length in bytes of each row.
+    rows: Vec<(Start, u32)>,
 }
+
+/// Where the bytes of a row start.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    buffer: u32,
+    offset: u32,
+}
+
+/// The buffer of short rows.
+const SHORT: u32 = 0;
 
 impl Places {
     fn with_capacity(rows: usize) -> Self {
         Self { long: Vec::new(), rows: Vec::with_capacity(rows) }
     }
 
-    fn push_long(&mut self, buffer: Buffer) {
-        let length = number(buffer.len());
+    fn store_long(&mut self, buffer: Buffer) -> Start {
         self.long.push(buffer);
-        self.rows.push([number(self.long.len()), 0, length]);
+        Start { buffer: number(self.long.len()), offset: 0 }
     }
 
-    fn push_short(&mut self, offset: usize, length: usize) {
-        self.rows.push([0, number(offset), number(length)]);
+    fn push(&mut self, start: Start, length: usize) {
+        self.rows.push((start, number(length)));
     }
 
     fn column<V: ByteViewType>(self, short: Buffer) -> GenericByteViewArray<V> {
@@ -152,7 +216,7 @@ impl Places {
         for buffer in std::iter::once(short).chain(self.long) {
             column.append_block(buffer);
         }
-        for [buffer, offset, length] in self.rows {
+        for (Start { buffer, offset }, length) in self.rows {
             column
                 .try_append_view(buffer, offset, length)
                 .expect("invariant: a row lies in its buffer, and texts are UTF-8");
@@ -410,6 +474,29 @@ mod tests {
                 prop_assert_eq!(found.get(row), list.as_slice());
             }
             prop_assert_eq!(batch.text(TEXT), &StringArray::from_iter_values(texts));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn repeated_lists_take_the_memory_of_the_longest_of_each_number(
+            rows in prop::collection::vec((0_u8..3, length()), 1..8),
+        ) {
+            let rows: Vec<(f32, usize)> =
+                rows.into_iter().map(|(number, length)| (f32::from(number), length)).collect();
+            let column = repeated_lists(&rows);
+            let lists = column.as_binary_view();
+            for (row, (number, length)) in rows.iter().enumerate() {
+                prop_assert_eq!(items::<Float32Type>(lists, row), vec![*number; *length]);
+            }
+            let longest = |number: f32| {
+                rows.iter().filter(|row| row.0 == number).map(|row| row.1).max().unwrap_or(0)
+            };
+            let expected: usize = [0.0, 1.0, 2.0].map(longest).iter().sum();
+            let memory: usize = lists.data_buffers().iter().map(Buffer::len).sum();
+            prop_assert_eq!(memory, expected * ITEM);
         }
     }
 

@@ -8,7 +8,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::shared_list::SharedListBuilder;
+use rollpacker_dataflow::shared_list::repeated_lists;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
@@ -286,14 +286,13 @@ fn repeated_advantages(batch: &Batch, estimator: &dyn Advantage) -> ArrayRef {
         .enumerate()
         .map(|(row, &score)| ScoredResponse { score, tokens: tokens.get(row).len() });
     let groups = prompts.chunk_by(|one, next| one == next).map(<[_]>::len);
-    let mut column = SharedListBuilder::<Float32Type>::with_capacity(prompts.len());
+    let mut rows = Vec::with_capacity(prompts.len());
     for members in groups {
         let group: Vec<ScoredResponse> = responses.by_ref().take(members).collect();
-        for (advantage, one) in checked_advantages(estimator, &group).into_iter().zip(&group) {
-            column.push(vec![advantage as f32; one.tokens]);
-        }
+        let advantages = checked_advantages(estimator, &group);
+        rows.extend(advantages.iter().zip(&group).map(|(one, of)| (*one as f32, of.tokens)));
     }
-    column.finish()
+    repeated_lists(&rows)
 }
 
 /// Returns `batch` with the columns of the advantages and of the returns.
@@ -315,11 +314,16 @@ mod tests {
     use crate::advantage::Grpo;
     use crate::wire::blank;
 
+    /// Lengths around those from which lists have their own buffers.
+    fn lengths() -> impl Strategy<Value = usize> {
+        prop_oneof![0_usize..5, 254_usize..258]
+    }
+
     proptest! {
         #[test]
         fn repeated_advantages_are_those_of_the_estimates(
             groups in prop::collection::vec(
-                prop::collection::vec((0_usize..5, -2.0_f64..2.0), 1..5),
+                prop::collection::vec((lengths(), -2.0_f64..2.0), 1..5),
                 1..4,
             ),
         ) {
