@@ -145,7 +145,10 @@ impl Instance {
         ended: &mut Vec<End>,
     ) {
         while self.at <= until {
-            self.admit(shape, requests);
+            // During a prefill, others may have arrived.
+            if self.admit(shape, requests) {
+                continue;
+            }
             match self.next(shape, requests) {
                 Next::Iterations(count) => {
                     if self.after(count, shape) > until {
@@ -177,12 +180,16 @@ impl Instance {
 
     /// Returns the time of the next event that may have to be reported, if nothing changes. The returned time is never too late.
     pub(super) fn due(&mut self, shape: &Shape, requests: &Requests) -> Option<f64> {
-        if self.running == 0 {
-            return self.first_waiting(requests).map(|(arrival, _)| arrival.max(self.at));
+        // A response that is admitted may end before those that run.
+        if self.first_admissible(self.at, shape, requests).is_some() {
+            return Some(self.at);
         }
-        // Arrivals before that time can only delay the event.
-        let count = self.until_end(requests).min(self.until_full(shape));
-        Some(self.after(count, shape))
+        match self.next(shape, requests) {
+            Next::Iterations(count) => Some(self.after(count, shape)),
+            Next::Full => Some(self.at),
+            Next::Arrival(at) => Some(at),
+            Next::Nothing => None,
+        }
     }
 
     fn next(&mut self, shape: &Shape, requests: &Requests) -> Next {
@@ -262,18 +269,31 @@ impl Instance {
     }
 
     /// Admits responses that have arrived and fit, first come first served. Each is prefilled at once, unless it brings its KV cache.
-    fn admit(&mut self, shape: &Shape, requests: &mut Requests) {
-        let boundary = self.at;
-        while let Some((arrival, handle)) = self.first_waiting(requests) {
-            let context = requests.get(handle.slot).context(self.iteration);
-            if arrival > boundary || !shape.admits(context, self.running, self.held) {
-                return;
-            }
+    /// Returns `true` if there were any.
+    fn admit(&mut self, shape: &Shape, requests: &mut Requests) -> bool {
+        let (boundary, waited) = (self.at, self.waits);
+        while let Some(handle) = self.first_admissible(boundary, shape, requests) {
+            let live = requests.get(handle.slot);
+            let (context, has_cache) = (live.context(self.iteration), live.has_cache);
             self.waiting.pop_front();
             self.waits -= 1;
-            self.at += shape.start(context, requests.get(handle.slot).has_cache);
+            self.at += shape.start(context, has_cache);
             self.run(handle.slot, boundary, context, requests);
         }
+        self.waits < waited
+    }
+
+    /// Returns the first waiting response if it has arrived by `boundary` and fits.
+    fn first_admissible(
+        &mut self,
+        boundary: f64,
+        shape: &Shape,
+        requests: &Requests,
+    ) -> Option<RequestHandle> {
+        let (arrival, handle) = self.first_waiting(requests)?;
+        let context = requests.get(handle.slot).context(self.iteration);
+        let fits = shape.admits(context, self.running, self.held);
+        (arrival <= boundary && fits).then_some(handle)
     }
 
     fn run(&mut self, slot: usize, boundary: f64, context: u64, requests: &mut Requests) {

@@ -55,6 +55,8 @@ struct Bench {
     clock: VirtualClock,
     engine: SimulatedEngine,
     ended: BTreeMap<SampleId, Completion>,
+    /// The longest time between the end of a response and its report.
+    delay: Nanos,
 }
 
 fn config(instances: u32, interval: u64) -> SimulatedEngineConfig {
@@ -66,10 +68,14 @@ fn config(instances: u32, interval: u64) -> SimulatedEngineConfig {
 
 impl Bench {
     fn new(config: SimulatedEngineConfig, rule: Rule) -> Self {
+        Self::with_cost(config, rule, cost(0.0))
+    }
+
+    fn with_cost(config: SimulatedEngineConfig, rule: Rule, cost: Cost) -> Self {
         let clock = VirtualClock::default();
-        let engine = SimulatedEngine::new(config, cost(0.0), Arc::new(rule), clock.clone())
-            .expect("7B fits");
-        Self { clock, engine, ended: BTreeMap::new() }
+        let engine =
+            SimulatedEngine::new(config, cost, Arc::new(rule), clock.clone()).expect("7B fits");
+        Self { clock, engine, ended: BTreeMap::new(), delay: Nanos(0) }
     }
 
     fn generate(&mut self, prompt: u64, samples: u32) {
@@ -93,6 +99,7 @@ impl Bench {
             let id = completion.id;
             assert!(completion.finished <= self.clock.now());
             assert!(completion.started <= completion.finished, "{completion:?}");
+            self.delay = self.delay.max(Nanos(self.clock.now().0 - completion.finished.0));
             assert_eq!(self.ended.insert(id, completion), None, "{id} was reported twice");
         }
     }
@@ -381,6 +388,7 @@ fn run_commands(
     }
     bench.engine.place(Placement { instances: 2, tensor_parallel: 1 });
     bench.run();
+    assert!(bench.delay <= Nanos(interval), "{}", bench.delay);
     (requested.len(), bench.ended, bench.clock.now())
 }
 
