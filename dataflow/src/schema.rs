@@ -148,6 +148,8 @@ pub mod column {
     pub const OPERATOR: &str = "operator";
     /// `Utf8`: the [origin](crate::fault::Origin) of an error.
     pub const ORIGIN: &str = "origin";
+    /// `Boolean`: `true` if an error occurred in the step of its row, `false` if it belongs to no step.
+    pub const IN_STEP: &str = "in_step";
     /// `UInt32`: a worker of the graph, as the source of a row or the receiver of a request. Nullable in decisions: a decision about a
     /// prompt goes to the worker that holds the prompt, other decisions go to all workers.
     pub const WORKER: &str = "worker";
@@ -350,6 +352,7 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(OPERATOR, DataType::Utf8),
         required(ORIGIN, DataType::Utf8),
+        required(IN_STEP, DataType::Boolean),
         Field::new(PROMPT_ID, DataType::UInt64, true),
         Field::new(SAMPLE, DataType::UInt32, true),
         required(MESSAGE, DataType::Utf8),

@@ -278,7 +278,7 @@ fn a_producer_that_fails_ends_the_run_with_its_message() {
         raise(errors, faults);
     })
     .expect_err("raised");
-    assert_eq!(fault.to_string(), "reader, step 1: train.parquet is truncated");
+    assert_eq!(fault.to_string(), "reader: train.parquet is truncated");
     assert_eq!(fault.origin, Origin::Environment);
 }
 

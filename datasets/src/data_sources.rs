@@ -19,26 +19,22 @@ pub struct FirstRow {
 }
 
 impl Dataset {
-    /// Returns every data source of the rows in use, with the first row of each in file order.
-    ///
-    /// Reads only that column of Parquet files, and all lines of JSONL files. Lines that are not objects, or whose source is not text, are
-    /// ignored here and reported when they are read as prompts.
+    /// Checks all rows in use, and returns every data source with its first row in file order.
     ///
     /// # Errors
     ///
-    /// If a file cannot be read.
+    /// At the first row that cannot be used, and if a file cannot be read.
     pub fn data_sources(&self) -> Result<Vec<FirstRow>, DatasetError> {
         let mut seen = SourceIndex::default();
         for (file, ranges) in self.rows_by_file() {
-            let default = file.plan().default_data_source.clone();
-            let each = |row, source: Option<&str>| {
-                seen.see(source.unwrap_or(&default), row, || file.path().to_path_buf());
-            };
-            match &file.plan().data_source {
-                Some(column) => file.read_text(column, ranges, each)?,
-                None => ranges.first().map(|range| range.start).into_iter().for_each(|row| {
-                    seen.see(&default, row, || file.path().to_path_buf());
-                }),
+            for chunk in file.read(ranges, 0)? {
+                let chunk = chunk?;
+                for index in 0..chunk.len() {
+                    chunk.check(index)?;
+                    seen.see(chunk.data_source(index), chunk.rows[index], || {
+                        file.path().to_path_buf()
+                    });
+                }
             }
         }
         Ok(seen.first)
@@ -79,12 +75,12 @@ mod tests {
     const LINES: &str = r#"
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
-nonsense
-{"info": {"from": 7}, "prompt": "x", "answer": "1"}
-{"info": "none", "prompt": "x", "answer": "1"}
+{"info": null, "prompt": "x", "answer": "1"}
+{"info": {}, "prompt": "x", "answer": "1"}
 {"info": {"from": "b"}, "prompt": "x", "answer": "1"}
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
 {"info": {"from": "c\n"}, "prompt": "x", "answer": "1"}
+{"info": {"from": 7}, "prompt": "x", "answer": "1"}
 "#;
 
     fn found(config: DatasetConfig) -> Vec<(String, u64)> {
@@ -102,22 +98,21 @@ nonsense
         let config = DatasetConfig { columns, ..DatasetConfig::of([path.display().to_string()]) };
         let expected =
             |sources: [(&str, u64); 4]| sources.map(|(name, row)| (name.to_owned(), row));
-        let in_lines = expected([("a", 0), ("unknown", 4), ("b", 5), ("c\n", 7)]);
-        assert_eq!(found(config.clone()), in_lines);
+        let sources = expected([("a", 0), ("unknown", 2), ("b", 4), ("c\n", 6)]);
+        let error =
+            Dataset::open(config.clone()).expect("opened").data_sources().expect_err("row 7");
+        let message = error.to_string();
+        assert!(message.contains("row 7: column `info.from`: expected text, found 7"), "{message}");
         let few = DatasetConfig { max_samples: Some(6), ..config.clone() };
-        assert_eq!(found(few), in_lines[..3]);
+        assert_eq!(found(few), sources[..3]);
+        let config = DatasetConfig { max_samples: Some(7), ..config };
+        assert_eq!(found(config.clone()), sources);
 
-        let readable: Vec<&str> =
-            LINES.lines().filter(|line| line.contains("\"answer\"")).collect();
-        let readable =
-            readable.join("\n").replace("{\"from\": 7}", "null").replace("\"none\"", "{}");
-        fs::write(&path, readable).expect("written");
         let parquet = folder.path().join("rows.parquet");
         let options = WriteOptions { compression: Compression::Zstd, row_group_rows: 2 };
         convert(&config, &parquet, convert::OutputFormat::Verl, options).expect("converted");
         let config = DatasetConfig::of([parquet.display().to_string()]);
-        let in_rows = expected([("a", 0), ("unknown", 2), ("b", 4), ("c\n", 6)]);
-        assert_eq!(found(config.clone()), in_rows);
+        assert_eq!(found(config.clone()), sources);
         let chosen = DatasetConfig { max_samples: Some(6), shuffle: true, seed: 3, ..config };
         assert!(found(chosen).len() >= 3);
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::chunk::Chunks;
-use crate::columns::{ColumnPath, ColumnRoles};
+use crate::columns::ColumnRoles;
 use crate::config::DatasetConfig;
 use crate::error::{DatasetError, quoted};
 use crate::jsonl::JsonlFile;
@@ -95,24 +95,6 @@ impl PromptFile {
         match self {
             Self::Parquet(file) => file.read(ranges, first_row),
             Self::Jsonl(file) => file.read(ranges, first_row),
-        }
-    }
-
-    /// Reads one text column and calls `each` for every row, with `None` for null. JSONL lines from which the text cannot be extracted are
-    /// skipped.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be reopened or is damaged.
-    pub(crate) fn read_text(
-        &self,
-        column: &ColumnPath,
-        ranges: Vec<Range<u64>>,
-        each: impl FnMut(u64, Option<&str>),
-    ) -> Result<(), DatasetError> {
-        match self {
-            Self::Parquet(file) => file.read_text(column, ranges, each),
-            Self::Jsonl(file) => file.read_text(column, ranges, each),
         }
     }
 

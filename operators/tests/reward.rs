@@ -382,7 +382,7 @@ fn scoring_after_the_rollout_is_refused_where_the_schedule_decides_by_rewards() 
     let late =
         Rewarded { scoring: Scoring::AfterRollout, ..Rewarded::of(&log, dynamic(2), router) };
     let fault = late.run().expect_err("refused").to_string();
-    assert!(fault.starts_with("reward, step 1: the schedule decides by rewards"), "{fault}");
+    assert!(fault.starts_with("reward: the schedule decides by rewards"), "{fault}");
 }
 
 fn hash(seed: u64, id: SampleId, most: u64) -> u64 {

@@ -21,7 +21,7 @@ use crate::banner::{self, StartBanner};
 use crate::engines::ServersUnavailable;
 use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
-use crate::recipe::{KnownNames, Recipe, RecipeError, overlay, read_table, verl};
+use crate::recipe::{KnownNames, Recipe, RecipeError, override_recipe, read_table, verl};
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
@@ -119,7 +119,10 @@ impl TrainArgs {
         }
         let mut errors = translation.errors;
         errors.extend(
-            translation.overrides.iter().filter_map(|text| overlay(&mut settings, text).err()),
+            translation
+                .overrides
+                .iter()
+                .filter_map(|text| override_recipe(&mut settings, text).err()),
         );
         let (catalogs, App { schedules, placements, .. }) = (app.catalogs(), app);
         let others = |choices: &_, rewards: &_| catalogs.errors(choices, rewards);
@@ -150,7 +153,7 @@ pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
         check_outputs(&recipe, args.config.as_deref())?;
         let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
         let session = Session::open_with_catalogs(recipe.clone(), &app.catalogs())?;
-        session.check_rewards()?;
+        session.check_data()?;
         // Only the process that writes the run folder prints warnings.
         let warnings = if leads(cluster.as_ref()) { session.warnings()? } else { Vec::new() };
         Ok((recipe, session, cluster, warnings))

@@ -65,10 +65,20 @@ impl RawRecipe {
     }
 
     fn check_kl_loss(&self) -> Result<(), RecipeError> {
-        let actor = &self.actor;
-        if !actor.use_kl_loss && actor.kl_loss_coef != Actor::default().kl_loss_coef {
-            let expected = "actor.use_kl_loss = true when it is set";
-            return Err(out_of_bounds("actor.kl_loss_coef", expected, actor.kl_loss_coef));
+        let (actor, unset) = (&self.actor, Actor::default());
+        if actor.use_kl_loss {
+            return Ok(());
+        }
+        let refused =
+            |key, found| Err(out_of_bounds(key, "actor.use_kl_loss = true when it is set", found));
+        if actor.kl_loss_coef != 0.0 && actor.kl_loss_coef != unset.kl_loss_coef {
+            return refused("actor.kl_loss_coef", actor.kl_loss_coef.to_string());
+        }
+        if actor.kl_loss_type != unset.kl_loss_type {
+            return refused("actor.kl_loss_type", format!("`{}`", actor.kl_loss_type));
+        }
+        if actor.use_bias_correction_kl {
+            return refused("actor.use_bias_correction_kl", "true".to_owned());
         }
         Ok(())
     }

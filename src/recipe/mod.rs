@@ -65,7 +65,7 @@ pub(crate) use raw::{Gradient, Pipeline, RawRecipe};
 pub(crate) use raw::{Placement, PolicyLoss};
 use schedule::Schedules;
 use table::read_valid;
-pub(crate) use table::{from_table, overlay, read_table};
+pub(crate) use table::{from_table, overlay, override_recipe, read_table};
 
 /// A validated recipe.
 ///
@@ -317,7 +317,8 @@ impl Recipe {
         schedules: &Schedules,
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
-        let settings = read_table(path, overrides)?;
+        let mut settings = read_table(path, &[])?;
+        overrides.iter().try_for_each(|text| override_recipe(&mut settings, text))?;
         let names = KnownNames { schedules, placements, others: &|_, _| Vec::new() };
         Self::from_settings(settings, Vec::new(), names, |_| {})
     }

@@ -41,6 +41,31 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
     let Recipe { rollout, sampling, train_data, .. } = &recipe;
     assert_eq!((rollout.n, sampling.top_p, sampling.temperature), (6, 0.9, 1.0));
     assert_eq!(train_data.files, ["a.parquet"]);
+    // Whichever name of a key the file and the overrides use.
+    let n = |file: &str, overrides: &[&str]| read(file, overrides).expect("valid").rollout.n;
+    for file in ["[rollout]\nn = 4", "[rollout]\nnum_generations = 4"] {
+        assert_eq!(n(file, &["rollout.num_generations=6"]), 6, "{file}");
+        assert_eq!(n(file, &["rollout.num_generations=5", "rollout.n=6"]), 6, "{file}");
+        assert_eq!(n(file, &["rollout.n=5", "rollout.num_generations=6"]), 6, "{file}");
+        assert_eq!(n(file, &["rollout.num_generations=null"]), n("", &[]), "{file}");
+    }
+}
+
+#[test]
+fn beta_switches_the_kl_loss() {
+    let kl = |file: &str, overrides: &[&str]| {
+        let actor = read(file, overrides).expect("valid").raw.actor;
+        (actor.use_kl_loss, actor.kl_loss_coef)
+    };
+    for (written, expected) in [("0.001", (true, 0.001)), ("0.1", (true, 0.1)), ("0", (false, 0.0))]
+    {
+        assert_eq!(kl("", &[&format!("actor.beta={written}")]), expected);
+        assert_eq!(kl(&format!("[actor]\nbeta = {written}"), &[]), expected);
+    }
+    let on = "[actor]\nbeta = 0.1";
+    assert_eq!(kl(on, &["actor.beta=0.0"]), (false, 0.0));
+    assert_eq!(kl("[actor]\nbeta = 0.0\nuse_kl_loss = true", &[]), (true, 0.0));
+    assert_eq!(kl("", &["actor.beta=0.1", "actor.beta=null"]), kl("", &[]));
 }
 
 #[test]
@@ -212,7 +237,7 @@ fn wrong_types_and_bounds_name_the_key() {
     );
     check_error(
         "",
-        &["actor.beta=0.1"],
+        &["actor.kl_loss_coef=0.1"],
         expect![
             "key `actor.kl_loss_coef`: expected actor.use_kl_loss = true when it is set, found 0.1"
         ],

@@ -1,7 +1,7 @@
 //! Values of a recipe: those of overrides, and those whose types other crates define.
 
 use rollpacker_stages::shape::{Shape, field_shapes, shape_of};
-use rollpacker_stages::wrong_value::{one_of, reason};
+use rollpacker_stages::wrong_value::{missing_field, one_of, reason};
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
@@ -14,10 +14,7 @@ pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result
         let path = error.path().to_string();
         let inner = if path == "." { String::new() } else { format!(".{path}") };
         let reason = reason(&error.inner().to_string());
-        // serde reports a missing field only in the message, not in the path.
-        let missing =
-            reason.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
-        match missing {
+        match missing_field(&reason) {
             Some(missing) => out_of_bounds(format!("{key}{inner}.{missing}"), "a value", "nothing"),
             None => {
                 let shape = shape_of(&path, &field_shapes::<T>());
@@ -33,7 +30,7 @@ pub(super) fn option_errors<T: DeserializeOwned>(name: &str, options: Table) -> 
     let mut errors = Vec::new();
     // A missing option is reported when the options are used.
     drop(read_rest::<T>(options, |key, found, reason| {
-        if !reason.starts_with("missing field") {
+        if missing_field(&reason).is_none() {
             let shape = shape_of(&key, &field_shapes::<T>());
             errors.push(wrong_type(format!("{name}.{key}"), shape, found, reason));
         }

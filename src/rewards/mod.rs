@@ -96,7 +96,7 @@ impl Reward {
 
     fn make(&self, name: &str, registry: &Registry) -> Result<NamedReward, RecipeError> {
         let mut written = RewardOptions::of(self, name)?;
-        let guard = written.check(name, registry, true)?;
+        let (guard, on_error) = written.check(name, registry, true)?;
         let refuse = |error| refused(&format!("reward.options.{name}"), error);
         let made = registry.make(&written.kind, written.options).map_err(refuse)?;
         let made = match made {
@@ -110,14 +110,13 @@ impl Reward {
             }
             group => group,
         };
-        Ok(NamedReward { made, on_error: written.on_error })
+        Ok(NamedReward { made, on_error })
     }
 }
 
 /// The options of a reward, as written in the recipe.
 struct RewardOptions {
     kind: String,
-    on_error: Option<OnError>,
     options: Options,
 }
 
@@ -136,39 +135,45 @@ impl RewardOptions {
                 return Err(wrong(key("kind"), &format!("expected a name, found {other}")));
             }
         };
-        let on_error = options.remove("on_error").map(serde_json::from_value).transpose();
-        let on_error =
-            on_error.map_err(|error| wrong(key("on_error"), &reason(&error.to_string())))?;
-        Ok(Self { kind, on_error, options })
+        Ok(Self { kind, options })
     }
 
-    /// Checks the kind, the keys and the types of the options, and removes the guard's options from the reward's own.
+    /// Checks the kind, the keys and the types of the options. Removes and returns those of the guard and `on_error`, so that those of the
+    /// reward itself are left.
     fn check(
         &mut self,
         name: &str,
         registry: &Registry,
         has_route: bool,
-    ) -> Result<Guard, RecipeError> {
+    ) -> Result<(Guard, Option<OnError>), RecipeError> {
         let section = format!("reward.options.{name}");
         let key = if self.kind == name { section.clone() } else { format!("{section}.kind") };
-        one_of(key, &self.kind, &registry.names().collect::<Vec<_>>())?;
+        let mut errors = Vec::new();
+        errors.extend(one_of(key, &self.kind, &registry.names().collect::<Vec<_>>()).err());
+        let on_error = self.options.remove("on_error").map(serde_json::from_value).transpose();
+        let on_error = on_error.unwrap_or_else(|error| {
+            errors.push(wrong(format!("{section}.on_error"), &reason(&error.to_string())));
+            None
+        });
+        // Without a kind, nothing is known about the options of the reward itself.
         let own = registry.options(&self.kind).unwrap_or_default();
         // A reward may have an option with the same name as a guard option. The option then belongs to the reward.
         let of_guard = |key: &str| Guard::KEYS.contains(&key) && !own.contains(&key);
         let (mut guard, options): (Options, Options) =
             std::mem::take(&mut self.options).into_iter().partition(|(key, _)| of_guard(key));
         self.options = options;
-        let mut errors = Vec::from_iter(self.unknown(&section, own));
+        errors.extend(self.unknown(&section, own));
         errors.extend(self.check_slots(&section).err());
         // A reward without a route is not made, so that options may be missing.
-        if has_route {
+        if has_route && registry.options(&self.kind).is_some() {
             let wrong = registry.type_errors(&self.kind, self.options.clone());
             errors.extend(wrong.into_iter().map(|error| refused(&section, error)));
         }
         let wrong = type_errors::<Guard>(guard.clone());
         errors.extend(wrong.into_iter().map(|error| refused(&section, error)));
         reject(errors)?;
-        Guard::take(&mut guard).map_err(|error| refused(&section, error))
+        let guard = Guard::take(&mut guard).map_err(|error| refused(&section, error))?;
+        Ok((guard, on_error))
     }
 
     /// Returns the error for the keys that a reward with the keys `own` does not have. A reward that does not list its keys checks them.

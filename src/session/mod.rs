@@ -119,7 +119,7 @@ impl Session {
     #[must_use]
     pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
         self.opened.stages.router = self.opened.stages.router.route(data_source, reward);
-        self.opened.rewards_checked = Arc::default();
+        self.opened.data_checked = Arc::default();
         self
     }
 
@@ -225,12 +225,12 @@ impl Session {
         cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
-    /// Checks that every data source has a reward. Reads only the data source column of Parquet files, and all of JSONL files.
+    /// Checks that all rows can be used and that every data source has a reward. Reads all rows in use.
     ///
     /// # Errors
-    /// If a data source has no reward, or a file cannot be read. The message names the file and the row.
-    pub fn check_rewards(&self) -> anyhow::Result<()> {
-        if self.opened.rewards_checked.load(Ordering::Relaxed) {
+    /// If a row cannot be used, a data source has no reward, or a file cannot be read. The message names the file and the row.
+    pub fn check_data(&self) -> anyhow::Result<()> {
+        if self.opened.data_checked.load(Ordering::Relaxed) {
             return Ok(());
         }
         for dataset in std::iter::once(&self.opened.train_data).chain(&self.opened.val_data) {
@@ -240,7 +240,7 @@ impl Session {
                 self.opened.stages.router.check(&data_source).map_err(wrong)?;
             }
         }
-        self.opened.rewards_checked.store(true, Ordering::Relaxed);
+        self.opened.data_checked.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -65,7 +65,7 @@ impl From<&SkippedPrompts> for SkippedCounts {
 impl Session {
     /// Trains to the end of the recipe or until a requested stop, and writes the model to `folder`.
     ///
-    /// First checks the [rewards](Self::check_rewards). Reports each step to `observer`, and the metrics of the validation before the first
+    /// First checks the [rewards](Self::check_data). Reports each step to `observer`, and the metrics of the validation before the first
     /// step to `validated`.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Session {
         validated: impl FnOnce(&Metrics),
     ) -> anyhow::Result<RunResult> {
         self.opened.check_engine()?;
-        self.check_rewards()?;
+        self.check_data()?;
         let leads = handle.as_ref().is_none_or(|handle| handle.index() == 0);
         if leads {
             self.limit(stop);

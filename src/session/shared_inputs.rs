@@ -50,7 +50,7 @@ pub struct SharedInputs {
     pub(super) objective: Objective,
     pub(super) rewards: Arc<tokio::runtime::Runtime>,
     /// `true` once every data source is known to have a reward.
-    pub(super) rewards_checked: Arc<AtomicBool>,
+    pub(super) data_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
     pub(super) colocated: ColocatedModels,
     /// The vocabulary size of the model.
@@ -143,7 +143,7 @@ impl SharedInputs {
             stages,
             device,
             rewards: Arc::new(rewards),
-            rewards_checked: Arc::default(),
+            data_checked: Arc::default(),
             vocab_size: model.vocab_size,
             colocated: judges.colocated(),
         };

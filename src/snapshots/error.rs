@@ -55,7 +55,7 @@ pub enum RunSnapshotsError {
     },
     /// The snapshot belongs to other prompts.
     #[error(
-        "the snapshot after step {steps} was taken with other prompts or in another order: key `data.train_files` or the files have changed"
+        "the snapshot after step {steps} was taken with other prompts: the files of `data.train_files` have other names or rows now; resume with the same files, or train from the start in another run folder"
     )]
     OtherPrompts {
         /// The number of steps after which the snapshot was taken.

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_path_to_error::Segment;
 
 use crate::documented::{Documented, Field};
 use crate::fields::fields;
 use crate::shape::{Shape, field_shapes};
-use crate::wrong_value::reason;
+use crate::wrong_value::{missing_field, reason};
 
 /// Options by name, as written in a recipe.
 pub type Options = serde_json::Map<String, serde_json::Value>;
@@ -79,12 +81,9 @@ impl CatalogError {
         Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
     }
 
-    /// Returns the option that the error concerns, without the path to a value in it.
-    fn option(&self) -> Option<&str> {
-        match self {
-            Self::Option { key, .. } if !key.is_empty() => key.split(['.', '[']).next(),
-            _ => None,
-        }
+    /// Returns `true` if the error concerns an option, and `false` if it concerns all of them, such as a missing one.
+    fn has_option(&self) -> bool {
+        matches!(self, Self::Option { key, .. } if !key.is_empty())
     }
 }
 
@@ -266,9 +265,9 @@ impl<T> Catalog<T> {
         (self.entry(choice)?.make)(choice.options.clone())
     }
 
-    /// Returns an error for each option of a wrong type, without making the entry, which may start a process. Ignores options that
-    /// [`options`](Self::options) does not list, if it lists any. If there are none of either, the result has an error for the first
-    /// missing option. If no entry has the name, the result is that error.
+    /// Returns the [`type_errors`] of the options, without making the entry, which may start a process. Ignores options that
+    /// [`options`](Self::options) does not list, if it lists any; then no error says that an option is missing. If no entry has the name,
+    /// the result is that error.
     #[must_use]
     pub fn type_errors(&self, choice: &Choice) -> Vec<CatalogError> {
         let entry = match self.entry(choice) {
@@ -280,7 +279,7 @@ impl<T> Catalog<T> {
         let has_unknown = options.len() < choice.options.len();
         let mut errors = (entry.type_errors)(options);
         // A missing option may be one whose name is misspelt.
-        errors.retain(|error| !has_unknown || error.option().is_some());
+        errors.retain(|error| !has_unknown || error.has_option());
         errors
     }
 
@@ -312,34 +311,59 @@ pub fn take(options: &mut Options, keys: &[&str]) -> Options {
 /// # Errors
 /// [`CatalogError::Option`] if an option is unknown, missing or has the wrong type.
 pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
-    serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
-        let path = error.path().to_string();
-        let key = if path == "." { String::new() } else { path };
-        CatalogError::Option { key, reason: reason(&error.into_inner().to_string()) }
-    })
+    serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| option_error(&error))
 }
 
-/// Returns an error for each option of a wrong type. If there is none, the result has an error for the first unknown or missing option.
-///
-/// serde stops at the first error. Therefore each wrong option is removed, and the rest is read again.
+fn option_error(error: &serde_path_to_error::Error<serde_json::Error>) -> CatalogError {
+    let path = error.path().to_string();
+    let key = if path == "." { String::new() } else { path };
+    CatalogError::Option { key, reason: reason(&error.inner().to_string()) }
+}
+
+/// Returns an error for each option that is unknown or has a wrong type, those in nested tables included, and for the first missing option
+/// of each table.
 #[must_use]
-pub fn type_errors<O: DeserializeOwned>(mut options: Options) -> Vec<CatalogError> {
+pub fn type_errors<O: DeserializeOwned>(options: Options) -> Vec<CatalogError> {
     let mut errors = Vec::new();
-    while let Err(error) = read::<O>(options.clone()) {
-        let removed = error.option().is_some_and(|option| options.shift_remove(option).is_some());
-        // After the removal of an option, a missing one may be one that was removed.
-        if removed || errors.is_empty() {
-            errors.push(error);
+    let mut removed = Vec::new();
+    let mut options = Value::Object(options);
+    // serde stops at the first error. Therefore each value that causes one is removed, and the rest is read again.
+    while let Err(error) = serde_path_to_error::deserialize::<_, O>(options.clone()) {
+        let mut keys = keys_to(&error);
+        let missing = missing_field(&error.inner().to_string()).map(str::to_owned);
+        // A field may be missing because it was removed.
+        let is_removed = |field: &String| {
+            let path = keys.iter().chain([field]);
+            removed.iter().any(|removed: &Vec<String>| removed.iter().eq(path.clone()))
+        };
+        if !missing.as_ref().is_some_and(is_removed) {
+            errors.push(option_error(&error));
         }
-        if !removed {
+        let Some(last) = keys.pop() else { break };
+        let table = keys.iter().try_fold(&mut options, |table, key| table.get_mut(key));
+        let table = table.and_then(Value::as_object_mut);
+        if table.and_then(|table| table.shift_remove(&last)).is_none() {
             break;
         }
+        keys.push(last);
+        removed.push(keys);
     }
     errors
 }
 
+/// Returns the keys that lead to the value that an error concerns; those of the list if the value is in a list.
+fn keys_to(error: &serde_path_to_error::Error<serde_json::Error>) -> Vec<String> {
+    let keys = error.path().iter().map_while(|segment| match segment {
+        Segment::Map { key } => Some(key.clone()),
+        _ => None,
+    });
+    keys.collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -409,7 +433,7 @@ mod tests {
         let line = Choice::of("line");
         assert_eq!(errors(line.clone()), ["missing field `name`"]);
         assert!(errors(line.clone().with("nam", "a")).is_empty());
-        let line = line.with("name", 1).with("points", serde_json::json!([0.0, "x"]));
+        let line = line.with("name", 1).with("points", json!([0.0, "x"]));
         let wrong = [
             "`name`: expected a string, found 1",
             "`points[1]`: expected a number, found \"x\"",
@@ -417,5 +441,45 @@ mod tests {
         ];
         assert_eq!(errors(line.clone().with("slpe", 1).with("slope", true)), wrong);
         assert_eq!(errors(line.with("slope", 1.0)), wrong[..2]);
+    }
+
+    #[test]
+    fn each_wrong_value_of_a_nested_table_has_an_error() {
+        #[derive(Deserialize)]
+        #[expect(dead_code, reason = "only deserialized")]
+        struct Curve {
+            axis: Axis,
+            degree: u32,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only deserialized")]
+        struct Axis {
+            low: f64,
+            high: f64,
+            #[serde(default)]
+            label: String,
+        }
+        let errors = |options: Value| -> Vec<String> {
+            let Value::Object(options) = options else { panic!("a table") };
+            type_errors::<Curve>(options).iter().map(ToString::to_string).collect()
+        };
+        let wrong =
+            json!({"axis": {"low": "a", "high": "b", "labels": 1, "label": 2}, "degree": "c"});
+        let expected = [
+            "`axis.low`: expected a number, found \"a\"",
+            "`axis.high`: expected a number, found \"b\"",
+            "`axis.labels`: unknown field `labels`, expected one of `low`, `high`, `label`",
+            "`axis.label`: expected a string, found 2",
+            "`degree`: expected an integer, found \"c\"",
+        ];
+        assert_eq!(errors(wrong), expected);
+        let missing = json!({"axis": {"low": 0.0, "label": 2}, "degree": "c"});
+        let expected = [
+            "`axis.label`: expected a string, found 2",
+            "`axis`: missing field `high`",
+            "`degree`: expected an integer, found \"c\"",
+        ];
+        assert_eq!(errors(missing), expected);
     }
 }

@@ -31,6 +31,12 @@ pub fn reason(message: &str) -> String {
     of_variant().or_else(of_type).unwrap_or_else(|| message.to_owned())
 }
 
+/// Returns the field that is missing according to a message of serde, which names it in the message only.
+#[must_use]
+pub fn missing_field(message: &str) -> Option<&str> {
+    message.strip_prefix("missing field `")?.split('`').next()
+}
+
 /// Returns the candidate with the smallest edit distance to `text`, among those that differ in at most a third of the letters or begin with
 /// `text`.
 ///

@@ -11,7 +11,7 @@ use timely::scheduling::SyncActivator;
 use super::panicked::{Panicked, WakeOnDrop};
 use crate::batch::{Batch, BatchStream};
 use crate::budget::Budget;
-use crate::fault::{Fault, HasOrigin, faults_batch};
+use crate::fault::{Fault, HasOrigin, stepless_batch};
 use crate::operator::Operator;
 use crate::schema;
 use crate::step::Step;
@@ -69,7 +69,7 @@ where
                 ProducerState::Running => {}
                 ProducerState::Ended => running = None,
                 ProducerState::Failed(fault) => {
-                    errors.give(&capabilities[1], faults_batch(&[fault]));
+                    errors.give(&capabilities[1], stepless_batch(fault));
                     running = None;
                 }
             }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow_array::types::{UInt32Type, UInt64Type};
-use arrow_array::{Array, StringArray, UInt32Array, UInt64Array};
+use arrow_array::{Array, BooleanArray, StringArray, UInt32Array, UInt64Array};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
@@ -24,9 +24,19 @@ use crate::operator::Operator;
 use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
 
-/// Converts faults to a batch of [`schema::ERRORS`]; returns the default batch if there are none.
+/// Converts faults to a batch of [`schema::ERRORS`]; returns the default batch if there are none. The step of a fault is the time of the
+/// batch.
 #[must_use]
 pub fn faults_batch(faults: &[Fault]) -> Batch {
+    batch(faults, true)
+}
+
+/// Converts a fault that belongs to no step to a batch of [`schema::ERRORS`].
+pub(crate) fn stepless_batch(fault: Fault) -> Batch {
+    batch(&[fault], false)
+}
+
+fn batch(faults: &[Fault], in_step: bool) -> Batch {
     if faults.is_empty() {
         return Batch::default();
     }
@@ -37,6 +47,7 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
             Arc::new(
                 faults.iter().map(|fault| Some(fault.origin.as_str())).collect::<StringArray>(),
             ),
+            Arc::new(BooleanArray::from(vec![in_step; faults.len()])),
             Arc::new(
                 faults
                     .iter()
@@ -89,7 +100,8 @@ pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     each("errors", errors, move |fault| faults.0.borrow_mut().faults.push(fault));
 }
 
-/// Returns a stream with one fault at the first step, which it holds open. For a graph that turns out to be invalid while it is built.
+/// Returns a stream with one fault, which belongs to no step. It holds the first step open. For a graph that turns out to be invalid while
+/// it is built.
 #[must_use]
 pub fn fault_stream(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     let mut operator = Operator::new("refusal", scope);
@@ -98,7 +110,7 @@ pub fn fault_stream(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
         let mut fault = Some(fault);
         move |_frontiers| {
             if let Some(fault) = fault.take() {
-                refused.give(&capabilities[refused.index()], faults_batch(&[fault]));
+                refused.give(&capabilities[refused.index()], stepless_batch(fault));
             }
         }
     });
@@ -124,11 +136,11 @@ fn each(name: &'static str, errors: BatchStream<'_>, mut callback: impl FnMut(Fa
 
 fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
     let (operators, messages) = (batch.text(column::OPERATOR), batch.text(column::MESSAGE));
-    let origins = batch.text(column::ORIGIN);
+    let (origins, in_step) = (batch.text(column::ORIGIN), batch.booleans(column::IN_STEP));
     let (prompts, samples) =
         (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::SAMPLE));
     (0..batch.num_rows()).map(move |row| Fault {
-        step: Some(step),
+        step: in_step.value(row).then_some(step),
         operator: operators.value(row).to_owned(),
         // Only this module writes the column.
         origin: origins.value(row).parse().unwrap_or(Origin::Program),

@@ -2,10 +2,10 @@
 //!
 //! Opening a file scans it once to count its lines and records the position of every 64th. Blank lines do not count.
 
+mod integers;
 mod lines;
 mod records;
 mod rows;
-mod text;
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::chunk::{Chunk, Chunks};
-use crate::columns::{ColumnKind, ColumnPath, ColumnRoles, FileLayout};
+use crate::columns::{ColumnKind, ColumnRoles, FileLayout};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::jsonl::lines::Lines;
@@ -88,23 +88,6 @@ impl JsonlFile {
         Ok(Box::new(self.chunks(ranges, first_row)?))
     }
 
-    /// Lines from which the text cannot be extracted are skipped: they are reported when they are read as prompts.
-    pub(crate) fn read_text(
-        &self,
-        column: &ColumnPath,
-        ranges: Vec<Range<u64>>,
-        mut each: impl FnMut(u64, Option<&str>),
-    ) -> Result<(), DatasetError> {
-        let mut chunks = self.chunks(ranges, 0)?;
-        while let Some(row) = chunks.rows.next() {
-            chunks.line(row)?;
-            if let Ok(text) = text::find(&chunks.lines.line, &column.parts) {
-                each(row, text.as_deref());
-            }
-        }
-        Ok(())
-    }
-
     fn chunks(&self, ranges: Vec<Range<u64>>, first_row: u64) -> Result<JsonlChunks, DatasetError> {
         Ok(JsonlChunks {
             plan: self.plan.clone(),
@@ -141,9 +124,13 @@ fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
 const LINE: &str = "(the line)";
 const OBJECT: &str = "a JSON object";
 
+/// Reads an object. Integers of more than 64 bits become text with the same digits.
 fn object(line: &[u8]) -> Result<JsonObject, String> {
     match serde_json::from_slice(line) {
-        Ok(Value::Object(object)) => Ok(object),
+        Ok(Value::Object(mut object)) => {
+            integers::restore(line, &mut object);
+            Ok(object)
+        }
         Ok(other) => Err(shown(&other)),
         Err(error) => Err(error.to_string()),
     }

@@ -35,9 +35,6 @@ use crate::messages::{Messages, text_messages};
 use crate::parquet::schema::{check_types, projection, shown};
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
 
-/// The number of rows read at once when only one short column is read.
-const TEXT_ROWS: usize = 8192;
-
 /// A Parquet file of prompts.
 #[derive(Debug)]
 pub(crate) struct ParquetFile {
@@ -92,7 +89,7 @@ impl ParquetFile {
         ranges: Vec<Range<u64>>,
         first_row: u64,
     ) -> Result<Chunks, DatasetError> {
-        let reader = self.reader(&ranges, self.projection.clone(), self.chunk_rows)?;
+        let reader = self.reader(&ranges)?;
         let rows = RowNumbers::new(ranges);
         Ok(Box::new(ParquetChunks {
             path: self.path.clone(),
@@ -103,41 +100,13 @@ impl ParquetFile {
         }))
     }
 
-    pub(crate) fn read_text(
-        &self,
-        column: &ColumnPath,
-        ranges: Vec<Range<u64>>,
-        mut each: impl FnMut(u64, Option<&str>),
-    ) -> Result<(), DatasetError> {
-        let leaves = self.metadata.parquet_schema().columns().iter().enumerate();
-        let leaf = leaves.filter(|(_, leaf)| leaf.path().parts() == column.parts);
-        let projection =
-            ProjectionMask::leaves(self.metadata.parquet_schema(), leaf.map(|(index, _)| index));
-        let mut rows = RowNumbers::new(ranges.clone());
-        for batch in self.reader(&ranges, projection, TEXT_ROWS)? {
-            let batch = batch.map_err(|error| self.damaged(rows.peek(), error.into()))?;
-            let text = descend(&batch, &column.parts);
-            let text = text.as_ref().and_then(|text| text.as_string_opt::<i32>());
-            for index in 0..batch.num_rows() {
-                let row = rows.next().expect("invariant: all requested rows are read");
-                each(row, text.filter(|text| text.is_valid(index)).map(|text| text.value(index)));
-            }
-        }
-        Ok(())
-    }
-
-    fn reader(
-        &self,
-        ranges: &[Range<u64>],
-        projection: ProjectionMask,
-        batch_rows: usize,
-    ) -> Result<ParquetRecordBatchReader, DatasetError> {
+    fn reader(&self, ranges: &[Range<u64>]) -> Result<ParquetRecordBatchReader, DatasetError> {
         let file = File::open(&self.path).map_err(DatasetError::io(&self.path, "open"))?;
         let (groups, selection) = self.select(ranges);
         let mut builder =
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
-                .with_batch_size(batch_rows)
-                .with_projection(projection)
+                .with_batch_size(self.chunk_rows)
+                .with_projection(self.projection.clone())
                 .with_row_groups(groups);
         if let Some(selection) = selection {
             builder = builder.with_row_selection(selection);

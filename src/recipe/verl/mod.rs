@@ -17,7 +17,7 @@ use self::overlong::{Overlong, PENALTY};
 use self::override_text::{interpolate, last_of_each_key};
 use super::error::RecipeError;
 use super::keys::{is_key_or_section, is_known};
-use super::table::overlay;
+use super::table::override_recipe;
 use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
 
@@ -68,6 +68,7 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
         rewards,
         done: Translation { errors, ..Translation::default() },
         overlong: Overlong::default(),
+        has_routes: written.iter().any(|one| one.key.starts_with("reward.routes")),
     };
     written.iter().for_each(|one| translator.add(one));
     translator.route();
@@ -88,7 +89,7 @@ fn settings(file: &Table, written: &[Override]) -> Table {
             _ => one.text(),
         };
         // One that does not fit into the table, such as a key of a section that is also `null`, is reported when the recipe is read.
-        drop(overlay(&mut table, &text));
+        drop(override_recipe(&mut table, &text));
     }
     table
 }
@@ -117,6 +118,8 @@ struct Translator<'a> {
     rewards: &'a [&'a str],
     done: Translation,
     overlong: Overlong,
+    /// `true` if an override sets routes of rewards.
+    has_routes: bool,
 }
 
 impl Translator<'_> {
@@ -291,9 +294,18 @@ impl Translator<'_> {
             self.done.ignored.push(one.key.clone());
         } else if !self.rewards.contains(&"python") {
             self.refuse(one, "this program has no reward `python`");
+        } else if self.has_routes && !self.routes_name_python() {
+            let reason = "reward.routes is set and names no reward `python`: add it, or leave reward.routes out";
+            self.refuse(one, reason);
         } else {
             self.set(one, &format!("{PYTHON}.{option}"));
         }
+    }
+
+    fn routes_name_python(&self) -> bool {
+        let routes = self.settings.get("reward").and_then(|reward| reward.get("routes"));
+        let mut routes = routes.and_then(Value::as_table).into_iter().flat_map(Table::values);
+        routes.any(|route| route.as_str() == Some("python") || route.get("python").is_some())
     }
 
     /// Selects the rewards of all data sources if verl's keys select any: a function in Python, and DAPO's penalty.
@@ -305,7 +317,7 @@ impl Translator<'_> {
             return;
         }
         self.done.ignored.extend(overlong.keys().map(|(verl, _)| verl));
-        if is_python {
+        if is_python && !self.has_routes {
             self.done.overrides.push("reward.routes={\"*\" = \"python\"}".to_owned());
         }
     }

@@ -2,7 +2,7 @@
 
 use toml::Table;
 
-use super::{VERL, overlay, overrides, refused, translate, translated};
+use super::{VERL, override_recipe, overrides, refused, translate, translated};
 
 #[test]
 fn a_function_is_the_python_reward_of_all_data() {
@@ -19,6 +19,28 @@ fn a_function_is_the_python_reward_of_all_data() {
     let path = ["custom_reward_function.path=r.py".to_owned()];
     let error = translate(&Table::new(), &path, &["math"]).errors[0].to_string();
     assert!(error.contains("no reward `python`"), "{error}");
+}
+
+#[test]
+fn routes_of_the_command_line_are_kept() {
+    let path = "custom_reward_function.path=r.py";
+    for routes in
+        ["reward.routes={\"*\" = \"python\"}", "reward.routes.a={ python = 1.0, format = 0.5 }"]
+    {
+        let found = overrides("", &[routes, path]);
+        assert_eq!(
+            found.iter().filter(|text| text.starts_with("reward.routes")).count(),
+            1,
+            "{found:?}"
+        );
+        assert_eq!(found[0], routes);
+        assert!(overrides("", &[path, routes]).contains(&routes.to_owned()));
+    }
+    let text = refused("", &[path, "reward.routes.a=exact"]);
+    assert!(text.contains("names no reward `python`"), "{text}");
+    // The routes of the file are replaced, as verl has none.
+    let found = overrides("[reward]\nroutes = { \"*\" = \"exact\" }", &[path]);
+    assert!(found.contains(&"reward.routes={\"*\" = \"python\"}".to_owned()), "{found:?}");
 }
 
 #[test]
@@ -54,7 +76,7 @@ fn the_penalty_of_dapo_is_a_reward() {
     ];
     assert_eq!(found, expected);
     let mut table = Table::new();
-    found.iter().for_each(|text| overlay(&mut table, text).expect("read"));
+    found.iter().for_each(|text| override_recipe(&mut table, text).expect("read"));
     assert_eq!(table["reward"]["routes"]["*"]["soft_overlong"].as_float(), Some(0.5));
 
     let own = ["reward_model.reward_kwargs.max_resp_len=10000", "custom_reward_function.path=r.py"];

@@ -4,12 +4,7 @@ use super::*;
 
 /// Simulates an instance one iteration at a time. Response `i` arrives at `(i + 1) * interval` seconds. Returns the end of each response in
 /// seconds, and its preemptions.
-fn oracle(
-    shape: &Shape,
-    prompt_length: u64,
-    interval: f64,
-    lengths: &[u32],
-) -> Vec<(f64, u32)> {
+fn oracle(shape: &Shape, prompt_length: u64, interval: f64, lengths: &[u32]) -> Vec<(f64, u32)> {
     let mut waiting: VecDeque<usize> = (0..lengths.len()).collect();
     let mut running: Vec<usize> = Vec::new();
     let mut tokens = vec![0_u32; lengths.len()];
@@ -26,7 +21,9 @@ fn oracle(
         }
         while let Some(&first) = waiting.front() {
             let need = context(first, &tokens);
-            if arrival(first) > now || !shape.admits(need, running.len() as u32, held(&running, &tokens)) {
+            if arrival(first) > now
+                || !shape.admits(need, running.len() as u32, held(&running, &tokens))
+            {
                 break;
             }
             running.push(first);
@@ -61,8 +58,7 @@ fn against_the_oracle(
     responses: u32,
 ) -> u32 {
     let rule = Rule { length: scattered, prompt_length };
-    let config =
-        SimulatedEngineConfig { max_running, hand_out: HandOut::Streamed, ..config(1, 0) };
+    let config = SimulatedEngineConfig { max_running, hand_out: HandOut::Streamed, ..config(1, 0) };
     let mut bench = Bench::with_cost(config, rule, cost(interval));
     bench.engine.shape.capacity = capacity;
     let lengths: Vec<_> = (0..responses).map(|sample| scattered(5, id(5, sample))).collect();
