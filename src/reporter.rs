@@ -13,6 +13,7 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_operators::report::{
     Lengths, Observer, ObserverState, StepProgress, StepReport, measure,
 };
+use rollpacker_operators::resume::ResumeError;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
@@ -140,6 +141,17 @@ impl RunReporter {
         Ok(Self::of(recipe, prompts, telemetry, stop, folder))
     }
 
+    fn kept(restored: &RestoredSnapshot) -> Result<Option<ReporterSnapshot>, ResumeError> {
+        ObserverState::read(restored, KEPT)
+    }
+
+    /// Returns the extent of the run folder when a snapshot was taken; `None` for a run without a run folder.
+    pub(crate) fn extent(
+        restored: &RestoredSnapshot,
+    ) -> Result<Option<RunFolderExtent>, ResumeError> {
+        Ok(Self::kept(restored)?.map(|kept| kept.extent))
+    }
+
     /// Continues in the run folder after the last step of a snapshot.
     ///
     /// # Errors
@@ -151,7 +163,7 @@ impl RunReporter {
         stop: Stop,
         restored: &RestoredSnapshot,
     ) -> anyhow::Result<Self> {
-        let Some(kept) = ObserverState::read::<ReporterSnapshot>(restored, KEPT)? else {
+        let Some(kept) = Self::kept(restored)? else {
             bail!("the snapshot after step {} has no run folder", restored.step().next());
         };
         let (path, text) = (&recipe.run.default_local_dir, recipe.to_toml());

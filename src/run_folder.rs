@@ -40,6 +40,16 @@ pub enum RecordError {
         /// The error of the writer or the system.
         reason: String,
     },
+    /// A file is missing or shorter than it was when a snapshot was taken.
+    #[error("{path}: expected at least {expected} bytes, found {found}")]
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// The size when the snapshot was taken, in bytes.
+        expected: u64,
+        /// What was found: the size, or the error of the system.
+        found: String,
+    },
     /// The path holds something that must not be replaced.
     #[error(transparent)]
     File(#[from] FileError),
@@ -141,10 +151,24 @@ impl RunFolder {
         Ok(Self::of(folder, metrics, rollouts, 0))
     }
 
+    /// Checks that a folder has the records up to `extent`.
+    ///
+    /// # Errors
+    /// If the metrics file cannot be read or is shorter than `extent`.
+    pub fn check_records(folder: &Path, extent: RunFolderExtent) -> Result<(), RecordError> {
+        let (path, expected) = (folder.join(METRICS), extent.metrics);
+        let found = match fs::metadata(&path) {
+            Ok(found) if found.len() >= expected => return Ok(()),
+            Ok(found) => found.len().to_string(),
+            Err(error) => error.to_string(),
+        };
+        Err(RecordError::Short { path, expected, found })
+    }
+
     /// Continues in the folder of an earlier run. Removes everything written after `extent`.
     ///
     /// # Errors
-    /// If a file cannot be written, or the metrics file is shorter than `extent`.
+    /// If a file cannot be written, or the metrics file is shorter than `extent`; nothing is removed then.
     pub fn resume(
         folder: &Path,
         recipe: &str,
@@ -152,6 +176,7 @@ impl RunFolder {
         extent: RunFolderExtent,
     ) -> Result<Self, RecordError> {
         check_places(folder)?;
+        Self::check_records(folder, extent)?;
         let steps = folder.join(ROLLOUTS_FOLDER);
         let failed = RecordError::of(&steps);
         fs::create_dir_all(if rollouts { &steps } else { folder }).map_err(|e| failed(&e))?;
@@ -347,10 +372,7 @@ fn truncate_copy(path: &Path, length: u64) -> Result<File, RecordError> {
     let failed = RecordError::of(path);
     let file = File::open(path).map_err(|error| failed(&error))?;
     let mut kept = NewFile::create(path)?;
-    let found = io::copy(&mut file.take(length), &mut kept).map_err(|error| failed(&error))?;
-    if found < length {
-        return Err(failed(&format_args!("expected at least {length} bytes, found {found}")));
-    }
+    io::copy(&mut file.take(length), &mut kept).map_err(|error| failed(&error))?;
     // Snapshots rely on these bytes, so they are synchronized to the disk now.
     Ok(kept.finish_open()?)
 }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::recipe::Recipe;
+use crate::reporter::RunReporter;
 use crate::run_folder::RunFolder;
 
 pub use self::error::{ResumeFromError, RunSnapshotsError};
@@ -67,14 +68,15 @@ impl RunSnapshots {
     /// `data` is the fingerprint of the prompts. Existing snapshots are only removed if `overwrite` is set; otherwise a run that does not
     /// resume is rejected.
     ///
-    /// The order of the checks matters: nothing is discarded before they have passed. The initial model must not be the folder into which
-    /// the run writes its model, because a resumed run needs the initial weights again. The identity of the snapshot must match the recipe.
-    /// Only then, with [`ResumeFrom::Steps`], the store discards the later snapshots: resuming removes the records of later steps from the
-    /// run folder, and the later snapshots rely on these records.
+    /// The order of the checks matters: nothing is discarded, and the folder is not taken over from a run that still writes into it, before
+    /// they have passed. The initial model must not be the folder into which the run writes its model, because a resumed run needs the
+    /// initial weights again. The identity of the snapshot must match the recipe, and the run folder must have the records that the snapshot
+    /// continues. Only then, with [`ResumeFrom::Steps`], the store discards the later snapshots: resuming removes the records of later steps
+    /// from the run folder, and the later snapshots rely on these records.
     ///
     /// # Errors
     /// If there are snapshots and the run neither resumes nor overwrites them, no snapshot is valid, the snapshot was taken with another
-    /// recipe, or the folder cannot be read or written.
+    /// recipe, records are missing, or the folder cannot be read or written.
     pub fn open(
         recipe: &Recipe,
         data: u64,
@@ -96,15 +98,25 @@ impl RunSnapshots {
         }
         let identity = identity(recipe, data);
         let keep = recipe.run.max_ckpt_to_keep;
-        let store =
-            SnapshotStore::open(&folder, StoreOptions { identity: identity.clone(), keep })?;
+        let options = StoreOptions { identity: identity.clone(), keep };
         let mut notes = Vec::new();
-        let restored = match resume {
-            None => None,
-            Some(from) => find(&store, &folder, from, &known, &mut notes)?,
+        let mut find = |store: &SnapshotStore, from| {
+            notes.clear();
+            let restored = find(store, &folder, from, &known, &mut notes)?;
+            let found = restored.as_ref();
+            found.map_or(Ok(()), |restored| {
+                check(&identity, restored)?;
+                check_records(&recipe.run.default_local_dir, restored)
+            })?;
+            Ok::<_, RunSnapshotsError>(restored)
         };
+        if let Some(from) = resume.filter(|_| folder.exists()) {
+            find(&SnapshotStore::to_read(&folder, options.clone()), from)?;
+        }
+        let store = SnapshotStore::open(&folder, options)?;
+        // A run that wrote into the folder until now may have taken another snapshot.
+        let restored = resume.map(|from| find(&store, from)).transpose()?.flatten();
         if let Some(restored) = &restored {
-            check(&identity, restored)?;
             // Resuming removes the records of later steps from the run folder, and the later snapshots rely on them.
             if matches!(resume, Some(ResumeFrom::Steps(_))) {
                 store.rewind_to(restored)?;
@@ -273,6 +285,14 @@ fn check(ours: &Identity, restored: &RestoredSnapshot) -> Result<(), RunSnapshot
         return Err(RunSnapshotsError::OtherPrompts { steps });
     }
     Ok(())
+}
+
+/// Rejects a snapshot that continues records which the run folder does not have.
+fn check_records(run: &Path, restored: &RestoredSnapshot) -> Result<(), RunSnapshotsError> {
+    let Some(extent) = RunReporter::extent(restored)? else { return Ok(()) };
+    let steps = restored.step().next();
+    RunFolder::check_records(run, extent)
+        .map_err(|error| RunSnapshotsError::Records { steps, error })
 }
 
 /// Returns the folder of the snapshots in a run folder.

@@ -255,6 +255,10 @@ fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
     });
 }
 
+fn names(folder: &Path) -> BTreeSet<PathBuf> {
+    fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
+}
+
 #[test]
 fn an_invalid_resume_is_refused_by_name() {
     let place = Workplace::warm(RECIPE, 64, 4);
@@ -290,7 +294,30 @@ fn an_invalid_resume_is_refused_by_name() {
         "{error}"
     );
     let error = place.train_refused("run", &["--resume", "latest", "data.shuffle=false"]);
+    assert!(error.contains("key `data.shuffle`: expected true, found false"), "{error}");
+    let prompts = place.path("data/train.parquet");
+    let kept = fs::read(&prompts).expect("read");
+    fs::copy(place.path("data/validation.parquet"), &prompts).expect("copied");
+    let error = place.train_refused("run", &["--resume", "latest"]);
     assert!(error.contains("was taken with other prompts"), "{error}");
+    fs::write(&prompts, kept).expect("written");
+
+    // Nothing is taken over or removed by a run that is refused.
+    let snapshots = || names(&place.path("run/snapshots"));
+    let before = snapshots();
+    let metrics = place.path("run/metrics.jsonl");
+    let lines = fs::read(&metrics).expect("read");
+    for kept in [Some(lines.len() / 2), None] {
+        match kept {
+            Some(bytes) => fs::write(&metrics, &lines[..bytes]).expect("written"),
+            None => fs::remove_file(&metrics).expect("removed"),
+        }
+        let error = place.train_refused("run", &["--resume", "2"]);
+        assert!(error.contains("the snapshot after step 2 continues this file"), "{error}");
+    }
+    place.train_refused("run", &["--resume", "1", "actor.lr=0.1"]);
+    assert_eq!(snapshots(), before);
+    fs::write(&metrics, lines).expect("written");
 
     let longer = place.train(
         "run",

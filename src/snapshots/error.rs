@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use rollpacker_dataflow::snapshot::SnapshotError;
 use rollpacker_dataflow::step::Step;
+use rollpacker_operators::resume::ResumeError;
+
+use crate::run_folder::RecordError;
 
 /// A value of `--resume` that names no snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +71,19 @@ pub enum RunSnapshotsError {
         steps: Step,
         /// The keys that differ, each with both values.
         keys: Vec<String>,
+    },
+    /// The part of the run folder in the snapshot cannot be read.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// The run folder does not have the records that the snapshot continues.
+    #[error(
+        "{error}: the snapshot after step {steps} continues this file; restore it, resume from an earlier snapshot (--resume STEPS), or train from the start in another run folder"
+    )]
+    Records {
+        /// The number of steps after which the snapshot was taken.
+        steps: Step,
+        /// The record that is missing or too short.
+        error: RecordError,
     },
     /// Another process resumes from a snapshot that this process does not see.
     #[error(

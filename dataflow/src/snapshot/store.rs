@@ -84,6 +84,13 @@ impl SnapshotStore {
         Self::open_on(Arc::new(Disk), folder.into(), options)
     }
 
+    /// Opens an existing folder to look for snapshots. Claims no generation, so that a process that writes into the folder goes on. A commit
+    /// to this store is refused, since the process that wrote a snapshot has a newer generation.
+    #[must_use]
+    pub fn to_read(folder: impl Into<PathBuf>, options: StoreOptions) -> Self {
+        Self::of(Arc::new(Disk), folder.into(), Generation::default(), options)
+    }
+
     /// Opens a folder in the generation that another process of the same cluster has claimed.
     ///
     /// # Errors

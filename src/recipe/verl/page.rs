@@ -39,7 +39,10 @@ fn read(command: &[String]) -> BTreeMap<String, String> {
     let translation = translate(&Table::new(), command, &["math"]);
     assert!(translation.errors.is_empty(), "{:?}", translation.errors);
     let mut table = Table::new();
-    translation.overrides.iter().for_each(|text| override_recipe(&mut table, text).expect("an override"));
+    translation
+        .overrides
+        .iter()
+        .for_each(|text| override_recipe(&mut table, text).expect("an override"));
     from_table::<RawRecipe>(table.clone()).expect("valid");
     table.remove("reward");
     let sections = table.iter().filter_map(|(name, keys)| Some((name, keys.as_table()?)));
