@@ -84,9 +84,23 @@ pub(super) fn whole(value: &Rational, limit: u64) -> Option<u64> {
     (value <= limit).then_some(value)
 }
 
-/// Returns `true` if two numbers are equal after rounding to `places` decimal places, with halves rounded to even.
-pub(super) fn same_rounded(left: &Rational, right: &Rational, places: u32) -> bool {
-    round(left, places) == round(right, places)
+/// Returns `true` if an answer equals the truth after rounding to `places` decimal places, with halves rounded to even.
+///
+/// Rounding to decimal places would make 0 the answer to every small constant, such as the charge of an electron. A truth that it would round
+/// to 0 is rounded to that many significant digits instead, give or take one.
+pub(super) fn same_rounded(truth: &Rational, answer: &Rational, places: u32) -> bool {
+    let zeros = if places > 0 && !truth.is_zero() && round(truth, places).is_zero() {
+        leading_zeros(truth)
+    } else {
+        0
+    };
+    truth == answer || round(truth, zeros + places) == round(answer, zeros + places)
+}
+
+/// Returns about the number of zeros after the point of a small number.
+fn leading_zeros(value: &Rational) -> u32 {
+    let bits = value.denom().bits().saturating_sub(value.numer().bits());
+    (bits as f64 * std::f64::consts::LOG10_2) as u32
 }
 
 fn round(value: &Rational, places: u32) -> BigInt {
@@ -155,6 +169,16 @@ mod tests {
         assert!(same_rounded(&value("1.5"), &value("2.5"), 0));
         assert!(same_rounded(&value("0.333333"), &Rational::new(1.into(), 3.into()), 6));
         assert!(!same_rounded(&value("0.33333"), &Rational::new(1.into(), 3.into()), 6));
+        let charge = &value("1.6") / Rational::from_integer(ten_to(19));
+        assert!(same_rounded(
+            &charge,
+            &(&value("1.60000004") / Rational::from_integer(ten_to(19))),
+            6
+        ));
+        for wrong in ["0", "1.7", "0.00000000000000000017"] {
+            assert!(!same_rounded(&charge, &value(wrong), 6), "{wrong}");
+        }
+        assert!(same_rounded(&value("0"), &value("0.0000001"), 6));
     }
 
     #[test]
