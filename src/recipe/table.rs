@@ -8,7 +8,7 @@ use rollpacker_stages::secret::{
 };
 use toml::{Table, Value};
 
-use super::error::{RecipeError, reject, several};
+use super::error::{RecipeError, out_of_bounds, reject, several};
 use super::raw::{RawRecipe, Serve};
 use super::value::{NULL, read_rest, value_of, wrong_type};
 use super::{Recipe, aliases, keys, limits, schedule};
@@ -191,9 +191,15 @@ pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> 
         return Ok(());
     }
     let mut section = table;
-    for part in path {
-        let entry = section.entry(part).or_insert_with(|| Value::Table(Table::new()));
-        section = entry.as_table_mut().ok_or_else(wrong)?;
+    for (depth, part) in path.iter().enumerate() {
+        let entry = section.entry(*part).or_insert_with(|| Value::Table(Table::new()));
+        section = match entry {
+            Value::Table(section) => section,
+            other => {
+                let expected = format!("a table, in which `{text}` sets a key");
+                return Err(out_of_bounds(path[..=depth].join("."), expected, &*other));
+            }
+        };
     }
     let previous = section.insert(last.to_owned(), value);
     if key.trim() == "schedule.name" {

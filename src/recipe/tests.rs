@@ -52,6 +52,14 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn a_key_of_a_value_that_is_no_table_names_the_value() {
+    let error = read("[rollout]\nn = 4", &["rollout.n.x=3"]).expect_err("refused");
+    let expected =
+        "key `rollout.n`: expected a table, in which `rollout.n.x=3` sets a key, found 4";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
 fn beta_switches_the_kl_loss() {
     let kl = |file: &str, overrides: &[&str]| {
         let actor = read(file, overrides).expect("valid").raw.actor;

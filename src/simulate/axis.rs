@@ -1,5 +1,7 @@
 //! Axes of a sweep: a setting, its values, and the cross product of several axes.
 
+use std::collections::BTreeSet;
+
 use super::raw::RawJob;
 use super::variant::{self, Variant};
 use crate::recipe::RecipeError;
@@ -34,11 +36,28 @@ impl Axis {
             SCHEDULE => value.to_owned(),
             key => format!("{}={value}", key.rsplit('.').next().unwrap_or(key)),
         };
-        let values = split(values).into_iter().map(|value| {
-            let value = value.trim();
-            (name(value), vec![format!("{key}={value}")])
-        });
+        let values: Vec<&str> = split(values).into_iter().map(str::trim).collect();
+        if let Some(twice) = first_twice(values.iter()) {
+            return Err(RecipeError::Type {
+                key: key.to_owned(),
+                reason: format!("`--sweep {text}` has the value `{twice}` twice"),
+            });
+        }
+        let values = values.into_iter().map(|value| (name(value), vec![format!("{key}={value}")]));
         Ok(Self { key: key.to_owned(), values: values.collect() })
+    }
+
+    /// Checks that each axis has a key of its own.
+    ///
+    /// # Errors
+    /// If two axes have the same key.
+    pub(super) fn check_keys(axes: &[Self]) -> Result<(), RecipeError> {
+        first_twice(axes.iter().map(|axis| &axis.key)).map_or(Ok(()), |key| {
+            let reason = format!(
+                "swept twice: write all values into one option, such as `--sweep {key}=A,B`"
+            );
+            Err(RecipeError::Type { key: key.clone(), reason })
+        })
     }
 
     /// Returns `true` if the key controls how a job is scheduled, rather than which job it is.
@@ -53,6 +72,12 @@ impl Axis {
         let value = |variant: &Variant| (variant.label.to_owned(), variant.overrides().collect());
         Self { key: SCHEDULE.to_owned(), values: variant::all().map(value).collect() }
     }
+}
+
+/// Returns the first item that occurred before.
+fn first_twice<T: Ord + Copy>(mut items: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = BTreeSet::new();
+    items.find(|item| !seen.insert(*item))
 }
 
 /// Splits at the commas outside of brackets, braces and quotes.
@@ -171,6 +196,18 @@ mod tests {
         let places = product(&[axis("cluster.gpus=8,16"), axis("schedule.name=sync,fused")]);
         let jobs: Vec<String> = places.iter().map(|place| place.job.join(" ")).collect();
         assert_eq!(jobs, ["gpus=8", "gpus=8", "gpus=16", "gpus=16"]);
+    }
+
+    #[test]
+    fn a_key_or_a_value_that_is_swept_twice_is_refused() {
+        let error = Axis::parse("schedule.name=fused, sync,fused").expect_err("refused");
+        assert!(error.to_string().contains("has the value `fused` twice"), "{error}");
+        let axes = ["cluster.gpus=16", "rollout.n=8", "cluster.gpus=32"];
+        let axes = axes.map(|text| Axis::parse(text).expect("an axis"));
+        let error = Axis::check_keys(&axes).expect_err("refused");
+        let expected = "key `cluster.gpus`: swept twice: write all values into one option, such as `--sweep cluster.gpus=A,B`";
+        assert_eq!(error.to_string(), expected);
+        assert!(Axis::check_keys(&axes[..2]).is_ok());
     }
 
     #[test]

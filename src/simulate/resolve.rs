@@ -138,13 +138,15 @@ fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
     if let Some(gpus) = raw.cluster.gpus_per_server {
         hardware.devices_per_server = gpus;
     }
-    if raw.rollout.tensor_parallel > hardware.devices_per_server {
-        let expected = format!("at most the {} GPUs of a server", hardware.devices_per_server);
-        return Err(out_of_bounds(
-            "rollout.tensor_parallel",
-            expected,
-            raw.rollout.tensor_parallel,
-        ));
+    let groups = [
+        ("rollout.tensor_parallel", raw.rollout.tensor_parallel),
+        ("training.tensor_parallel", raw.training.tensor_parallel),
+    ];
+    for (key, tensor_parallel) in groups {
+        if tensor_parallel > hardware.devices_per_server {
+            let expected = format!("at most the {} GPUs of a server", hardware.devices_per_server);
+            return Err(out_of_bounds(key, expected, tensor_parallel));
+        }
     }
     Ok(hardware)
 }

@@ -109,6 +109,13 @@ fn errors_list_the_valid_names_and_bounds() {
     );
     check_error(
         "",
+        &["training.tensor_parallel=16"],
+        expect![
+            "key `training.tensor_parallel`: expected at most the 8 GPUs of a server, found 16"
+        ],
+    );
+    check_error(
+        "",
         &["pipeline.training_gpus=3"],
         expect![
             "key `pipeline.training_gpus`: expected pipeline.placement = separate with it, found 3"

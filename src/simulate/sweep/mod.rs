@@ -51,6 +51,7 @@ impl Sweep {
         axes: &[Axis],
         change: &dyn Fn(&mut RawJob),
     ) -> anyhow::Result<Self> {
+        Axis::check_keys(axes)?;
         let table = read_table(path, overrides)?;
         let mut wanted = ResolvedPoints::default();
         for place in product(axes) {
