@@ -1,6 +1,6 @@
 """Reasons why the verdict of the strict checker may be wrong: properties that copies and proxies cannot reproduce.
 
-All reasons but one are derived from the tests, which no response can change. `veto` excludes solutions from running together with the tests
+All reasons but COPY are derived from the tests, which no response can change. `veto` excludes solutions from running together with the tests
 despite a reason: those that use reflection, and those whose objects could impersonate plain values in tests that name no class.
 """
 

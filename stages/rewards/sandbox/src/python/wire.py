@@ -68,6 +68,12 @@ def overwrite(container, content):
         (dict if type(container) in DICTS else set).update(container, content)
 
 
+def holds_proxy(value):
+    """Returns true if a value is a proxy or a collection of some."""
+    items = value.values() if type(value) is dict else value if type(value) in (list, tuple, set, frozenset) else (value,)
+    return any(isinstance(item, Proxy) for item in items)
+
+
 CLOSED = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType, types.FrameType,
     types.CodeType, types.TracebackType, types.ModuleType,
@@ -125,8 +131,9 @@ class Peer:
         # comparison. `muted`: no further requests are allowed.
         self.asked, self.calls, self.vouched, self.muted = 0, 0, False, False
         self.calls_before = 0
-        # The mutable values that were exchanged, with their content at that time, up to a bound.
-        self.crossed = []
+        # The mutable values that were exchanged, with their content at that time, up to a bound. `lent`: the other end may still change one,
+        # through an object that it returned from a call with it.
+        self.crossed, self.lent = [], False
         self.codec = Codec(self)
         self.lock = threading.RLock()
         self.generation = 0
@@ -208,8 +215,8 @@ class Peer:
                 self.crossed.append((container, snapshot(container)))
 
     def is_stale(self):
-        """Returns true if an exchanged value was changed on this side afterwards."""
-        return any(not same(before, now) for now, before in self.crossed)
+        """Returns true if an exchanged value was changed on this side afterwards, or may have been changed on the other side."""
+        return self.lent or any(not same(before, now) for now, before in self.crossed)
 
     def settle(self, operation, kind, passed, value, changes, index):
         try:
@@ -219,6 +226,8 @@ class Peer:
                 value = value if index is None else passed[index]
                 if self.strict:
                     self.remember([value, passed])
+                    # A generator, a closure or a context manager may change an argument of its call later.
+                    self.lent = self.lent or bool(passed) and holds_proxy(value)
                 return value
         except (TypeError, ValueError, LookupError) as error:
             raise Broken("an answer that fits no question: %s" % error)
