@@ -294,8 +294,8 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "key `actor.kl_loss_type`: expected one of ",
         "key `reward.routes.gsm8k`: expected one of ",
         "unknown key `reward.options.math.target`; did you mean `reward.options.math.targets`?",
-        "key `reward.options.soft_overlong`: missing field `max_length`",
         "key `reward.options.soft_overlong.cache`: expected ",
+        "key `reward.options.soft_overlong`: missing field `max_length`",
     ];
     let lines = refused(&names);
     assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
@@ -353,20 +353,22 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "reward.routes.gsm8k=code",
         "reward.options.code.on_error=skipp",
         "reward.options.code.sandbox.slots=x",
-        "reward.options.code.sandbox.memory_mib=y",
+        "reward.options.code.sandbox.memory_bytes=y",
         "reward.options.code.cache=z",
+        "reward.options.third={ kind = \"math\", targets = nan }",
         "reward.options.other.kind=mathh",
         "reward.options.other.on_error=zeroo",
         "reward.options.other.cache=x",
     ]);
     let beginnings = [
         "error: key `reward.options.code.on_error`: expected one of ",
+        "key `reward.options.code.sandbox.memory_bytes`: expected an integer, found \"y\"",
         "key `reward.options.code.sandbox.slots`: expected an integer, found \"x\"",
-        "key `reward.options.code.sandbox.memory_mib`: expected an integer, found \"y\"",
         "key `reward.options.code.cache`: expected ",
         "key `reward.options.other.kind`: expected one of ",
         "key `reward.options.other.on_error`: expected one of ",
         "key `reward.options.other.cache`: expected ",
+        "key `reward.options.third.targets`: expected a finite number or another value, found NaN",
     ];
     assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
     for (line, beginning) in lines.iter().zip(beginnings) {

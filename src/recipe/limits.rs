@@ -68,6 +68,25 @@ pub(super) fn take_extremes(key: &str, table: &mut Table) -> Vec<RecipeError> {
     errors
 }
 
+/// Returns the error of the first number of a table that is not finite, which options in JSON would lose.
+pub(crate) fn not_finite(key: &str, table: &Table) -> Option<RecipeError> {
+    table.iter().find_map(|(inner, value)| {
+        let path = format!("{key}.{inner}");
+        match value {
+            Value::Table(table) => not_finite(&path, table),
+            Value::Array(items) => {
+                let items =
+                    items.iter().enumerate().map(|(at, item)| (at.to_string(), item.clone()));
+                not_finite(&path, &items.collect())
+            }
+            Value::Float(number) if !number.is_finite() => {
+                Some(out_of_bounds(path, "a finite number or another value", number))
+            }
+            _ => None,
+        }
+    })
+}
+
 /// Returns the first number in a value that float32 cannot hold.
 fn extreme(value: &Value) -> Option<f64> {
     let (least, most) = MAGNITUDE;

@@ -12,7 +12,9 @@ use rollpacker_stages::reward::{
 use rollpacker_stages::wrong_value::reason;
 use serde_json::Value;
 
+use crate::recipe::choice::choice;
 use crate::recipe::error::{one_of, out_of_bounds, reject, unknown_in};
+use crate::recipe::limits::not_finite;
 use crate::recipe::{RecipeError, Reward, RouteTarget};
 
 /// Option keys that every reward accepts, in addition to its own keys and those of its guard.
@@ -124,10 +126,10 @@ impl RewardOptions {
     fn of(section: &Reward, name: &str) -> Result<Self, RecipeError> {
         let key = |key: &str| format!("reward.options.{name}.{key}");
         let table = section.options.get(name).cloned().unwrap_or_default();
-        let options = serde_json::to_value(table);
-        let Ok(Value::Object(mut options)) = options else {
-            return Err(wrong(format!("reward.options.{name}"), "expected finite numbers"));
-        };
+        if let Some(error) = not_finite(&format!("reward.options.{name}"), &table) {
+            return Err(error);
+        }
+        let mut options = choice(name, &table).options;
         let kind = match options.remove("kind") {
             None => name.to_owned(),
             Some(Value::String(kind)) => kind,

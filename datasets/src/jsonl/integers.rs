@@ -64,6 +64,12 @@ mod tests {
     use crate::jsonl::object;
 
     #[test]
+    fn an_array_in_place_of_lines_is_named() {
+        let error = object(b"[{\"prompt\": \"x\"},").unwrap_err();
+        assert!(error.starts_with("the start of an array"), "{error}");
+    }
+
+    #[test]
     fn only_integers_beyond_64_bits_become_text() {
         let line = br#"{"a":1267650600228229401496703205376,"b":[{"c":-9223372036854775809},1e30],
             "d":18446744073709551615,"e":-9223372036854775808,"f":0.5,"a\u0062":18446744073709551616}"#;

@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use crate::error::DatasetError;
 
+/// Some programs write it at the start of a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// A reader of the non-blank lines of a file.
 #[derive(Debug)]
 pub(super) struct Lines<R = File> {
@@ -52,6 +55,9 @@ impl<R: Read> Lines<R> {
                 .read_until(b'\n', &mut self.line)
                 .map_err(DatasetError::io(&self.path, "read"))?;
             self.end += read as u64;
+            if start == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
+                self.line.drain(..BYTE_ORDER_MARK.len());
+            }
             match read {
                 0 => return Ok(None),
                 _ if self.line.iter().all(u8::is_ascii_whitespace) => {}
@@ -61,5 +67,20 @@ impl<R: Read> Lines<R> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_order_mark_at_the_start_is_no_part_of_a_line() {
+        let content = b"\xef\xbb\xbf{}\n\xef\xbb\xbf\n";
+        let mut lines = Lines::of(&Path::new("rows.jsonl").into(), content.as_slice());
+        assert_eq!(lines.next_line().unwrap(), Some(0));
+        assert_eq!((lines.line.as_slice(), lines.end), (b"{}".as_slice(), 6));
+        assert_eq!(lines.next_line().unwrap(), Some(6));
+        assert_eq!(lines.line, BYTE_ORDER_MARK);
     }
 }

@@ -132,6 +132,10 @@ fn object(line: &[u8]) -> Result<JsonObject, String> {
             Ok(object)
         }
         Ok(other) => Err(shown(&other)),
+        Err(_) if line.trim_ascii_start().starts_with(b"[") => {
+            Err("the start of an array: write each of its objects into a line of its own"
+                .to_owned())
+        }
         Err(error) => Err(error.to_string()),
     }
 }

@@ -281,11 +281,16 @@ impl Translator<'_> {
         let alone = std::slice::from_ref(&one.value);
         let all = one.value.as_array().map_or(alone, Vec::as_slice);
         let is_event_file = |logger: &Value| logger.as_str() == Some(EVENT_FILE);
-        if all.iter().any(is_event_file) {
+        let has_event_file = all.iter().any(is_event_file);
+        if has_event_file {
             self.done.overrides.push(format!("{}=[\"{EVENT_FILE}\"]", one.key));
         }
-        if !all.iter().all(is_event_file) {
-            self.done.ignored.push(one.key.clone());
+        let others: Vec<String> =
+            all.iter().filter(|logger| !is_event_file(logger)).map(Value::to_string).collect();
+        if !others.is_empty() {
+            let which =
+                if has_event_file { format!(" ({})", others.join(", ")) } else { String::new() };
+            self.done.ignored.push(format!("{}{which}", one.key));
         }
     }
 

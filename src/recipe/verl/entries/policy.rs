@@ -184,7 +184,10 @@ pub(super) static POLICY: &[Entry] = &[
     entry("actor_rollout_ref.actor.ppo_micro_batch_size", Ignored),
     entry("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", Ignored),
     entry("actor_rollout_ref.actor.use_dynamic_bsz", Ignored),
-    entry("actor_rollout_ref.actor.shuffle", Ignored),
+    entry(
+        "actor_rollout_ref.actor.shuffle",
+        Noted(OFF, "mini-batches are in the order of the prompts, never shuffled"),
+    ),
     entry("actor_rollout_ref.actor.data_loader_seed", Ignored),
     entry("actor_rollout_ref.actor.calculate_entropy", Ignored),
     entry("actor_rollout_ref.actor.strategy", Ignored),
