@@ -101,22 +101,39 @@ fn invalid_exports_are_refused() {
 
 /// Writes the rollouts of a step: a response that is trained on and one that is aborted, of instances 0 and 1.
 fn write_rollouts(folder: &Path, step: u64, prompt: u64, first_ns: u64) {
+    let rows = [(20, 0, "stop", Some(1.0)), (30, 0, "abort", None)];
+    write_responses(folder, step, prompt, first_ns, rows);
+}
+
+/// Writes the two responses to a prompt in a step, each as its length, the tokens of earlier steps in it, the reason of its end, and its
+/// score if it is trained on.
+fn write_responses(
+    folder: &Path,
+    step: u64,
+    prompt: u64,
+    first_ns: u64,
+    rows: [(u32, u32, &str, Option<f64>); 2],
+) {
+    let scored = |time: u64| rows.map(|(.., score)| score.map(|_| time));
     let (started, ended) = (first_ns, first_ns + 4_000_000_000);
     let wide = |values: [Option<u64>; 2]| Arc::new(UInt64Array::from(values.to_vec())) as ArrayRef;
     let narrow = |values: [u32; 2]| Arc::new(UInt32Array::from(values.to_vec())) as ArrayRef;
     let columns: [(&str, ArrayRef); 12] = [
-        ("admitted", Arc::new(BooleanArray::from(vec![true, false]))),
+        (
+            "admitted",
+            Arc::new(BooleanArray::from(rows.map(|(.., score)| score.is_some()).to_vec())),
+        ),
         ("prompt_id", wide([Some(prompt), Some(prompt)])),
         ("sample", narrow([0, 1])),
         ("instance", narrow([0, 1])),
         ("started_ns", wide([Some(started), Some(started)])),
         ("finished_ns", wide([Some(ended), Some(ended + 1_000_000_000)])),
-        ("response_length", narrow([20, 30])),
-        ("resumed_length", narrow([0, 0])),
-        ("finish_reason", Arc::new(StringArray::from(vec!["stop", "abort"]))),
-        ("score", Arc::new(Float64Array::from(vec![Some(1.0), None]))),
-        ("scored_ns", wide([Some(ended + 500_000_000), None])),
-        ("reward_time_ns", wide([Some(250_000_000), None])),
+        ("response_length", narrow(rows.map(|row| row.0))),
+        ("resumed_length", narrow(rows.map(|row| row.1))),
+        ("finish_reason", Arc::new(StringArray::from(rows.map(|row| row.2).to_vec()))),
+        ("score", Arc::new(Float64Array::from(rows.map(|row| row.3).to_vec()))),
+        ("scored_ns", wide(scored(ended + 500_000_000))),
+        ("reward_time_ns", wide(scored(250_000_000))),
     ];
     let rows = RecordBatch::try_from_iter_with_nullable(
         columns.into_iter().map(|(name, values)| (name, values, true)),
@@ -168,6 +185,25 @@ fn a_trace_has_the_responses_of_all_processes_of_a_run_on_one_time_axis() {
         let end = run(place.path(), &args);
         let stderr = String::from_utf8_lossy(&end.stderr).into_owned();
         assert!(end.status.code() == Some(2) && stderr.contains(part), "{stderr}");
+    }
+}
+
+#[test]
+fn a_trace_marks_a_response_that_a_later_step_trains_on() {
+    let place = tempfile::tempdir().expect("a folder");
+    write_metrics(place.path());
+    let paused = [(20, 0, "stop", Some(1.0)), (30, 0, "pause", None)];
+    write_responses(place.path(), 1, 7, 1_000_000_000, paused);
+    let continued = [(20, 0, "abort", None), (45, 30, "stop", Some(0.5))];
+    write_responses(place.path(), 2, 7, 9_000_000_000, continued);
+    for (steps, expected) in
+        [("1-", vec![Some(1.0), Some(0.5), None, Some(0.5)]), ("1", vec![Some(1.0), Some(0.5)])]
+    {
+        let args = ["export", "run", "--perfetto", "trace.json", "--steps", steps];
+        assert!(run(place.path(), &args).status.success());
+        let trace = chrome_trace::Trace::read(&place.path().join("trace.json"));
+        let scores: Vec<_> = trace.slices("sample").map(|one| one.score()).collect();
+        assert_eq!(scores, expected, "steps {steps}");
     }
 }
 

@@ -111,7 +111,7 @@ impl TrainArgs {
     /// Reads the recipe with the settings of the command line, which may have verl's keys, and prints how each of these was translated.
     fn read(&self, app: &App) -> Result<Recipe, RecipeError> {
         let config = self.config.as_deref();
-        let mut settings = config.map_or_else(|| Ok(Table::new()), |path| read_table(path, &[]))?;
+        let mut settings = config.map_or_else(|| Ok(Table::new()), read_table)?;
         let rewards: Vec<&str> = app.rewards.names().collect();
         let translation = verl::translate(&settings, &self.overrides, &rewards);
         if translation.errors.is_empty() {

@@ -14,7 +14,8 @@ use crate::run_files;
 use crate::run_reader::{ReadError, StepMetrics};
 use crate::show::RunRecord;
 use crate::timeline::chrome::ChromeTrace;
-use crate::timeline::{Interval, TimelineStep};
+use crate::timeline::continuations::Continuations;
+use crate::timeline::{Interval, TimelineResponse, TimelineStep};
 
 /// A written trace.
 #[derive(Debug)]
@@ -50,8 +51,10 @@ pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::R
     let mut trace = ChromeTrace::new(out, &facts).with_context(failed)?;
     let mut tracks = trace.run("");
     let mut without_rollouts = 0;
+    let continuations = continuations(run, range)?;
     for (line, origin) in selected.iter().zip(origins) {
-        let step = step(run, line, Nanos::from_secs_f64(origin - start))?;
+        let mut step = step(run, line, Nanos::from_secs_f64(origin - start))?;
+        continuations.complete(&mut step);
         without_rollouts += usize::from(step.responses.is_empty());
         trace.step(&mut tracks, &step).with_context(failed)?;
     }
@@ -89,16 +92,29 @@ fn without_times(run: &RunRecord, line: &StepMetrics) -> ReadError {
     }
 }
 
+/// Returns the scores of responses of the steps in `range` that a later step, in it or after it, trained on.
+fn continuations(run: &RunRecord, range: StepRange) -> Result<Continuations, ReadError> {
+    let mut continuations = Continuations::default();
+    for line in run.training_steps().skip_while(|line| !range.has(line.step)) {
+        let responses = responses(run, line.step)?;
+        continuations.observe(line.step, &responses, range.has(line.step));
+    }
+    Ok(continuations)
+}
+
+/// Reads the responses of a step; none if the run wrote no rollouts.
+fn responses(run: &RunRecord, step: u64) -> Result<Vec<TimelineResponse>, ReadError> {
+    let path = run_files::rollouts(&run.folder, step);
+    match path.try_exists() {
+        Ok(true) => rollouts::read(&run.folder, step),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(ReadError::file(&path)(&error)),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Reads a step, whose clock showed 0 at `origin` of the trace.
 fn step(run: &RunRecord, line: &StepMetrics, origin: Nanos) -> Result<TimelineStep, ReadError> {
-    let path = run_files::rollouts(&run.folder, line.step);
-    let mut responses = match path.try_exists() {
-        Ok(true) => rollouts::read(&run.folder, line.step)?,
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(ReadError::file(&path)(&error));
-        }
-        _ => Vec::new(),
-    };
+    let mut responses = responses(run, line.step)?;
     let shift = |interval: &mut Interval| {
         interval.0.0 += origin.0;
         interval.1.0 += origin.0;

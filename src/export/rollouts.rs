@@ -66,6 +66,7 @@ fn response(rollouts: &Rollouts, row: usize) -> Result<TimelineResponse, ReadErr
         rollout: (!is_kept).then_some((started, ended)),
         scoring: scored.filter(|_| trained).map(|(at, took)| scoring(ended, at, took)),
         tokens,
+        resumed,
         finish_reason,
         trained,
         score: number(rollouts.numbers::<Float64Type>(column::SCORE)?, row),

@@ -317,7 +317,7 @@ impl Recipe {
         schedules: &Schedules,
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
-        let mut settings = read_table(path, &[])?;
+        let mut settings = read_table(path)?;
         overrides.iter().try_for_each(|text| override_recipe(&mut settings, text))?;
         let names = KnownNames { schedules, placements, others: &|_, _| Vec::new() };
         Self::from_settings(settings, Vec::new(), names, |_| {})

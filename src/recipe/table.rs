@@ -107,18 +107,14 @@ fn flatten(prefix: &str, table: Table, settings: &mut BTreeMap<String, String>) 
     }
 }
 
-/// Reads a TOML file and applies `overrides`, each of the form `section.key=value`.
-pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, RecipeError> {
+/// Reads a TOML file.
+pub(crate) fn read_table(path: &Path) -> Result<Table, RecipeError> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| RecipeError::Read { path: path.to_owned(), error })?;
-    let mut table: Table = text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
+    text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
         path: path.to_owned(),
         reason: error.to_string().trim_end().to_owned(),
-    })?;
-    for text in overrides {
-        overlay(&mut table, text)?;
-    }
-    Ok(table)
+    })
 }
 
 /// Deserializes a table.

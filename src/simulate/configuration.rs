@@ -60,9 +60,9 @@ fn members(runs: &[ConfigurationRuns], job: &str) -> Vec<usize> {
     (0..runs.len()).filter(|&index| requested(&runs[index]) || is_baseline(index)).collect()
 }
 
-/// Returns, for each configuration, the baseline with the fewest settings in its job. A baseline that several jobs share gets that of the
-/// first of them.
-fn plain_syncs(runs: &[ConfigurationRuns]) -> Vec<usize> {
+/// Returns, for each configuration, the plain `sync` of its job: the baseline with the fewest settings. A baseline that several jobs share
+/// gets that of the first of them.
+pub(super) fn plain_syncs(runs: &[ConfigurationRuns]) -> Vec<usize> {
     let mut plain: Vec<usize> = runs.iter().map(|run| run.baseline).collect();
     for (_, members) in jobs(runs).into_iter().rev() {
         let baselines = members.iter().map(|&member| runs[member].baseline);

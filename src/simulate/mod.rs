@@ -18,6 +18,7 @@ pub mod interval;
 pub mod job;
 mod layout;
 pub mod outcome;
+mod overrides;
 pub mod paper;
 pub mod parquet;
 pub mod perfetto;

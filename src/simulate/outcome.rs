@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::gantt::{Gantt, TrainingLog};
 use crate::timeline::TimelineStep;
+use crate::timeline::continuations::Continuations;
 
 /// The number of rounds by kind and by the instances that they began with.
 pub type RoundCounts = BTreeMap<(RoundKind, Instances), u64>;
@@ -64,6 +65,7 @@ pub struct Recorder {
     gantt: GanttStep,
     /// The number of steps after the warm-up whose timeline is kept.
     traced_steps: u64,
+    continuations: Continuations,
     training: TrainingLog,
 }
 
@@ -95,7 +97,10 @@ impl Recorder {
     /// Returns the outcome recorded so far and starts a new one.
     #[must_use]
     pub fn take(&mut self) -> RunOutcome {
-        std::mem::take(&mut self.outcome)
+        let continuations = std::mem::take(&mut self.continuations);
+        let mut outcome = std::mem::take(&mut self.outcome);
+        outcome.timeline.iter_mut().for_each(|step| continuations.complete(step));
+        outcome
     }
 
     fn charts(&self, step: u64, seconds: f64) -> bool {
@@ -123,9 +128,11 @@ impl Observer for Recorder {
         }
         let (trained_tokens, trained_responses) = self.outcome.observe(&report);
         let (round, metrics) = (round(&report.decisions), measure(&report));
-        if number - self.warmup_steps <= self.traced_steps {
+        if self.traced_steps > 0 {
             let step = TimelineStep::of(&report, round.clone(), &metrics, &intervals);
-            self.outcome.timeline.push(step);
+            let is_kept = number - self.warmup_steps <= self.traced_steps;
+            self.continuations.observe(number, &step.responses, is_kept);
+            self.outcome.timeline.extend(is_kept.then_some(step));
         }
         self.outcome.steps.push(StepOutcome {
             step: number,
@@ -183,13 +190,19 @@ mod tests {
     use super::*;
     use crate::simulate::job::Job;
     use crate::simulate::run::run;
+    use crate::simulate::variant;
 
     fn outcome(settings: &[&str]) -> RunOutcome {
+        traced(settings, 0)
+    }
+
+    fn traced(settings: &[&str], traced_steps: u64) -> RunOutcome {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("job.toml");
         std::fs::write(&path, "[data]\ntrain_batch_size = 16\n[sim]\nsteps = 6").expect("written");
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        run(&Job::read(&path, &settings).expect("a job"), 1).expect("simulated")
+        let job = Job { traced_steps, ..Job::read(&path, &settings).expect("a job") };
+        run(&job, 1).expect("simulated")
     }
 
     // The test drops no prompt, and the queue is empty at the end of the run.
@@ -203,6 +216,21 @@ mod tests {
         let trained: f64 = outcome.steps.iter().map(|step| step.trained_responses).sum();
         assert!(outcome.steps.iter().any(|step| step.round == "long"));
         assert_eq!(outcome.launched.count() as f64, trained);
+    }
+
+    #[test]
+    fn a_timeline_shows_which_responses_later_steps_train_on() {
+        for name in ["sync", "tail_batching", "partial", "sorted partial"] {
+            let variant = variant::all().find(|variant| variant.label == name).expect("a variant");
+            let settings: Vec<String> = variant.overrides().collect();
+            let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+            let timeline = traced(&settings, 3).timeline;
+            let responses = || timeline.iter().flat_map(|step| &step.responses);
+            assert!(responses().all(|one| one.trained == one.score.is_some()), "{name}");
+            let later = responses().filter(|one| one.trained && one.scoring.is_none()).count();
+            let resumes = ["partial", "sorted partial"].contains(&name);
+            assert_eq!(later > 0, resumes, "{name}: {later}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use toml::Value;
 
 use super::job::Job;
 use super::outcome::GanttStep;
+use super::overrides::read_table;
 use super::placement::Placement;
 use super::raw::{Layout, RawJob, Source};
 use super::trace::{SharedTrace, read_trace};
@@ -39,7 +40,7 @@ impl Job {
         schedules: &Schedules,
         placements: &Placements,
     ) -> anyhow::Result<Self> {
-        let table = crate::recipe::read_table(path, overrides)?;
+        let table = read_table(path, overrides)?;
         let mut raw: RawJob = crate::recipe::from_table(table)?;
         raw.schedule.schedules = schedules.clone();
         raw.pipeline.placements = placements.clone();

@@ -4,6 +4,7 @@
 //! the Chrome trace format, which Perfetto reads.
 
 pub mod chrome;
+pub mod continuations;
 mod report;
 mod slots;
 
@@ -40,13 +41,16 @@ pub struct TimelineResponse {
     pub instance: u32,
     /// The time from the start of the response to its last token. `None` for a response that an earlier step kept whole.
     pub rollout: Option<Interval>,
-    /// The time in which the response was scored. `None` for responses that were not trained on.
+    /// The time in which the response was scored. `None` for responses that were not trained on in the step.
     pub scoring: Option<Interval>,
     /// The length, in tokens.
     pub tokens: u32,
+    /// The number of tokens that earlier steps sampled.
+    pub resumed: u32,
     /// The reason of the end, such as `stop` or `abort`.
     pub finish_reason: String,
-    /// `true` if the response was trained on.
+    /// `true` if the response was trained on, in the step itself or, after [`Continuations`](continuations::Continuations) have completed
+    /// it, in a later one.
     pub trained: bool,
     /// The score, if the response was trained on.
     pub score: Option<f64>,

@@ -71,6 +71,7 @@ fn responses(batch: &Batch, scores: &Scores) -> impl Iterator<Item = TimelineRes
             rollout: (!is_kept).then_some((started, ended)),
             scoring: score.map(|&(at, took, _)| scoring(ended, at, took)),
             tokens: tokens[row],
+            resumed: resumed[row],
             finish_reason,
             trained: score.is_some(),
             score: score.map(|&(_, _, score)| score),

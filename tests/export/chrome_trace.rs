@@ -32,6 +32,13 @@ impl Slice {
     pub(crate) fn step(&self) -> u64 {
         self.args["step"].as_u64().expect("a step")
     }
+
+    /// Returns the score of a response that was trained on.
+    pub(crate) fn score(&self) -> Option<f64> {
+        let score = self.args["score"].as_f64();
+        assert_eq!(self.args["trained"], score.is_some(), "{self:?}");
+        score
+    }
 }
 
 impl Trace {

@@ -1,7 +1,6 @@
 //! Candidates of a job, and the choice among them.
 
 use super::super::interval::SpeedupInterval;
-use super::super::stat::SeedStat;
 use super::super::summary::Summary;
 
 /// A configuration of a job, considered as the choice.
@@ -13,6 +12,8 @@ pub(super) struct Candidate<'a> {
     pub(super) summary: &'a Summary,
     /// The summary at the upper end of the correlation; `None` unless the trace only determines an interval.
     pub(super) upper: Option<&'a Summary>,
+    /// `true` if this is the plain `sync` of its job, to which all speed-ups are relative. Other configurations may be as fast.
+    pub(super) is_sync: bool,
 }
 
 /// The choice among the candidates of a job.
@@ -24,8 +25,6 @@ pub(super) struct ChosenCandidate<'a> {
     pub(super) equivalent: Vec<Candidate<'a>>,
 }
 
-/// The setting of plain `sync`.
-const SYNC: &str = "schedule.name=sync";
 /// The error of the mean length is compared in multiples of this; smaller differences are ignored.
 const BIAS_GRAIN: f64 = 0.01;
 /// The discarded share is compared in multiples of this; smaller differences are ignored.
@@ -69,12 +68,6 @@ impl<'a> Candidate<'a> {
         self.summaries().all(|summary| summary.on_policy && summary.bias.is_low(tolerance))
     }
 
-    /// Returns `true` if this is plain `sync`, to which all speed-ups are relative. Other configurations may be as fast.
-    fn is_sync(&self) -> bool {
-        let is_plain = self.summary.settings.iter().all(|setting| setting == SYNC);
-        is_plain && self.summary.speedup_over_sync == Some(SeedStat { mean: 1.0, sd: 0.0 })
-    }
-
     pub(super) fn cost(&self) -> CandidateCost {
         let worst = |of: &dyn Fn(&Summary) -> f64| self.summaries().map(of).fold(0.0, f64::max);
         let off = |summary: &Summary| {
@@ -84,7 +77,7 @@ impl<'a> Candidate<'a> {
         CandidateCost {
             bias: (worst(&off) / BIAS_GRAIN).round() as u32,
             waste: (worst(&wasted) / WASTE_GRAIN).round() as u32,
-            settings: if self.is_sync() { 0 } else { self.summary.settings.len().max(1) },
+            settings: if self.is_sync { 0 } else { self.summary.settings.len().max(1) },
         }
     }
 }

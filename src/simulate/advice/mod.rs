@@ -7,7 +7,7 @@ mod text;
 use serde::Serialize;
 
 use self::candidate::{Candidate, ChosenCandidate, choose};
-use super::configuration::{ConfigurationRuns, jobs};
+use super::configuration::{ConfigurationRuns, jobs, plain_syncs};
 use super::summary::Summary;
 
 /// The recommended configuration of one job.
@@ -82,12 +82,14 @@ pub(super) fn decide<'a>(
     open: Option<OpenCorrelation<'a>>,
     tolerance: f64,
 ) -> Vec<Decision<'a>> {
+    let syncs = plain_syncs(runs);
     let decision = |(job, members): (&str, Vec<usize>)| {
         let at = |low: &'a [Summary], high: Option<&'a [Summary]>| -> Vec<Candidate<'a>> {
             let candidate = |&place: &usize| Candidate {
                 index: place,
                 summary: &low[place],
                 upper: high.map(|high| &high[place]),
+                is_sync: syncs[place] == place,
             };
             members.iter().map(candidate).collect()
         };

@@ -94,6 +94,24 @@ fn an_insignificant_gain_is_not_advised() {
 }
 
 #[test]
+fn plain_sync_has_no_settings_whatever_its_job_is() {
+    let of_job = |run, settings: &[&str], baseline| ConfigurationRuns {
+        job: "gpus=16".to_owned(),
+        baseline,
+        ..set(run, settings)
+    };
+    let (sync, gpus, planned) =
+        ("schedule.name=sync", "cluster.gpus=16", "training.layout=planned");
+    let advice = advise(&[
+        of_job(of("planned sync", 100.0, 1.0, 0.0), &[gpus, sync, planned], 0),
+        of_job(of("sync", 100.0, 1.0, 0.0), &[gpus, sync], 1),
+        of_job(of("fused", 92.0, 1.0, 0.0), &[gpus, "schedule.name=fused"], 1),
+    ]);
+    assert_eq!(advice.choice.as_deref(), Some("sync"));
+    assert_eq!(advice.not_separated, ["planned sync", "fused"]);
+}
+
+#[test]
 fn jobs_are_not_compared() {
     let of_job = |run: ConfigurationRuns, job: &str, baseline| ConfigurationRuns {
         job: job.to_owned(),

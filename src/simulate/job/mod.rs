@@ -11,11 +11,12 @@ use rollpacker_simulated::rollout::lengths::CorrelationEstimate;
 use toml::{Table, Value};
 
 use super::outcome::GanttStep;
+use super::overrides::overlay_all;
 use super::placement::Placement;
 use super::raw::{Dispatch, Judge, RawJob};
 use super::trace::{SharedTrace, TraceSummary, with_correlation};
 use crate::recipe::schedule::{ScheduleSection, ScheduleSize};
-use crate::recipe::{RecipeError, from_table, overlay};
+use crate::recipe::{RecipeError, from_table};
 
 /// A checked job.
 ///
@@ -140,7 +141,7 @@ impl Job {
     /// If the result is not a valid job.
     pub(super) fn under(&self, settings: &[String]) -> anyhow::Result<Self> {
         let mut table = Table::try_from(&self.raw)?;
-        settings.iter().try_for_each(|setting| overlay(&mut table, setting))?;
+        overlay_all(&mut table, settings)?;
         let mut raw: RawJob = from_table(table)?;
         raw.schedule.schedules = self.raw.schedule.schedules.clone();
         raw.pipeline.placements = self.raw.pipeline.placements.clone();

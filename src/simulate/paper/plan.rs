@@ -6,12 +6,13 @@ use anyhow::Context;
 use toml::Table;
 
 use super::super::job::Job;
+use super::super::overrides::overlay_all;
 use super::super::raw::RawJob;
 use super::super::run;
 use super::super::sweep::parallel;
 use super::jobs::Base;
 use super::runs::{JobId, Runs};
-use crate::recipe::{from_table, overlay};
+use crate::recipe::from_table;
 
 /// The jobs to run.
 pub(super) struct Plan {
@@ -155,9 +156,7 @@ impl Plan {
 impl PlannedJob {
     fn raw(&self, size: PlanSize) -> anyhow::Result<RawJob> {
         let mut table: Table = self.base.text.parse()?;
-        for setting in &self.settings {
-            overlay(&mut table, setting)?;
-        }
+        overlay_all(&mut table, &self.settings)?;
         let mut raw: RawJob = from_table(table)?;
         raw.sim.seeds = size.seeds.get();
         raw.sim.steps = size.steps.map_or(raw.sim.steps, |most| raw.sim.steps.min(most.get()));

@@ -12,10 +12,11 @@ use super::axis::{Axis, GridPoint, product};
 use super::configuration::ConfigurationRuns;
 use super::job::Job;
 use super::outcome::RunOutcome;
+use super::overrides::{overlay_all, read_table};
 use super::raw::RawJob;
 use super::setup::Setup;
 use super::trace::TraceSummary;
-use crate::recipe::{RecipeError, from_table, overlay, read_table};
+use crate::recipe::{RecipeError, from_table};
 
 /// The configurations of a sweep and their baselines.
 #[derive(Clone, Debug)]
@@ -302,9 +303,7 @@ fn read(
     settings: &[String],
     change: &dyn Fn(&mut RawJob),
 ) -> Result<RawJob, RecipeError> {
-    for setting in settings {
-        overlay(&mut table, setting)?;
-    }
+    overlay_all(&mut table, settings)?;
     let mut raw: RawJob = from_table(table)?;
     change(&mut raw);
     raw.drop_unused(settings)?;
