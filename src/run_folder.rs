@@ -201,12 +201,18 @@ impl RunFolder {
     }
 
     /// Returns the extent after `steps` steps, and the written files, which a snapshot synchronizes to the disk.
-    pub fn save(&self, steps: u64) -> (RunFolderExtent, Vec<File>) {
-        let rollouts = self.unsaved.take().into_iter().map(File::open);
+    ///
+    /// # Errors
+    /// If a file cannot be opened. One that someone else has removed is left out.
+    pub fn save(&self, steps: u64) -> io::Result<(RunFolderExtent, Vec<File>)> {
+        let is_gone = |file: &io::Result<File>| {
+            file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let written = self.unsaved.take().into_iter().map(File::open);
         let metrics = self.metrics.get_ref().try_clone();
-        // A file that cannot be opened was removed by someone else, so there is nothing to synchronize.
-        let files = rollouts.chain([metrics]).flatten().collect();
-        (RunFolderExtent { steps, metrics: self.written }, files)
+        let files = written.filter(|file| !is_gone(file)).chain([metrics]);
+        let files = files.collect::<io::Result<_>>()?;
+        Ok((RunFolderExtent { steps, metrics: self.written }, files))
     }
 
     /// Returns the path of the folder.

@@ -71,7 +71,7 @@ impl RunWriter {
             || {},
             move |folder| match failure.message() {
                 Some(message) => Err(io::Error::other(message)),
-                None => Ok(folder.save(steps)),
+                None => folder.save(steps),
             },
         );
         move || saved.wait_outcome().map_err(io::Error::other)

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type, UInt64Type};
+use arrow_array::types::{Float32Type, Float64Type, Int64Type, UInt64Type};
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, MapArray, StringArray, StructArray,
     UInt64Array,
@@ -15,6 +15,11 @@ use arrow_schema::{ArrowError, DataType};
 use serde_json::{Map, Value};
 
 use crate::message::MessageRef;
+
+/// Returns the number with the digits of a narrow one: 0.1, and not 0.10000000149011612.
+fn widened(narrow: f32) -> f64 {
+    narrow.to_string().parse().unwrap_or_else(|_| f64::from(narrow))
+}
 
 /// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents.
 /// Binary values become hexadecimal text. Dates, times, decimals and all other types become text as Arrow displays them.
@@ -49,9 +54,11 @@ impl JsonColumn {
             T::UInt8 | T::UInt16 | T::UInt32 | T::UInt64 => {
                 Self::Uint(cast(array, &T::UInt64)?.as_primitive::<UInt64Type>().clone())
             }
-            T::Float16 | T::Float32 | T::Float64 => {
-                Self::Float(cast(array, &T::Float64)?.as_primitive::<Float64Type>().clone())
+            T::Float16 | T::Float32 => {
+                let narrow = cast(array, &T::Float32)?;
+                Self::Float(narrow.as_primitive::<Float32Type>().unary(widened))
             }
+            T::Float64 => Self::Float(array.as_primitive::<Float64Type>().clone()),
             T::List(item) | T::LargeList(item) | T::FixedSizeList(item, _) => {
                 let list = cast(array, &T::LargeList(item.clone()))?;
                 let list = list.as_list::<i64>();
@@ -320,6 +327,12 @@ mod tests {
             out.push(b' ');
         }
         expect.assert_eq(&into_text(out));
+    }
+
+    #[test]
+    fn narrow_floats_keep_their_digits() {
+        let numbers = arrow_array::Float32Array::from(vec![0.1, 2.5, 1e-7, 16_777_216.0]);
+        check(Arc::new(numbers), expect!["0.1 2.5 1e-7 16777216.0 "]);
     }
 
     #[test]

@@ -140,7 +140,10 @@ pub(super) const RULES: [Rule; 19] = [
     },
     Rule {
         metric: "actor/grad_norm",
-        figure: |run| Some(run.max("actor/grad_norm")? / run.first_mean("actor/grad_norm")?),
+        figure: |run| {
+            let first = run.first_mean("actor/grad_norm").filter(|norm| *norm > 0.0)?;
+            Some(run.max("actor/grad_norm")? / first)
+        },
         bound: 10.0,
         severity: Severity::Warning,
         warns_after: None,

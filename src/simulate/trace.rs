@@ -102,10 +102,12 @@ pub struct SharedTrace {
 }
 
 impl SharedTrace {
-    /// Estimates the within-prompt correlation of a trace from its rows.
+    /// Estimates the within-prompt correlation of a trace from its whole responses. Those that were dropped at the same time look alike.
     #[must_use]
     pub fn of(trace: Trace) -> Self {
-        let responses: Vec<_> = trace.rows.iter().map(|row| (row.prompt, row.tokens)).collect();
+        let has_whole = trace.rows.iter().any(|row| row.is_complete);
+        let known = trace.rows.iter().filter(|row| row.is_complete || !has_whole);
+        let responses: Vec<_> = known.map(|row| (row.prompt, row.tokens)).collect();
         Self { correlation_estimate: CorrelationEstimate::of(&responses), trace }
     }
 }

@@ -93,6 +93,7 @@ impl Trace {
             options,
             keys: BTreeMap::new(),
             named: Vec::new(),
+            paused: BTreeSet::new(),
             rows: Vec::new(),
             columns: None,
         };
@@ -110,6 +111,7 @@ impl Trace {
             }
         }
         trace.number_keys();
+        trace.drop_continued();
         let TraceColumnNames { length_column, prompt_column, prompt_length_column } =
             trace.columns.expect("invariant: a file with rows has a column of lengths");
         let source = TraceSource { files, length_column, prompt_column, prompt_length_column };
@@ -189,6 +191,8 @@ struct TraceReader<'a> {
     keys: BTreeMap<String, usize>,
     /// The rows with such keys, with the index of the key.
     named: Vec<(usize, usize)>,
+    /// The rows of paused responses.
+    paused: BTreeSet<usize>,
     rows: Vec<TraceRow>,
     columns: Option<TraceColumnNames>,
 }
@@ -230,17 +234,20 @@ impl TraceReader<'_> {
             None => None,
         };
         let prompt = plan.prompt.and_then(|column| self.key(cell(column)));
-        let whole = plan.finish_reason.map(&cell).is_none_or(|cell| match cell {
-            TraceCell::Text(reason) => !DROPPED.contains(&reason.as_ref()),
-            _ => true,
-        });
+        let is_one_of = |reasons: &[&str]| {
+            let reason = plan.finish_reason.map(&cell);
+            matches!(reason, Some(TraceCell::Text(reason)) if reasons.contains(&reason.as_ref()))
+        };
+        if is_one_of(&PAUSED) {
+            self.paused.insert(self.rows.len());
+        }
         self.rows.push(TraceRow {
             prompt,
             sample: plan.sample.and_then(|column| cell(column).whole_number()),
             step: plan.step.and_then(|column| cell(column).whole_number()),
             prompt_tokens,
             tokens,
-            is_complete: whole,
+            is_complete: !is_one_of(&DROPPED) && !is_one_of(&PAUSED),
         });
         Ok(())
     }
@@ -297,6 +304,25 @@ impl TraceReader<'_> {
         None
     }
 
+    /// Removes paused responses that continue in a later row, which has all of their tokens.
+    fn drop_continued(&mut self) {
+        let mut later = BTreeSet::new();
+        let mut continued = BTreeSet::new();
+        for (at, row) in self.rows.iter().enumerate().rev() {
+            if let Some(id) = row.prompt.zip(row.sample)
+                && !later.insert(id)
+                && self.paused.contains(&at)
+            {
+                continued.insert(at);
+            }
+        }
+        let mut at = 0;
+        self.rows.retain(|_| {
+            at += 1;
+            !continued.contains(&(at - 1))
+        });
+    }
+
     /// Assigns unused numbers to the keys that are not whole numbers.
     fn number_keys(&mut self) {
         let taken: BTreeSet<u64> = self.rows.iter().filter_map(|row| row.prompt).collect();
@@ -309,7 +335,9 @@ impl TraceReader<'_> {
 }
 
 /// Finish reasons of responses that were dropped before their end.
-const DROPPED: [&str; 6] = ["abort", "aborted", "pause", "paused", "cancelled", "canceled"];
+const DROPPED: [&str; 4] = ["abort", "aborted", "cancelled", "canceled"];
+/// Finish reasons of responses that continue in a later row.
+const PAUSED: [&str; 2] = ["pause", "paused"];
 
 impl<'a> TraceCell<'a> {
     fn whole_number<T: TryFrom<i128>>(&self) -> Option<T> {

@@ -95,6 +95,29 @@ fn own_rollouts_are_read_with_prompt_sample_step_and_aborts() {
 }
 
 #[test]
+fn a_paused_response_counts_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.jsonl");
+    let row = |sample: u32, tokens: u32, reason: &str| {
+        format!(
+            r#"{{"prompt_id":1,"sample":{sample},"response_length":{tokens},"finish_reason":"{reason}"}}"#
+        )
+    };
+    let rows = [
+        row(0, 4, "pause"),
+        row(1, 5, "abort"),
+        row(2, 6, "pause"),
+        row(0, 8, "pause"),
+        row(1, 7, "stop"),
+        row(0, 9, "stop"),
+    ];
+    std::fs::write(&path, rows.join("\n")).expect("written");
+    let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+    let found: Vec<_> = trace.rows.iter().map(|row| (row.tokens, row.is_complete)).collect();
+    assert_eq!(found, [(5, false), (6, false), (7, true), (9, true)]);
+}
+
+#[test]
 fn token_ids_are_counted_and_prompts_distinguished_by_text() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("completions.parquet");

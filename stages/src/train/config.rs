@@ -154,12 +154,6 @@ impl TrainerConfig {
     pub fn needs_reference(&self) -> bool {
         self.kl_loss_coef > 0.0 || self.reward_kl.is_some()
     }
-
-    /// Returns `true` if advantages depend on outputs of the trainer's models.
-    #[must_use]
-    pub fn infers(&self) -> bool {
-        self.reward_kl.is_some() || self.critic.is_some()
-    }
 }
 
 /// The division of a step into several updates (PPO; Schulman et al. 2017, algorithm 1).

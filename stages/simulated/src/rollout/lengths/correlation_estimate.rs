@@ -40,7 +40,8 @@ impl CorrelationEstimate {
     /// Returns `None` if each prompt has [`ENOUGH`] responses to draw others from, so that no assumption is needed.
     ///
     /// The estimate is the intraclass correlation of the normal scores, computed from the mean squares between and within prompts. The
-    /// interval extends two standard errors to either side, and is at most as wide as that of a trace without information.
+    /// interval extends two standard errors below it, and above it at most two standard errors and at most the larger of 0.8 and one
+    /// standard error. It never exceeds 0.99.
     #[must_use]
     pub fn of(responses: &[(Option<u64>, u32)]) -> Option<Self> {
         let pool = Pool::new(responses.iter().map(|(_, length)| (*length).max(1)).collect());
