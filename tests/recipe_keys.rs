@@ -51,6 +51,20 @@ fn an_unknown_beginning_gets_suggestions_and_exit_status_2() {
     assert!(error.contains("did you mean `rollout.n`?"), "{error}");
 }
 
+#[test]
+fn keys_of_simulated_jobs_are_listed() {
+    let place = Workplace::new(RECIPE);
+    let text = place.ok(&["keys", "--job", "cluster"]);
+    assert!(text.starts_with("[cluster] "), "{text}");
+    assert!(text.contains("\n  cluster.gpus = 32 (integer)\n"), "{text}");
+    let error = place.refused(&["keys", "cluster"]);
+    assert!(error.contains("`rollpacker keys --job cluster`"), "{error}");
+    let error = place.refused(&["keys", "--job", "clustr.gpus"]);
+    assert!(error.contains("did you mean `cluster.gpus`"), "{error}");
+    let error = place.refused(&["simulate", "--config", "recipe.toml"]);
+    assert!(error.contains("`rollpacker simulate` needs a job, as in configs/sim"), "{error}");
+}
+
 fn dry_run(place: &Workplace, args: &[&str]) -> ProcessEnd {
     let mut command = place.command(&["train", "--dry-run"]);
     ProcessEnd::of(command.args(args).spawn().expect("the program starts"))

@@ -1,4 +1,4 @@
-//! `rollpacker keys`: lists the keys of recipes.
+//! `rollpacker keys`: lists the keys of recipes and of simulated jobs.
 
 use std::process::ExitCode;
 
@@ -8,24 +8,30 @@ use console::Term;
 
 use super::bad_input;
 use crate::App;
+use crate::recipe::RawRecipe;
 use crate::reference::{self, Entries};
+use crate::simulate::raw::RawJob;
 use crate::terminal;
 
-/// List the keys of recipes with type, unit, default, range, meaning, and the names of verl and TRL.
+/// List the keys of recipes, or of simulated jobs, with type, unit, default, range, meaning, and the names of verl and TRL.
 #[derive(Debug, Args)]
 pub(crate) struct KeysArgs {
     /// Beginning of the keys to list, such as `rollout` or `actor.lr`. Default: all keys.
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
+    /// List the keys of the jobs that `rollpacker simulate` runs, instead of those of recipes.
+    #[arg(long)]
+    job: bool,
     /// Print a JSON list of objects.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &KeysArgs, app: &App) -> anyhow::Result<ExitCode> {
-    let sections = match reference::matching(sections(app), &args.prefix) {
+    let all = if args.job { job_sections(app) } else { sections(app) };
+    let sections = match reference::matching(all, &args.prefix) {
         Ok(sections) => sections,
-        Err(suggestions) => return Ok(bad_input(&unknown(&args.prefix, &suggestions))),
+        Err(suggestions) => return Ok(bad_input(&unknown(args, &suggestions, app))),
     };
     let text = if args.json {
         format!("{:#}\n", reference::json(&sections))
@@ -42,7 +48,13 @@ pub(crate) fn sections(app: &App) -> Vec<reference::SectionKeys> {
     let placements = ("placement", "placement", app.placements.built_in().list().collect());
     let listed = std::iter::once(placements).chain(listed(app)).collect();
     let entries = Entries { schedules: &app.schedules, rewards: &app.rewards, listed };
-    reference::all(&app.names(), &entries)
+    reference::all::<RawRecipe>(&app.names(), &entries)
+}
+
+/// Returns the keys of all simulated jobs that the program accepts.
+pub(crate) fn job_sections(app: &App) -> Vec<reference::SectionKeys> {
+    let entries = Entries { schedules: &app.schedules, rewards: &app.rewards, listed: Vec::new() };
+    reference::all::<RawJob>(&app.names(), &entries)
 }
 
 #[cfg(feature = "torch")]
@@ -60,10 +72,17 @@ fn listed(_: &App) -> Vec<reference::ListedEntries<'_>> {
     Vec::new()
 }
 
-fn unknown(prefix: &str, suggestions: &[String]) -> anyhow::Error {
+fn unknown(args: &KeysArgs, suggestions: &[String], app: &App) -> anyhow::Error {
+    let prefix = &args.prefix;
+    if !args.job && reference::matching(job_sections(app), prefix).is_ok() {
+        return anyhow!(
+            "no key of recipes begins with `{prefix}`, but of simulated jobs: `rollpacker keys --job {prefix}`"
+        );
+    }
+    let all = if args.job { "rollpacker keys --job" } else { "rollpacker keys" };
     let names = suggestions.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>();
     match names.is_empty() {
-        true => anyhow!("no key begins with `{prefix}`; `rollpacker keys` lists all"),
+        true => anyhow!("no key begins with `{prefix}`; `{all}` lists all"),
         false => anyhow!("no key begins with `{prefix}`; did you mean {}?", names.join(", ")),
     }
 }

@@ -20,7 +20,7 @@ pub struct Alias {
     pub peers: &'static str,
 }
 
-const fn alias(
+pub(crate) const fn alias(
     section: &'static str,
     alias: &'static str,
     key: &'static str,

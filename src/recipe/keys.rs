@@ -30,6 +30,16 @@ pub(crate) trait Sections: DeserializeOwned {
     fn aliases() -> &'static [Alias] {
         &[]
     }
+
+    /// Returns the range of a key in words, if a table has it.
+    fn range(_key: &str) -> Option<String> {
+        None
+    }
+
+    /// Returns `true` for a key whose value may change when a run is resumed.
+    fn is_resumable(_key: &str) -> bool {
+        false
+    }
 }
 
 /// A struct that is written as a section.

@@ -1,4 +1,5 @@
-//! The list of all recipe keys, for `rollpacker keys` and `docs/recipes.md`. It is read from the types, checks and catalogs of recipes.
+//! The lists of all keys of recipes and of simulated jobs, for `rollpacker keys`, `docs/recipes.md` and `docs/simulator-keys.md`. They are
+//! read from the types, checks and catalogs.
 
 mod json;
 #[cfg(test)]
@@ -13,12 +14,9 @@ mod tests;
 use rollpacker_stages::shape::{Shape, shape_of};
 use toml::{Table, Value};
 
-use crate::recipe::aliases::ALIASES;
 use crate::recipe::choices::choices_of;
 use crate::recipe::error::Number;
 use crate::recipe::keys::{Section, Sections};
-use crate::recipe::ranges::range_of;
-use crate::recipe::{RawRecipe, Recipe};
 pub(crate) use json::json;
 #[cfg(test)]
 use markdown::markdown;
@@ -61,36 +59,36 @@ pub(crate) struct SectionKeys {
     pub(crate) keys: Vec<Key>,
 }
 
-/// Returns all keys by section, in the order in which a recipe has them.
-pub(crate) fn all(names: &Names<'_>, entries: &Entries<'_>) -> Vec<SectionKeys> {
+/// Returns all keys of a recipe or of a job by section, in the order in which it has them.
+pub(crate) fn all<T: Sections>(names: &Names<'_>, entries: &Entries<'_>) -> Vec<SectionKeys> {
     let mut sections = Vec::new();
-    collect("", "", names, entries, &mut sections);
+    collect::<T>("", "", names, entries, &mut sections);
     sections
 }
 
-fn collect(
+fn collect<T: Sections>(
     path: &str,
     about: &str,
     names: &Names<'_>,
     entries: &Entries<'_>,
     into: &mut Vec<SectionKeys>,
 ) {
-    let Some(section) = RawRecipe::section(path) else {
-        return into.extend(selected_by_name(path, about, names, entries));
+    let Some(section) = T::section(path) else {
+        return into.extend(selected_by_name::<T>(path, about, names, entries));
     };
     let (shapes, defaults) = ((section.shapes)(), (section.defaults)());
     let mut own = SectionKeys { name: path.to_owned(), about: about.to_owned(), keys: Vec::new() };
     let mut inner = Vec::new();
     for key in section.keys {
         let (path, text) = (joined(path, key), text_of(&section, key));
-        if RawRecipe::section(&path).is_some() || Entries::is_section(&path) {
-            collect(&path, &prose::about(&text), names, entries, &mut inner);
+        if T::section(&path).is_some() || Entries::is_section(&path) {
+            collect::<T>(&path, &prose::about(&text), names, entries, &mut inner);
             continue;
         }
         let shape = shape_of(key, &shapes);
         let unit = section.fields.iter().find(|field| field.key() == *key);
         let unit = unit.map_or("", |field| field.unit);
-        own.keys.push(described(
+        own.keys.push(described::<T>(
             path.clone(),
             &text,
             shape,
@@ -105,7 +103,7 @@ fn collect(
 }
 
 /// Returns a section whose keys depend on a name in it.
-fn selected_by_name(
+fn selected_by_name<T: Sections>(
     path: &str,
     about: &str,
     names: &Names<'_>,
@@ -116,7 +114,7 @@ fn selected_by_name(
     let mut keys = Vec::new();
     for field in fields {
         let name = joined(path, field.key());
-        keys.push(described(name, &field.text(), shape, "", default.take(), names));
+        keys.push(described::<T>(name, &field.text(), shape, "", default.take(), names));
         // The keys after the name are tables.
         shape = Shape::Named("table");
     }
@@ -125,8 +123,8 @@ fn selected_by_name(
     Some(SectionKeys { name: path.to_owned(), about: about.to_owned(), keys })
 }
 
-/// Returns a key with all that its documentation, its type and the tables of recipes state about it.
-fn described(
+/// Returns a key with all that its documentation, its type and the tables of `T` state about it.
+fn described<T: Sections>(
     name: String,
     text: &str,
     shape: Shape,
@@ -137,10 +135,9 @@ fn described(
     let prose = Prose::parse(text);
     let is_empty = |value: &Value| ["[]", "{}", "\"\""].contains(&value.to_string().as_str());
     let written = default.filter(|value| !is_empty(value)).map(|value| written_as(&value));
-    let own = range_of(&name).map(|range| range.words());
-    let range = choices(&name, shape.clone(), names).or(own);
+    let range = choices(&name, shape.clone(), names).or_else(|| T::range(&name));
     let (meaning, range) = prose.meaning_with(range);
-    let aliases: Vec<_> = ALIASES
+    let aliases: Vec<_> = T::aliases()
         .iter()
         .filter(|alias| joined(alias.section, alias.key) == name)
         .map(|alias| (joined(alias.section, alias.alias), alias.peers))
@@ -150,7 +147,7 @@ fn described(
         trl.filter_map(|(alias, _)| alias.rsplit('.').next().map(str::to_owned)).collect();
     trl.extend(prose.trl.filter(|named| !trl.contains(named)));
     Key {
-        is_resumable: Recipe::is_resumable(&name),
+        is_resumable: T::is_resumable(&name),
         of: None,
         kind: shape.words().to_owned(),
         unit,

@@ -1,8 +1,11 @@
 use super::*;
 use crate::App;
-use crate::cli::keys::sections;
+use crate::cli::keys::{job_sections, sections};
 #[cfg(all(feature = "servers", feature = "code", feature = "http"))]
 use crate::generated_page::assert_tables;
+use crate::recipe::ranges::range_of;
+use crate::recipe::{RawRecipe, Recipe};
+use crate::simulate::raw::RawJob;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/recipes.md");
 
@@ -20,6 +23,34 @@ fn key(name: &str) -> Key {
 fn the_page_of_recipes_is_up_to_date() {
     let tables = format!("\n{}", markdown(&sections(&App::new())));
     assert_tables(PAGE, &tables, "cargo test -p rollpacker --lib page_of_recipes");
+}
+
+#[cfg(all(feature = "servers", feature = "code", feature = "http"))]
+#[test]
+fn the_page_of_job_keys_is_up_to_date() {
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/simulator-keys.md");
+    let tables = format!("\n{}", markdown(&job_sections(&App::new())));
+    assert_tables(PAGE, &tables, "cargo test -p rollpacker --lib page_of_job_keys");
+}
+
+#[test]
+fn every_key_of_a_job_is_listed_with_type_and_meaning() {
+    let sections = job_sections(&App::new());
+    let listed: Vec<&Key> = sections.iter().flat_map(|section| &section.keys).collect();
+    for name in RawJob::keys() {
+        let name = if name == "schedule" { "schedule.name" } else { &name };
+        let key = listed.iter().find(|key| key.name == name);
+        let key = key.unwrap_or_else(|| panic!("no key `{name}`"));
+        assert!(!key.meaning.is_empty(), "{name} has no meaning");
+        assert!(!["", "value"].contains(&key.kind.as_str()), "{name}: {}", key.kind);
+        assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl"), "{name}");
+    }
+    let key = |name: &str| listed.iter().find(|key| key.name == name).expect("a key");
+    let (gpus, n) = (key("cluster.gpus"), key("rollout.n"));
+    assert_eq!((gpus.default.as_deref(), gpus.is_resumable), (Some("32"), false));
+    assert_eq!(key("cluster.hardware").kind, "any valid TOML value");
+    assert_eq!(key("calibration.kv_bandwidth").range.as_deref(), Some("from 0.001 to 1"));
+    assert!(n.aliases.iter().any(|(alias, _)| alias == "rollout.group_size"), "{n:?}");
 }
 
 #[test]
@@ -157,12 +188,15 @@ fn rows_of_trl() -> impl Iterator<Item = (&'static str, &'static str)> {
 #[test]
 fn the_page_of_trl_names_keys_that_exist() {
     let keys = keys();
+    let is_named = |key: &Key, name: &str| {
+        key.name == name || key.aliases.iter().any(|(alias, _)| alias == name)
+    };
     let named: Vec<_> = rows_of_trl().flat_map(|(_, here)| codes(here)).collect();
     let dotted = named.iter().filter(|code| code.contains('.'));
     let names: Vec<_> = dotted.filter_map(|code| code.split('=').next()).collect();
     assert!(names.len() > 30, "{names:?}");
     for name in names {
-        assert!(keys.iter().any(|key| key.name == name), "docs/trl.md names `{name}`");
+        assert!(keys.iter().any(|key| is_named(key, name)), "docs/trl.md names `{name}`");
     }
 }
 

@@ -39,6 +39,12 @@ pub(super) fn check_calibration(calibration: &Calibration) -> Result<(), RecipeE
     Ok(())
 }
 
+/// Returns the range of a constant in words.
+pub(super) fn range_of(name: &str) -> Option<String> {
+    let mut fitted = constants(&Calibration::default()).into_iter();
+    fitted.find(|(of, _)| of == name).map(|(_, fitted)| range(name, fitted).2)
+}
+
 /// Returns the least and greatest value of a constant, and a description of the range.
 fn range(name: &str, fitted: f64) -> (f64, f64, String) {
     if SHARES.contains(&name) {

@@ -7,10 +7,13 @@ use rollpacker_operators::curriculum::CurriculumOptions;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::placement::RoundFilter;
 use rollpacker_operators::reward::LimitMode;
+use rollpacker_simulated::cluster::Calibration;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::calibration_bounds;
 use crate::placements::{Placements, PlannerRule};
+use crate::recipe::aliases::{Alias, alias};
 use crate::recipe::keys::{Section, Sections};
 use crate::recipe::section::section;
 use crate::recipe::{Gradient, schedule};
@@ -40,8 +43,7 @@ section! {
         stream: Stream = Stream::default(),
         /// Choice of the rollout's tensor parallelism.
         planner: Planner = Planner::default(),
-        /// Constants of the cost model that replace those fitted to RollPacker's set-up; the fields of
-        /// [`Calibration`](rollpacker_simulated::cluster::Calibration).
+        /// Constants of the cost model that replace those fitted to RollPacker's set-up.
         calibration: Option<Table> = None,
         /// The steps and seeds that are simulated.
         sim: Sim = Sim::default(),
@@ -51,7 +53,9 @@ section! {
 section! {
     /// The `[cluster]` section.
     Cluster {
-        /// The device: `A100`, `H800`, `H100`, `H200`, `B200`, or a table with the data of another one. Default: `H800`.
+        /// The device: `A100`, `H800`, `H100`, `H200`, `B200`, or a table with the data of another one: `name`, `flops` (dense bf16 peak in
+        /// FLOP/s), `memory_bandwidth` (bytes/s), `memory` (bytes), `interconnect_bandwidth` (bytes/s per device in one direction) and
+        /// `devices_per_server`. `cluster.hardware.memory=160e9` changes one value of a built-in device. Default: `H800`.
         hardware: Value = Value::String("H800".to_owned()),
         /// The number of GPUs of the job. Default: 32.
         gpus: u32 = 32,
@@ -68,7 +72,8 @@ section! {
     Model {
         /// The model: `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`. Default: `Qwen2.5-14B`.
         name: String = "Qwen2.5-14B".to_owned(),
-        /// The shape of a model that is not built in; replaces `name`.
+        /// The shape of a model that is not built in, a table of `name`, `parameters`, `layers`, `hidden_size`, `kv_heads` and `head_dim`;
+        /// replaces `name`.
         shape: Option<Table> = None,
     }
 }
@@ -77,10 +82,8 @@ section! {
     /// The `[rollout]` section.
     Rollout {
         /// The number of responses to a prompt, R0 in the paper. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
-        #[serde(alias = "num_generations", alias = "n_samples_per_prompt", alias = "group_size")]
         n: u32 = 8,
         /// The number of GPUs over which an engine instance is sharded. Default: 1. (verl: `rollout.tensor_model_parallel_size`)
-        #[serde(alias = "tensor_model_parallel_size")]
         tensor_parallel: u32 = 1,
         /// Maximum number of responses that an instance runs at once. Default: 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: u32 = 256,
@@ -178,7 +181,8 @@ section! {
         sandbox_slots: Option<usize> = None,
         /// The slot that a program waits for: the `first_free` one, or the next one `in_turn` even if it is busy. Default: `first_free`.
         sandbox_workers: SandboxWorkers = SandboxWorkers::FirstFree,
-        /// The GPUs of the judge: `dedicated` ones, or those of the rollout (`colocated`). Default: as the authors of the schedule do.
+        /// The GPUs of the judge: `dedicated` ones, which `cluster.gpus` does not count, or those of the rollout (`colocated`). Default: as
+        /// the authors of the schedule do, which is `dedicated` for `sync`, `fused` and `longest_first`.
         judge_placement: Option<Judge> = None,
         /// Sharing of the rollout's GPUs with a colocated judge: `mps` or `time_slicing`. Default: `mps`.
         judge_sharing: JudgeSharing = JudgeSharing::Mps,
@@ -199,9 +203,10 @@ section! {
 section! {
     /// `[pipeline]`: keys that are left out default to what the authors of the schedule do; see [`super::job`].
     Pipeline {
-        /// The time of scoring, as in recipes: `streamed` or `after_rollout`.
+        /// The time of scoring, as in recipes: `streamed` or `after_rollout`. Default: as the authors of the schedule do.
         reward: Option<Scoring> = None,
-        /// The time at which groups are fetched for training, as in recipes: `streamed`, `once` or `whole_step`.
+        /// The time at which groups are fetched for training, as in recipes: `streamed`, `once` or `whole_step`. Default: as the authors of
+        /// the schedule do.
         gradient: Option<Gradient> = None,
         /// Maximum number of groups that the trainer receives at once, as in recipes.
         max_groups: Option<usize> = None,
@@ -241,8 +246,8 @@ section! {
         headroom: f64 = 0.95,
         /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,
-        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s, from 1e6 to 1e15.
-        /// Default: 0; KV caches are not sent but computed again.
+        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s: 0, or from 1e6 to
+        /// 1e15. With 0, KV caches are not sent but computed again. Default: 0.
         kv_transfer_bandwidth: f64 = 0.0,
     }
 }
@@ -368,6 +373,14 @@ choice! {
     }
 }
 
+/// The aliases that jobs accept.
+static ALIASES: [Alias; 4] = [
+    alias("rollout", "num_generations", "n", "TRL"),
+    alias("rollout", "n_samples_per_prompt", "n", "slime, SkyRL, OpenRLHF"),
+    alias("rollout", "group_size", "n", "prime-rl"),
+    alias("rollout", "tensor_model_parallel_size", "tensor_parallel", "verl"),
+];
+
 impl RawJob {
     /// Returns the dotted names of all keys of a job, like [`Recipe::keys`](crate::recipe::Recipe::keys) for recipes.
     #[must_use]
@@ -391,8 +404,17 @@ impl Sections for RawJob {
             "pipeline" => Section::of::<Pipeline>(),
             "stream" => Section::of::<Stream>(),
             "planner" => Section::of::<Planner>(),
+            "calibration" => Section::of::<Calibration>(),
             "sim" => Section::of::<Sim>(),
             _ => return None,
         })
+    }
+
+    fn aliases() -> &'static [Alias] {
+        &ALIASES
+    }
+
+    fn range(key: &str) -> Option<String> {
+        key.strip_prefix("calibration.").and_then(calibration_bounds::range_of)
     }
 }

@@ -114,7 +114,9 @@ impl<'de> MapAccess<'de> for FieldOf<'_> {
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
         let value = seed.deserialize(Probe(self.shape));
         if let (Shape::Unknown, Err(error)) = (&*self.shape, &value) {
-            *self.shape = Shape::Several(error.to_string());
+            let words = error.to_string();
+            let expected = words.strip_prefix("invalid type: unit value, expected ");
+            *self.shape = Shape::Several(expected.unwrap_or(&words).to_owned());
         }
         value
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use rollpacker::recipe::schedule::Schedules;
 use rollpacker::simulate::Job;
 use rollpacker::simulate::raw::RawJob;
-use rollpacker::stages::simulated::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker::stages::simulated::cluster::{Hardware, ModelShape};
 use rollpacker::stages::simulated::rollout::lengths::{PopulationConfig, TwoModeDomain};
 use serde::Serialize;
 use serde_json::Value;
@@ -67,7 +67,6 @@ fn keys() -> Vec<Key> {
     let mut keys: Vec<Key> = RawJob::keys().into_iter().map(plain).collect();
     let hardware = Hardware::built_in("H800").expect("built in");
     let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
-    keys.extend(of_table("calibration", &Calibration::default(), &[]));
     keys.extend(of_table("lengths.population", &PopulationConfig::default(), &[]));
     keys.extend(of_table("cluster.hardware", &hardware, &["cluster.hardware.name=x"]));
     keys.extend(of_table("model.shape", &model, &["model.shape.name=x"]));

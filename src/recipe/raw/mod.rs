@@ -30,6 +30,7 @@ use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
 use super::keys::{Section, Sections};
+use super::ranges::{Range, range_of};
 use super::schedule;
 use super::section::section;
 use super::verl::entries;
@@ -233,6 +234,14 @@ impl Sections for RawRecipe {
 
     fn aliases() -> &'static [Alias] {
         ALIASES
+    }
+
+    fn range(key: &str) -> Option<String> {
+        range_of(key).map(Range::words)
+    }
+
+    fn is_resumable(key: &str) -> bool {
+        super::Recipe::is_resumable(key)
     }
 
     fn foreign() -> Box<dyn Iterator<Item = &'static str>> {

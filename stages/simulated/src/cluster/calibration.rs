@@ -11,86 +11,91 @@
 //! [`padding_per_token`](Calibration::padding_per_token), [`rollout_overhead`](Calibration::rollout_overhead) and
 //! [`optimizer_step`](Calibration::optimizer_step) themselves.
 
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
-/// Constants that no data sheet provides. [`Default`] is the fit; a recipe may change any of them for a sensitivity study.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Calibration {
-    /// The share of a device's memory that an engine may use. vLLM's usual setting; not fitted.
-    pub memory_share: f64,
-    /// Bytes per device for the activations and graphs of an engine. Not fitted.
-    pub activation_bytes: f64,
-    /// The share of the memory bandwidth that reading weights achieves. Fitted to the long rounds of Fig. 11c.
-    pub weight_bandwidth: f64,
-    /// The share of the memory bandwidth that reading the KV cache achieves. Fitted to the long rounds of Fig. 11c.
-    pub kv_bandwidth: f64,
-    /// The share of peak FLOP/s that decoding achieves where it is compute-bound. Not fitted.
-    pub decode_utilisation: f64,
-    /// The share of peak FLOP/s that prefill achieves. Not fitted.
-    pub prefill_utilisation: f64,
-    /// Seconds of a prefill in addition to its arithmetic. Not fitted.
-    pub prefill_overhead: f64,
-    /// Seconds to launch the kernels of a layer in a decode iteration; this overlaps with the work of the device. Fitted to the long rounds
-    /// of Fig. 11c: their time per token is proportional to the number of layers of the model, not to the weights on a device.
-    pub layer_launch: f64,
-    /// Seconds per decode iteration on the host, independent of the batch. Fitted to the long rounds of Fig. 11c.
-    pub iteration_overhead: f64,
-    /// Seconds per decode iteration on the host for each running response: sampling, scheduling, detokenization. Fitted with the two above,
-    /// to the long rounds of Fig. 11c.
-    pub response_overhead: f64,
-    /// Latency of the all-reduces of a layer between two devices, in seconds, regardless of their size; it grows with the logarithm of the
-    /// number of devices. Fitted to the long rollouts of the 32B job relative to those of the 7B job.
-    pub all_reduce_latency: f64,
-    /// Seconds that the controller of a job takes to hand out a response. Responses that are launched together arrive when all of them are
-    /// handed out. 0 by default.
-    pub dispatch_interval: f64,
-    /// Seconds of a rollout before its first token, independent of the model. 0 by default.
-    pub rollout_overhead: f64,
-    /// Seconds of weight synchronization per parameter. Fitted to the synchronization in Fig. 11c.
-    pub weight_sync_per_parameter: f64,
-    /// Seconds to restart engine instances with another tensor parallelism, in addition to loading the weights. Not fitted: Table 2 shows
-    /// none, because its planner never changes the parallelism.
-    pub reconfiguration: f64,
-    /// Seconds of an optimizer step, independent of the model. Not fitted.
-    pub optimizer_step: f64,
-    /// Seconds per token of the padded batch in the single controller, once for each response. 0 by default.
-    pub padding_per_token: f64,
-    /// Model FLOP utilization of a trainer whose devices are fully loaded. Fitted to the training times of Fig. 11c.
-    pub training_utilisation: f64,
-    /// Seconds per layer of a micro-batch in addition to its arithmetic, over all passes, where two devices share a sequence; it grows with
-    /// the logarithm of the number of these devices. Fitted together with the utilization: it explains why, of the three jobs, the one that
-    /// splits sequences over the most devices trains at the lowest utilization.
-    pub training_layer: f64,
-    /// FLOPs of training per token, in multiples of the number of parameters: 6 for forward and backward, 2 for the log-probabilities of
-    /// the reference, 2 for those of the old policy. Not fitted.
-    pub training_flops_per_parameter: f64,
-    /// Seconds from the decision to move devices to the trainer until its first group. Not fitted.
-    pub handover: f64,
-    /// Seconds until a trainer that is already computing uses additional devices. Not fitted.
-    pub reassignment: f64,
-    /// Seconds that the controller takes to submit a response for scoring after the rollout. Responses that are scored together are handed
-    /// out when all of them are submitted. 0 by default. RollPacker's jobs set it to their [`dispatch_interval`](Self::dispatch_interval),
-    /// a cost of 28 ms for each response in either direction. Table 2 and Figs. 10 and 16 are matched best by 25 to 30 ms, and the row of
-    /// the judge in Table 1 by 16 ms.
-    pub scoring_interval: f64,
-    /// Seconds that a reward adds to its own time when responses are scored as they end. Chosen to match the exposed rewards of Fig. 11c.
-    pub scoring_latency: f64,
-    /// Seconds to check a mathematical answer. Not fitted.
-    pub math: f64,
-    /// Seconds in which a judge scores all responses of a step at once. Chosen to match Table 1.
-    pub judge_batch: f64,
-    /// Seconds in which a judge on its own devices scores a response. Not identified by the figures.
-    pub judge_dedicated: f64,
-    /// Seconds in which a judge on the devices of the rollout scores a response. Not identified by the figures.
-    pub judge_colocated: f64,
-    /// Factor on the time of decoding while a colocated judge runs concurrently (MPS). Not fitted.
-    pub judge_slowdown: f64,
-    /// Factor on the time of decoding while a colocated judge takes turns with the engine (no MPS). Fitted to the short rounds of Fig. 14a.
-    pub judge_time_slicing: f64,
-    /// Correlation of the execution times of two runs for one task, as the correlation of their normal scores (Gaussian copula). Not
-    /// identified by the figures.
-    pub sandbox_correlation: f64,
+documented! {
+    /// Constants that no data sheet provides. [`Default`] is the fit; a recipe may change any of them for a sensitivity study.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Calibration {
+        /// The share of a device's memory that an engine may use. vLLM's usual setting; not fitted.
+        pub memory_share: f64,
+        /// Bytes per device for the activations and graphs of an engine. Not fitted.
+        pub activation_bytes: f64,
+        /// The share of the memory bandwidth that reading weights achieves. Fitted to the long rounds of Fig. 11c.
+        pub weight_bandwidth: f64,
+        /// The share of the memory bandwidth that reading the KV cache achieves. Fitted to the long rounds of Fig. 11c.
+        pub kv_bandwidth: f64,
+        /// The share of peak FLOP/s that decoding achieves where it is compute-bound. Not fitted.
+        pub decode_utilisation: f64,
+        /// The share of peak FLOP/s that prefill achieves. Not fitted.
+        pub prefill_utilisation: f64,
+        /// Seconds of a prefill in addition to its arithmetic. Not fitted.
+        pub prefill_overhead: f64,
+        /// Seconds to launch the kernels of a layer in a decode iteration; this overlaps with the work of the device. Fitted to the long
+        /// rounds of Fig. 11c: their time per token is proportional to the number of layers of the model, not to the weights on a device.
+        pub layer_launch: f64,
+        /// Seconds per decode iteration on the host, independent of the batch. Fitted to the long rounds of Fig. 11c.
+        pub iteration_overhead: f64,
+        /// Seconds per decode iteration on the host for each running response: sampling, scheduling, detokenization. Fitted with the two
+        /// above, to the long rounds of Fig. 11c.
+        pub response_overhead: f64,
+        /// Latency of the all-reduces of a layer between two devices, in seconds, regardless of their size; it grows with the logarithm of
+        /// the number of devices. Fitted to the long rollouts of the 32B job relative to those of the 7B job.
+        pub all_reduce_latency: f64,
+        /// Seconds that the controller of a job takes to hand out a response. Responses that are launched together arrive when all of them
+        /// are handed out. 0 by default.
+        pub dispatch_interval: f64,
+        /// Seconds of a rollout before its first token, independent of the model. 0 by default.
+        pub rollout_overhead: f64,
+        /// Seconds of weight synchronization per parameter. Fitted to the synchronization in Fig. 11c.
+        pub weight_sync_per_parameter: f64,
+        /// Seconds to restart engine instances with another tensor parallelism, in addition to loading the weights. Not fitted: Table 2
+        /// shows none, because its planner never changes the parallelism.
+        pub reconfiguration: f64,
+        /// Seconds of an optimizer step, independent of the model. Not fitted.
+        pub optimizer_step: f64,
+        /// Seconds per token of the padded batch in the single controller, once for each response. 0 by default.
+        pub padding_per_token: f64,
+        /// Model FLOP utilization of a trainer whose devices are fully loaded. Fitted to the training times of Fig. 11c.
+        pub training_utilisation: f64,
+        /// Seconds per layer of a micro-batch in addition to its arithmetic, over all passes, where two devices share a sequence; it grows
+        /// with the logarithm of the number of these devices. Fitted together with the utilization: it explains why, of the three jobs, the
+        /// one that splits sequences over the most devices trains at the lowest utilization.
+        pub training_layer: f64,
+        /// FLOPs of training per token, in multiples of the number of parameters: 6 for forward and backward, 2 for the log-probabilities
+        /// of the reference, 2 for those of the old policy. Not fitted.
+        pub training_flops_per_parameter: f64,
+        /// Seconds from the decision to move devices to the trainer until its first group. Not fitted.
+        pub handover: f64,
+        /// Seconds until a trainer that is already computing uses additional devices. Not fitted.
+        pub reassignment: f64,
+        /// Seconds that the controller takes to submit a response for scoring after the rollout. Responses that are scored together are
+        /// handed out when all of them are submitted. 0 by default. RollPacker's jobs set it to their
+        /// [`dispatch_interval`](Self::dispatch_interval), a cost of 28 ms for each response in either direction. Table 2 and Figs. 10 and
+        /// 16 are matched best by 25 to 30 ms, and the row of the judge in Table 1 by 16 ms.
+        pub scoring_interval: f64,
+        /// Seconds that a reward adds to its own time when responses are scored as they end. Chosen to match the exposed rewards of Fig.
+        /// 11c.
+        pub scoring_latency: f64,
+        /// Seconds to check a mathematical answer. Not fitted.
+        pub math: f64,
+        /// Seconds in which a judge scores all responses of a step at once. Chosen to match Table 1.
+        pub judge_batch: f64,
+        /// Seconds in which a judge on its own devices scores a response. Not identified by the figures.
+        pub judge_dedicated: f64,
+        /// Seconds in which a judge on the devices of the rollout scores a response. Not identified by the figures.
+        pub judge_colocated: f64,
+        /// Factor on the time of decoding while a colocated judge runs concurrently (MPS). Not fitted.
+        pub judge_slowdown: f64,
+        /// Factor on the time of decoding while a colocated judge takes turns with the engine (no MPS). Fitted to the short rounds of Fig.
+        /// 14a.
+        pub judge_time_slicing: f64,
+        /// Correlation of the execution times of two runs for one task, as the correlation of their normal scores (Gaussian copula). Not
+        /// identified by the figures.
+        pub sandbox_correlation: f64,
+    }
 }
 
 impl Default for Calibration {
