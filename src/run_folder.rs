@@ -208,10 +208,12 @@ impl RunFolder {
         let is_gone = |file: &io::Result<File>| {
             file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         };
-        let written = self.unsaved.take().into_iter().map(File::open);
-        let metrics = self.metrics.get_ref().try_clone();
-        let files = written.filter(|file| !is_gone(file)).chain([metrics]);
+        let mut unsaved = self.unsaved.borrow_mut();
+        let written = unsaved.iter().map(File::open).filter(|file| !is_gone(file));
+        let files = written.chain([self.metrics.get_ref().try_clone()]);
         let files = files.collect::<io::Result<_>>()?;
+        // After an error, the next snapshot synchronizes these files.
+        unsaved.clear();
         Ok((RunFolderExtent { steps, metrics: self.written }, files))
     }
 

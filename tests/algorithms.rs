@@ -387,7 +387,10 @@ fn incompatible_settings_are_refused_by_key() {
             "key `algorithm.adv_estimator`: expected one of dr_grpo, gae, gpg, grpo, grpo_passk, opo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo (did you mean `grpo`?), found `grop`",
         ),
         (&["actor.policy_loss.loss_mode=cisp"], "(did you mean `cispo`?), found `cisp`"),
-        (&["actor.kl_loss_type=k4"], "key `actor.kl_loss_type`: expected one of abs, abs+, kl, "),
+        (
+            &["actor.use_kl_loss=true", "actor.kl_loss_type=k4"],
+            "key `actor.kl_loss_type`: expected one of abs, abs+, kl, ",
+        ),
         (
             &["algorithm.lam=0.9"],
             "key `algorithm.adv_estimator`: expected one of gae when `algorithm.lam` is set, found `grpo`",

@@ -60,7 +60,7 @@ pub(super) const RULES: [Rule; 19] = [
         bound: 0.9,
         severity: Severity::Severe,
         warns_after: Some(1),
-        problem: "The reward hardly ever answers: {%} of the scored responses had an error of it.",
+        problem: "The reward hardly ever answers: it failed for {%} of the responses.",
         advice: "Look at the column `reward_error` of the rollouts; see that its server or program runs, and try it with `rollpacker score`.",
     },
     Rule {
@@ -69,7 +69,7 @@ pub(super) const RULES: [Rule; 19] = [
         bound: 0.01,
         severity: Severity::Severe,
         warns_after: Some(5),
-        problem: "{%} of the scored responses had an error of the reward.",
+        problem: "The reward failed for {%} of the responses.",
         advice: "Look at the column `reward_error` of the rollouts; raise the time limit of the reward, or mend it.",
     },
     Rule {

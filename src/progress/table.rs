@@ -27,7 +27,7 @@ const ROWS: usize = 20;
 pub(super) struct StepTable {
     /// The number of rows since the last head.
     rows: usize,
-    /// The number of columns after the step in that head.
+    /// The number of columns in the last head, without the step.
     columns: usize,
 }
 

@@ -1,11 +1,8 @@
 //! Keys of other frameworks and the keys of this project that they stand for. The documentation prints this table.
 
-use std::borrow::Cow;
-
 use toml::{Table, Value};
 
 use super::error::RecipeError;
-use super::value::NULL;
 
 /// A key of another framework that recipes accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,38 +70,22 @@ pub static ALIASES: &[Alias] = &[
     alias("trainer", "output_dir", "default_local_dir", "TRL, ROLL"),
 ];
 
-/// The coefficient of the KL divergence in TRL. Other values than 0 switch the divergence on, unless a recipe says otherwise.
+/// The coefficient of the KL divergence in TRL. Other values than 0 switch the divergence on, unless the recipe sets the switch.
 const BETA: (&str, &str) = ("actor", "beta");
 const BETA_SWITCH: &str = "use_kl_loss";
 
-/// Returns the override that `key = value` implies if `key` is that of a framework in which it has another effect, too.
-pub(super) fn implied(key: &str, value: &Value) -> Option<String> {
-    let is_beta = key.rsplit_once('.') == Some(BETA);
-    let is_unset = value.as_str() == Some(NULL);
-    let on = if is_unset { NULL.to_owned() } else { is_nonzero(value).to_string() };
-    is_beta.then(|| format!("{}.{BETA_SWITCH}={on}", BETA.0))
+fn is_zero(value: &Value) -> bool {
+    value.as_float() == Some(0.0) || value.as_integer() == Some(0)
 }
 
-fn is_nonzero(value: &Value) -> bool {
-    value.as_float() != Some(0.0) && value.as_integer() != Some(0)
-}
-
-/// Returns the key of this project for the dotted key `key`, which may be that of another framework.
-pub(super) fn own_key(key: &str) -> Cow<'_, str> {
+/// Removes a key from a recipe under all of its names except `key`, which may be that of another framework.
+pub(super) fn remove_other_names(recipe: &mut Table, key: &str) {
     let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
-    let alias = ALIASES.iter().find(|one| one.section == section && one.alias == last);
-    alias.map_or(key.into(), |one| format!("{section}.{}", one.key).into())
-}
-
-/// Removes the aliases of the dotted key `key` from a recipe.
-pub(super) fn remove(recipe: &mut Table, key: &str) {
-    let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
+    let of_section = || ALIASES.iter().filter(|one| one.section == section);
+    let own = of_section().find(|one| one.alias == last).map_or(last, |one| one.key);
+    let names = of_section().filter(|one| one.key == own).map(|one| one.alias).chain([own]);
     if let Some(found) = section_of(recipe, section) {
-        for Alias { alias, .. } in
-            ALIASES.iter().filter(|one| (one.section, one.key) == (section, last))
-        {
-            found.remove(*alias);
-        }
+        names.filter(|name| *name != last).for_each(|name| drop(found.remove(name)));
     }
 }
 
@@ -114,8 +95,8 @@ pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Vec<RecipeError> {
     for Alias { section, alias, key, .. } in aliases {
         let Some(found) = section_of(table, section) else { continue };
         let Some(value) = found.remove(*alias) else { continue };
-        if (*section, *alias) == BETA {
-            found.entry(BETA_SWITCH).or_insert_with(|| is_nonzero(&value).into());
+        if (*section, *alias) == BETA && !is_zero(&value) {
+            found.entry(BETA_SWITCH).or_insert(Value::Boolean(true));
         }
         if found.insert((*key).to_owned(), value).is_some() {
             let reason = format!("written twice, also as `{section}.{alias}`");

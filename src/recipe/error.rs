@@ -130,7 +130,7 @@ pub(crate) fn or_default<T: Default>(
     value.map_err(|error| errors.push(error)).unwrap_or_default()
 }
 
-/// Returns the errors as one. There is at least one.
+/// Combines errors into one. A single error is returned as it is. There must be at least one.
 pub(crate) fn several(mut errors: Vec<RecipeError>) -> RecipeError {
     if errors.len() == 1 { errors.remove(0) } else { RecipeError::Several { errors } }
 }

@@ -80,7 +80,7 @@ pub(crate) fn not_finite(key: &str, table: &Table) -> Option<RecipeError> {
                 not_finite(&path, &items.collect())
             }
             Value::Float(number) if !number.is_finite() => {
-                Some(out_of_bounds(path, "a finite number or another value", number))
+                Some(out_of_bounds(path, "a finite number", number))
             }
             _ => None,
         }

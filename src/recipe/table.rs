@@ -163,13 +163,8 @@ fn unset(table: &mut Table, path: &[&str], key: &str) {
 /// Applies one override to a recipe. Its key may be that of another framework. It also replaces a value that the recipe has under another
 /// name of the same key.
 pub(crate) fn override_recipe(recipe: &mut Table, text: &str) -> Result<(), RecipeError> {
-    let wrong = || RecipeError::Override { text: text.to_owned() };
-    let (written, value) = text.split_once('=').ok_or_else(wrong)?;
-    let key = aliases::own_key(written.trim());
-    aliases::remove(recipe, &key);
-    overlay(recipe, &format!("{key}={value}"))?;
-    let implied = aliases::implied(written.trim(), &value_of(value));
-    implied.map_or(Ok(()), |implied| overlay(recipe, &implied))
+    aliases::remove_other_names(recipe, text.split_once('=').unwrap_or_default().0.trim());
+    overlay(recipe, text)
 }
 
 /// Applies one override, `section.key=value`, to a table.

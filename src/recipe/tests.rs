@@ -74,6 +74,16 @@ fn beta_switches_the_kl_loss() {
     assert_eq!(kl(on, &["actor.beta=0.0"]), (false, 0.0));
     assert_eq!(kl("[actor]\nbeta = 0.0\nuse_kl_loss = true", &[]), (true, 0.0));
     assert_eq!(kl("", &["actor.beta=0.1", "actor.beta=null"]), kl("", &[]));
+    let kind = "[actor]\nbeta = 0.1\nuse_kl_loss = true\nkl_loss_type = \"kl\"";
+    assert_eq!(kl(kind, &["actor.beta=0"]), (true, 0.0));
+    assert!(kl(kind, &["actor.beta=null"]).0);
+    for overrides in [
+        ["actor.use_kl_loss=false", "actor.beta=0.1"],
+        ["actor.beta=0.1", "actor.use_kl_loss=false"],
+    ] {
+        let error = read("", &overrides).expect_err("refused").to_string();
+        assert!(error.contains("expected actor.use_kl_loss = true"), "{error}");
+    }
 }
 
 #[test]

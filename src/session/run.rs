@@ -65,7 +65,7 @@ impl From<&SkippedPrompts> for SkippedCounts {
 impl Session {
     /// Trains to the end of the recipe or until a requested stop, and writes the model to `folder`.
     ///
-    /// First checks the [rewards](Self::check_data). Reports each step to `observer`, and the metrics of the validation before the first
+    /// First [checks the data](Self::check_data). Reports each step to `observer`, and the metrics of the validation before the first
     /// step to `validated`.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ pub struct SharedInputs {
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
     pub(super) rewards: Arc<tokio::runtime::Runtime>,
-    /// `true` once every data source is known to have a reward.
+    /// `true` once all rows are known to be usable and every data source to have a reward.
     pub(super) data_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
     pub(super) colocated: ColocatedModels,

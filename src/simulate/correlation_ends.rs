@@ -16,7 +16,7 @@ pub struct LowHigh {
 /// The means of the figures of a configuration at both ends; the trace determines the two correlations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CorrelationEnds {
-    /// Seconds of a step.
+    /// The mean duration of a step in seconds.
     pub step_s: LowHigh,
     /// Trained response tokens per second.
     pub tokens_per_s: LowHigh,

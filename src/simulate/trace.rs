@@ -102,7 +102,8 @@ pub struct SharedTrace {
 }
 
 impl SharedTrace {
-    /// Estimates the within-prompt correlation of a trace from its whole responses. Those that were dropped at the same time look alike.
+    /// Estimates the within-prompt correlation of a trace from its whole responses. Dropped ones are cut at the
+    /// same time, which would raise the estimate.
     #[must_use]
     pub fn of(trace: Trace) -> Self {
         let has_whole = trace.rows.iter().any(|row| row.is_complete);

@@ -1,4 +1,4 @@
-//! Responses that a later step trains on than the one in which they ended.
+//! Responses that a later step trains on.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,8 @@ impl Continuations {
                 continue;
             }
             steps.extend(is_shown.then_some(step));
-            if !steps.is_empty() {
+            // A response that was aborted is sampled again from the start.
+            if !steps.is_empty() && response.finish_reason != "abort" {
                 self.open.insert(id, OpenResponse { tokens: response.tokens, steps });
             }
         }
@@ -100,5 +101,7 @@ mod tests {
         let parts = [response(0, 4, None), response(0, 7, None), response(7, 8, score)];
         assert_eq!(scores(3, &parts), [None, score, score]);
         assert_eq!(scores(2, &[response(0, 4, None), response(0, 4, score)]), [None, score]);
+        let aborted = TimelineResponse { finish_reason: "abort".into(), ..response(0, 0, None) };
+        assert_eq!(scores(2, &[aborted, response(0, 4, score)]), [None, score]);
     }
 }

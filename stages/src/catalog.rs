@@ -320,23 +320,19 @@ fn option_error(error: &serde_path_to_error::Error<serde_json::Error>) -> Catalo
     CatalogError::Option { key, reason: reason(&error.inner().to_string()) }
 }
 
-/// Returns an error for each option that is unknown or has a wrong type, those in nested tables included, and for the first missing option
-/// of each table.
+/// Returns an error for each option that is unknown or has a wrong type, those in nested tables included. A table without any has an error
+/// for its first missing option.
 #[must_use]
 pub fn type_errors<O: DeserializeOwned>(options: Options) -> Vec<CatalogError> {
     let mut errors = Vec::new();
-    let mut removed = Vec::new();
+    let mut removed_from: Vec<Vec<String>> = Vec::new();
     let mut options = Value::Object(options);
     // serde stops at the first error. Therefore each value that causes one is removed, and the rest is read again.
     while let Err(error) = serde_path_to_error::deserialize::<_, O>(options.clone()) {
         let mut keys = keys_to(&error);
-        let missing = missing_field(&error.inner().to_string()).map(str::to_owned);
-        // A field may be missing because it was removed.
-        let is_removed = |field: &String| {
-            let path = keys.iter().chain([field]);
-            removed.iter().any(|removed: &Vec<String>| removed.iter().eq(path.clone()))
-        };
-        if !missing.as_ref().is_some_and(is_removed) {
+        // A field may be missing because it was removed, under its name or an alias.
+        let is_missing = missing_field(&error.inner().to_string()).is_some();
+        if !(is_missing && removed_from.contains(&keys)) {
             errors.push(option_error(&error));
         }
         let Some(last) = keys.pop() else { break };
@@ -345,8 +341,7 @@ pub fn type_errors<O: DeserializeOwned>(options: Options) -> Vec<CatalogError> {
         if table.and_then(|table| table.shift_remove(&last)).is_none() {
             break;
         }
-        keys.push(last);
-        removed.push(keys);
+        removed_from.push(keys);
     }
     errors
 }
@@ -477,9 +472,12 @@ mod tests {
         let missing = json!({"axis": {"low": 0.0, "label": 2}, "degree": "c"});
         let expected = [
             "`axis.label`: expected a string, found 2",
-            "`axis`: missing field `high`",
             "`degree`: expected an integer, found \"c\"",
         ];
+        assert_eq!(errors(missing), expected);
+        let missing = json!({"axis": {"low": 0.0}, "degree": "c"});
+        let expected =
+            ["`axis`: missing field `high`", "`degree`: expected an integer, found \"c\""];
         assert_eq!(errors(missing), expected);
     }
 }

@@ -103,7 +103,8 @@ impl Cadence {
         self.lock().requested.contains(&step)
     }
 
-    /// Requests the snapshot of a completed step, and returns `true` once it is committed or was given up. The callers are activated then.
+    /// Requests the snapshot of a completed step. Returns `true` once it is committed or was given up; the registered operators are woken
+    /// then.
     pub(crate) fn is_settled(&self, step: Step) -> bool {
         let mut agenda = self.lock();
         if agenda.settled >= Some(step) {

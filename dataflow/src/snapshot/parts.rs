@@ -26,7 +26,7 @@ pub(crate) struct Writer {
     owner: Owner<Arc<SnapshotStore>>,
     /// The number of files being written, for each snapshot that has any.
     writing: RefCell<BTreeMap<Step, usize>>,
-    /// Functions that wake the operators which wait for fewer such snapshots.
+    /// Wakers of the operators that wait until fewer snapshots are being written.
     waiting: RefCell<Vec<Wake>>,
 }
 

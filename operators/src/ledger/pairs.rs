@@ -178,7 +178,7 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Adds a fact.
+    /// Adds `products.pairs` equal pairs to the distributions or sums that they belong to.
     pub(super) fn add(&mut self, pair: Pair, products: &Products) {
         let times = u64::try_from(products.pairs).unwrap_or(0);
         let policies = [&mut self.policy, &mut self.policy_low];

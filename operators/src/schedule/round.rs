@@ -321,7 +321,7 @@ impl OpenRound {
         }
     }
 
-    /// Returns a rejected prompt that was neither replaced nor given up.
+    /// Returns the place of a rejected prompt whose replacement is still open.
     pub(super) fn vacancy(&self) -> Option<Vacancy> {
         let (name, lane) = self.lanes.iter().find(|(_, lane)| lane.vacancies > 0)?;
         Some(Vacancy {

@@ -258,7 +258,7 @@ impl TailBatching {
         }
     }
 
-    /// Returns `true` if no queued prompt of a lane would exceed the age limit were the upcoming round a short one.
+    /// Returns `true` if a short round now would leave no queued prompt of the lane beyond the age limit.
     fn is_in_time(&self, name: &str, lane: LaneQuota) -> bool {
         let step = self.rounds.upcoming();
         self.max_queue_age.is_none_or(|age| !self.queue.is_overdue(name, lane.quota, step, age))

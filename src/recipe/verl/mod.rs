@@ -68,7 +68,9 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
         rewards,
         done: Translation { errors, ..Translation::default() },
         overlong: Overlong::default(),
-        has_routes: written.iter().any(|one| one.key.starts_with("reward.routes")),
+        has_routes: written
+            .iter()
+            .any(|one| one.key.starts_with("reward.routes") && !one.is_null()),
     };
     written.iter().for_each(|one| translator.add(one));
     translator.route();
@@ -285,12 +287,14 @@ impl Translator<'_> {
         if has_event_file {
             self.done.overrides.push(format!("{}=[\"{EVENT_FILE}\"]", one.key));
         }
-        let others: Vec<String> =
-            all.iter().filter(|logger| !is_event_file(logger)).map(Value::to_string).collect();
-        if !others.is_empty() {
-            let which =
-                if has_event_file { format!(" ({})", others.join(", ")) } else { String::new() };
-            self.done.ignored.push(format!("{}{which}", one.key));
+        match all.iter().all(is_event_file) {
+            true => {}
+            false if has_event_file => {
+                let remark =
+                    format!("of `{}`, only `{EVENT_FILE}` has an effect here", one.written);
+                self.done.remarks.push(remark);
+            }
+            false => self.done.ignored.push(one.key.clone()),
         }
     }
 

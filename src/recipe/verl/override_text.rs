@@ -59,7 +59,7 @@ impl Override {
         self.value_text().contains("${")
     }
 
-    /// Returns the value as it is written.
+    /// Returns the text after the first `=`; empty if there is none.
     fn value_text(&self) -> &str {
         self.written.split_once('=').unwrap_or_default().1
     }

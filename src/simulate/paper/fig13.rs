@@ -29,7 +29,7 @@ const PLANNED: [(u32, u32, f64); 13] = [
     (32, 4, 463.1),
 ];
 
-/// The same with the tensor parallelism that the planner abandons at that length.
+/// The seconds at the lengths at which the planner switches, with the tensor parallelism before the switch.
 const KEPT: [(u32, u32, f64); 2] = [(14, 1, 280.0), (24, 2, 446.1)];
 
 /// The tensor parallelisms among which the planner chooses.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tokenizers::{ModelWrapper, Tokenizer as Inner};
 
-/// Bytes of a text that are not counted if the tokenizer has no bound.
+/// Bytes of a text that are assumed to need no token if the tokenizer has no maximum of bytes per token.
 const FREE_BYTES: usize = 1 << 20;
 
 /// Bytes beyond [`FREE_BYTES`] that are counted as one token if the tokenizer has no bound.

@@ -38,6 +38,8 @@ fn routes_of_the_command_line_are_kept() {
     }
     let text = refused("", &[path, "reward.routes.a=exact"]);
     assert!(text.contains("names no reward `python`"), "{text}");
+    let unset = overrides("", &[path, "reward.routes=null"]);
+    assert!(unset.contains(&"reward.routes={\"*\" = \"python\"}".to_owned()), "{unset:?}");
     // The routes of the file are replaced, as verl has none.
     let found = overrides("[reward]\nroutes = { \"*\" = \"exact\" }", &[path]);
     assert!(found.contains(&"reward.routes={\"*\" = \"python\"}".to_owned()), "{found:?}");

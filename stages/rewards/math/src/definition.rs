@@ -32,7 +32,7 @@ fn equality_sign(text: &str) -> Option<usize> {
     None
 }
 
-/// Returns the name without blanks, sizes and fonts, and with round brackets only.
+/// Removes blanks, sizes such as `\left` and commands of fonts from a name, and makes all brackets round.
 fn spelled(name: &str) -> String {
     const NOTHING: &[&str] = &[
         "\\left",

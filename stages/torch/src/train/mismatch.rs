@@ -35,7 +35,7 @@ const PRODUCT: &str = "product of the complements";
 const WEIGHT: &str = "weight";
 const WEIGHT_SQUARED: &str = "squared weight";
 
-/// Returns the sums of some responses from the outcome of their loss.
+/// Returns the sums behind the metrics `rollout_corr/...` for the responses of a micro-batch.
 pub(crate) fn sums(
     config: &TrainerConfig,
     sequences: &[Sequence<'_>],

@@ -19,7 +19,7 @@ pub(crate) const TOKENS: &str = "tokens";
 pub(crate) const KEPT_TOKENS: &str = "kept tokens";
 /// The number of responses.
 pub(crate) const SEQUENCES: &str = "sequences";
-/// The sum of importance weights that are divided by their mean, and the number of terms, both weighted by responses.
+/// The sum of the importance weights and their number, from which their mean is computed. Each response counts with its weight in the loss.
 pub(crate) const IMPORTANCE: &str = "importance";
 pub(crate) const IMPORTANCE_TERMS: &str = "importance terms";
 

@@ -91,7 +91,7 @@ pub struct GenerateResponse {
     /// The time of the answer, in seconds since 1970; not in a stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
-    /// The choices, or those with new tokens.
+    /// The choices; in a stream, those with new tokens.
     pub choices: Vec<GenerateChoice>,
     /// The numbers of tokens; in a stream only if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -55,7 +55,7 @@ struct Places {
     order: Option<Tensor>,
 }
 
-/// The pieces of a list that are in one chunk.
+/// The entries of a [`Places`] that lie in one chunk of memory.
 struct ChunkPlaces {
     chunk: usize,
     /// Indices into the chunk, as a matrix with a row for each piece.
