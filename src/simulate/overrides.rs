@@ -12,11 +12,12 @@ use crate::recipe::{self, RawRecipe, RecipeError};
 /// Reads the TOML file of a job and applies `overrides`.
 pub(super) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, RecipeError> {
     let mut table = recipe::read_table(path)?;
+    reject_recipe(&table)?;
     overlay_all(&mut table, overrides)?;
-    reject_recipe(&table).map(|()| table)
+    Ok(table)
 }
 
-/// Rejects a key that recipes have and jobs do not.
+/// Rejects a file with a key that recipes have and jobs do not.
 fn reject_recipe(table: &Table) -> Result<(), RecipeError> {
     let names = table.iter().flat_map(|(section, value)| {
         let keys = value.as_table().into_iter().flat_map(Table::keys);
