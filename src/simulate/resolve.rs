@@ -145,7 +145,10 @@ fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
     ];
     for (key, tensor_parallel) in groups {
         if tensor_parallel > hardware.devices_per_server {
-            let expected = format!("at most the {} GPUs of a server", hardware.devices_per_server);
+            let expected = format!(
+                "at most cluster.gpus_per_server = {}, the GPUs of a server",
+                hardware.devices_per_server
+            );
             return Err(out_of_bounds(key, expected, tensor_parallel));
         }
     }

@@ -105,13 +105,15 @@ fn errors_list_the_valid_names_and_bounds() {
     check_error(
         "",
         &["rollout.tensor_parallel=16"],
-        expect!["key `rollout.tensor_parallel`: expected at most the 8 GPUs of a server, found 16"],
+        expect![
+            "key `rollout.tensor_parallel`: expected at most cluster.gpus_per_server = 8, the GPUs of a server, found 16"
+        ],
     );
     check_error(
         "",
         &["training.tensor_parallel=16"],
         expect![
-            "key `training.tensor_parallel`: expected at most the 8 GPUs of a server, found 16"
+            "key `training.tensor_parallel`: expected at most cluster.gpus_per_server = 8, the GPUs of a server, found 16"
         ],
     );
     check_error(
