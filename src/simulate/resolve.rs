@@ -146,7 +146,7 @@ fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
     for (key, tensor_parallel) in groups {
         if tensor_parallel > hardware.devices_per_server {
             let expected = format!(
-                "at most cluster.gpus_per_server = {}, the GPUs of a server",
+                "at most {}, the GPUs of a server (cluster.gpus_per_server or cluster.hardware.devices_per_server)",
                 hardware.devices_per_server
             );
             return Err(out_of_bounds(key, expected, tensor_parallel));

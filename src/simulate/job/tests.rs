@@ -106,14 +106,14 @@ fn errors_list_the_valid_names_and_bounds() {
         "",
         &["rollout.tensor_parallel=16"],
         expect![
-            "key `rollout.tensor_parallel`: expected at most cluster.gpus_per_server = 8, the GPUs of a server, found 16"
+            "key `rollout.tensor_parallel`: expected at most 8, the GPUs of a server (cluster.gpus_per_server or cluster.hardware.devices_per_server), found 16"
         ],
     );
     check_error(
         "",
         &["training.tensor_parallel=16"],
         expect![
-            "key `training.tensor_parallel`: expected at most cluster.gpus_per_server = 8, the GPUs of a server, found 16"
+            "key `training.tensor_parallel`: expected at most 8, the GPUs of a server (cluster.gpus_per_server or cluster.hardware.devices_per_server), found 16"
         ],
     );
     check_error(
