@@ -11,21 +11,21 @@
 //! columns, which files have, and [`shared`] back. Small lists are copied into common buffers, so a batch refers to few of them; a row that
 //! is kept may therefore keep the lists of its neighbors alive.
 
-use std::collections::{BTreeMap, HashMap};
+mod builder;
+
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use arrow_array::builder::GenericByteViewBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{
-    ArrowPrimitiveType, BinaryViewType, ByteViewType, Float32Type, Int32Type, StringViewType,
-    UInt32Type,
-};
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, Int32Type, UInt32Type};
 use arrow_array::{
-    Array, ArrayRef, BinaryViewArray, GenericByteViewArray, ListArray, PrimitiveArray, RecordBatch,
-    RecordBatchOptions, StringArray, StringViewArray,
+    Array, ArrayRef, BinaryViewArray, ListArray, PrimitiveArray, RecordBatch, RecordBatchOptions,
+    StringArray, StringViewArray,
 };
-use arrow_buffer::{Buffer, OffsetBuffer};
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+
+pub use self::builder::{SharedListBuilder, repeated_lists, shared_texts};
 
 /// The bytes of an item.
 const ITEM: usize = 4;
@@ -33,9 +33,6 @@ const ITEM: usize = 4;
 /// The size of a view in bytes, and the largest size of a row that is stored in the view itself.
 const VIEW: usize = 16;
 const INLINE: usize = 12;
-
-/// The size in bytes from which a list or text keeps its own buffer. Shorter ones are copied, which costs less than tracking a buffer.
-const OWN_MEMORY: usize = 1 << 10;
 
 /// The key of the metadata that names the type of the items.
 const ITEMS: &str = "rollpacker.items";
@@ -49,184 +46,6 @@ pub fn shared_list(name: &str, item: &DataType) -> Field {
     let item = item_name(item).expect("shared lists have items of four bytes");
     let metadata = HashMap::from([(ITEMS.to_owned(), item.to_owned())]);
     Field::new(name, DataType::BinaryView, false).with_metadata(metadata)
-}
-
-/// Builds a column of shared lists.
-#[derive(Debug)]
-pub struct SharedListBuilder<T: ArrowPrimitiveType> {
-    /// The items of all short lists.
-    short: Vec<T::Native>,
-    places: Places,
-}
-
-impl<T: ArrowPrimitiveType> SharedListBuilder<T> {
-    /// Creates a builder with room for `rows` lists.
-    #[must_use]
-    pub fn with_capacity(rows: usize) -> Self {
-        const { assert!(size_of::<T::Native>() == ITEM, "items have four bytes") };
-        Self { short: Vec::new(), places: Places::with_capacity(rows) }
-    }
-
-    /// Appends a list. The column takes over the memory of long lists.
-    ///
-    /// # Panics
-    /// If the list has 2^30 items or more.
-    pub fn push(&mut self, list: Vec<T::Native>) {
-        let length = list.len();
-        let start = self.store(list);
-        self.places.push(start, length * ITEM);
-    }
-
-    /// Appends a copy of a list.
-    ///
-    /// # Panics
-    /// If the lists that are copied have 2^30 items or more together.
-    pub fn push_copy(&mut self, list: &[T::Native]) {
-        let start = self.store_copy(list);
-        self.places.push(start, list.len() * ITEM);
-    }
-
-    fn store(&mut self, list: Vec<T::Native>) -> Start {
-        if list.len() * ITEM < OWN_MEMORY {
-            self.store_copy(&list)
-        } else {
-            self.places.store_long(Buffer::from_vec(without_waste(list)))
-        }
-    }
-
-    fn store_copy(&mut self, list: &[T::Native]) -> Start {
-        let start = Start { buffer: SHORT, offset: number(self.short.len() * ITEM) };
-        self.short.extend_from_slice(list);
-        start
-    }
-
-    /// Returns the column.
-    #[must_use]
-    pub fn finish(self) -> ArrayRef {
-        let short = Buffer::from_vec(without_waste(self.short));
-        Arc::new(self.places.column::<BinaryViewType>(short))
-    }
-}
-
-/// Returns a column of shared lists, each of which repeats one number: a row has the number and how often it is repeated. Lists of the same
-/// number share memory, so the column takes no more than the longest list of each number.
-///
-/// # Panics
-/// If a list has 2^30 items or more.
-///
-/// ```
-/// use std::sync::Arc;
-///
-/// use arrow_array::RecordBatch;
-/// use arrow_array::types::Float32Type;
-/// use arrow_schema::{DataType, Schema};
-/// use rollpacker_dataflow::batch::Batch;
-/// use rollpacker_dataflow::shared_list::{repeated_lists, shared_list};
-///
-/// let schema = Schema::new(vec![shared_list("advantages", &DataType::Float32)]);
-/// let column = repeated_lists(&[(0.5, 2), (-1.0, 1), (0.5, 3)]);
-/// let batch = Batch::new(RecordBatch::try_new(Arc::new(schema), vec![column])?);
-/// let lists = batch.lists::<Float32Type>("advantages");
-/// assert_eq!([lists.get(0), lists.get(2)], [&[0.5; 2][..], &[0.5; 3]]);
-/// # Ok::<(), arrow_schema::ArrowError>(())
-/// ```
-#[must_use]
-pub fn repeated_lists(rows: &[(f32, usize)]) -> ArrayRef {
-    let mut longest = BTreeMap::<u32, usize>::new();
-    for (number, length) in rows {
-        let longest = longest.entry(number.to_bits()).or_default();
-        *longest = (*longest).max(*length);
-    }
-    let mut column = SharedListBuilder::<Float32Type>::with_capacity(rows.len());
-    let starts: BTreeMap<u32, Start> = longest
-        .into_iter()
-        .map(|(bits, length)| (bits, column.store(vec![f32::from_bits(bits); length])))
-        .collect();
-    for (number, length) in rows {
-        column.places.push(starts[&number.to_bits()], length * ITEM);
-    }
-    column.finish()
-}
-
-/// Returns a column of texts that are shared when rows move. The column takes over the memory of long texts.
-///
-/// # Panics
-/// If a text has 4 GiB or more.
-#[must_use]
-pub fn shared_texts(texts: impl ExactSizeIterator<Item = String>) -> ArrayRef {
-    let mut short = Vec::new();
-    let mut places = Places::with_capacity(texts.len());
-    for text in texts {
-        let length = text.len();
-        let start = if length < OWN_MEMORY {
-            let start = Start { buffer: SHORT, offset: number(short.len()) };
-            short.extend_from_slice(text.as_bytes());
-            start
-        } else {
-            places.store_long(Buffer::from_vec(without_waste(text.into_bytes())))
-        };
-        places.push(start, length);
-    }
-    Arc::new(places.column::<StringViewType>(Buffer::from_vec(without_waste(short))))
-}
-
-/// Returns a list that has little more memory than its items need. Engines append to lists, which doubles their memory from time to time.
-fn without_waste<T>(mut list: Vec<T>) -> Vec<T> {
-    if list.capacity() > list.len() + list.len() / 8 {
-        list.shrink_to_fit();
-    }
-    list
-}
-
-/// The memory of the rows of a column: long rows have buffers of their own, short rows share one. The builder of arrow would allocate up to
-/// 2 MiB for a short row that follows a long one.
-#[derive(Debug)]
-struct Places {
-    long: Vec<Buffer>,
-    /// The start and the length in bytes of each row.
-    rows: Vec<(Start, u32)>,
-}
-
-/// Where the bytes of a row start.
-#[derive(Clone, Copy, Debug)]
-struct Start {
-    buffer: u32,
-    offset: u32,
-}
-
-/// The buffer of short rows.
-const SHORT: u32 = 0;
-
-impl Places {
-    fn with_capacity(rows: usize) -> Self {
-        Self { long: Vec::new(), rows: Vec::with_capacity(rows) }
-    }
-
-    fn store_long(&mut self, buffer: Buffer) -> Start {
-        self.long.push(buffer);
-        Start { buffer: number(self.long.len()), offset: 0 }
-    }
-
-    fn push(&mut self, start: Start, length: usize) {
-        self.rows.push((start, number(length)));
-    }
-
-    fn column<V: ByteViewType>(self, short: Buffer) -> GenericByteViewArray<V> {
-        let mut column = GenericByteViewBuilder::<V>::with_capacity(self.rows.len());
-        for buffer in std::iter::once(short).chain(self.long) {
-            column.append_block(buffer);
-        }
-        for (Start { buffer, offset }, length) in self.rows {
-            column
-                .try_append_view(buffer, offset, length)
-                .expect("invariant: a row lies in its buffer, and texts are UTF-8");
-        }
-        column.finish()
-    }
-}
-
-fn number(bytes: usize) -> u32 {
-    u32::try_from(bytes).expect("the responses of a batch have less than 4 GiB")
 }
 
 /// Returns the items of a row of shared lists.
@@ -379,6 +198,7 @@ fn with_columns(rows: &RecordBatch, schema: Schema, columns: Vec<ArrayRef>) -> R
 mod tests {
     use arrow_array::types::Float32Type;
     use arrow_array::{StringArray, UInt64Array};
+    use arrow_buffer::Buffer;
     use arrow_select::interleave::interleave;
     use arrow_select::take::take_record_batch;
     use proptest::prelude::*;
