@@ -47,7 +47,7 @@ pub enum RecordError {
         path: PathBuf,
         /// The size when the snapshot was taken, in bytes.
         expected: u64,
-        /// What was found: the size, or the error of the system.
+        /// The size of the file in bytes, or the reason why it cannot be read.
         found: String,
     },
     /// The path holds something that must not be replaced.

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rollpacker_dataflow::snapshot::{
-    Cadence, Generation, Identity, RestoredSnapshot, SearchResult, SnapshotPlan, SnapshotStore,
-    StoreOptions,
+    Cadence, Damage, Generation, Identity, RestoredSnapshot, SearchResult, SnapshotPlan,
+    SnapshotStore, StoreOptions,
 };
 use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
@@ -98,24 +98,27 @@ impl RunSnapshots {
         }
         let identity = identity(recipe, data);
         let keep = recipe.run.max_ckpt_to_keep;
-        let options = StoreOptions { identity: identity.clone(), keep };
-        let mut notes = Vec::new();
-        let mut find = |store: &SnapshotStore, from| {
-            notes.clear();
-            let restored = find(store, &folder, from, &known, &mut notes)?;
-            let found = restored.as_ref();
-            found.map_or(Ok(()), |restored| {
+        let store =
+            SnapshotStore::to_read(&folder, StoreOptions { identity: identity.clone(), keep });
+        let search = |store: &SnapshotStore, from, known: &[Step]| {
+            let found = find(store, &folder, from, known)?;
+            if let Some(restored) = &found.0 {
                 check(&identity, restored)?;
-                check_records(&recipe.run.default_local_dir, restored)
-            })?;
-            Ok::<_, RunSnapshotsError>(restored)
+                check_records(&recipe.run.default_local_dir, restored)?;
+            }
+            Ok::<_, RunSnapshotsError>(found)
         };
-        if let Some(from) = resume.filter(|_| folder.exists()) {
-            find(&SnapshotStore::to_read(&folder, options.clone()), from)?;
-        }
-        let store = SnapshotStore::open(&folder, options)?;
-        // A run that wrote into the folder until now may have taken another snapshot.
-        let restored = resume.map(|from| find(&store, from)).transpose()?.flatten();
+        let readable = resume.filter(|_| folder.exists());
+        let found = readable.map(|from| search(&store, from, &known)).transpose()?;
+        let store = store.claim()?;
+        let now = SnapshotStore::steps_in(&folder)?;
+        let (restored, mut notes) = match (resume, found) {
+            // A run that wrote into the folder until it was claimed has taken no other snapshot.
+            (_, Some(found)) if now == known => found,
+            (Some(from), _) => search(&store, from, &now)?,
+            (None, _) => (None, Vec::new()),
+        };
+        notes.extend(store.swept().iter().map(warning));
         if let Some(restored) = &restored {
             // Resuming removes the records of later steps from the run folder, and the later snapshots rely on them.
             if matches!(resume, Some(ResumeFrom::Steps(_))) {
@@ -201,14 +204,13 @@ fn remove(folder: &Path, overwrite: bool) -> Result<(), RunSnapshotsError> {
     Ok(SnapshotStore::clear(folder)?)
 }
 
-/// Returns the snapshot to resume from, or `None` if there are no snapshots yet.
+/// Returns the snapshot to resume from, or `None` if there are no snapshots yet, and notes for the user.
 fn find(
     store: &SnapshotStore,
     folder: &Path,
     from: ResumeFrom,
     known: &[Step],
-    notes: &mut Vec<String>,
-) -> Result<Option<RestoredSnapshot>, RunSnapshotsError> {
+) -> Result<(Option<RestoredSnapshot>, Vec<String>), RunSnapshotsError> {
     if let ResumeFrom::Steps(steps) = from
         && !known.contains(&Step(steps - 1))
     {
@@ -219,18 +221,25 @@ fn find(
         ResumeFrom::Latest => store.latest()?,
         ResumeFrom::Steps(steps) => store.at(Step(steps - 1))?,
     };
-    let lines = damage.iter().map(|damage| format!("a snapshot cannot be used: {damage}"));
     if restored.is_none() && !known.is_empty() {
-        let (folder, damage) = (folder.to_owned(), lines.collect());
+        let (folder, damage) = (folder.to_owned(), damage.iter().map(unusable).collect());
         return Err(RunSnapshotsError::NoneValid { folder, damage });
     }
-    notes.extend(lines.map(|line| format!("warning: {line}")));
+    let mut notes: Vec<String> = damage.iter().map(warning).collect();
     if restored.is_none() {
         let path = folder.display();
         notes
             .push(format!("{path}: no snapshot to resume from; the run starts from the beginning"));
     }
-    Ok(restored)
+    Ok((restored, notes))
+}
+
+fn unusable(damage: &Damage) -> String {
+    format!("a snapshot cannot be used: {damage}")
+}
+
+fn warning(damage: &Damage) -> String {
+    format!("warning: {}", unusable(damage))
 }
 
 fn identity(recipe: &Recipe, data: u64) -> Identity {

@@ -84,8 +84,8 @@ impl SnapshotStore {
         Self::open_on(Arc::new(Disk), folder.into(), options)
     }
 
-    /// Opens an existing folder to look for snapshots. Claims no generation, so that a process that writes into the folder goes on. A commit
-    /// to this store is refused, since the process that wrote a snapshot has a newer generation.
+    /// Opens an existing folder to look for snapshots. [Claims](Self::claim) no generation, so that a process that writes into the folder
+    /// goes on. A commit to this store is refused, since the process that wrote a snapshot has a newer generation.
     #[must_use]
     pub fn to_read(folder: impl Into<PathBuf>, options: StoreOptions) -> Self {
         Self::of(Arc::new(Disk), folder.into(), Generation::default(), options)
@@ -143,11 +143,23 @@ impl SnapshotStore {
         folder: PathBuf,
         options: StoreOptions,
     ) -> Result<Self, SnapshotError> {
-        let layout = SnapshotLayout { root: folder.clone() };
-        let generation = claim(&*files, &layout)?;
-        let mut store = Self::of(files, folder, generation, options);
-        store.swept = garbage::sweep(&store)?;
-        Ok(store)
+        Self::of(files, folder, Generation::default(), options).claim()
+    }
+
+    /// Claims a new generation and creates the folder if necessary. Removes what older generations have left unfinished.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub fn claim(self) -> Result<Self, SnapshotError> {
+        let generation = claim(&*self.files, &self.layout)?;
+        let store = Self { generation, ..self };
+        Ok(Self { swept: garbage::sweep(&store)?, ..store })
+    }
+
+    /// Returns the unfinished snapshots of older generations that were removed when this one was claimed.
+    #[must_use]
+    pub fn swept(&self) -> &[Damage] {
+        &self.swept
     }
 
     fn of(
