@@ -271,6 +271,13 @@ fn refusals_and_unknown_keys_are_reported_together() {
     }
 }
 
+fn assert_beginnings(lines: &[String], beginnings: &[&str]) {
+    assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
+    for (line, beginning) in lines.iter().zip(beginnings) {
+        assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
+    }
+}
+
 #[test]
 fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them() {
     let place = Workplace::new(RECIPE);
@@ -311,10 +318,7 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "key `reward.options.soft_overlong.cache`: expected ",
     ];
     let lines = refused(&names);
-    assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
-    for (line, beginning) in lines.iter().zip(beginnings) {
-        assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
-    }
+    assert_beginnings(&lines, &beginnings);
     // A reward without a route is not made, so that its options may be missing.
     let place = Workplace::new(RECIPE);
     assert_eq!(
@@ -357,10 +361,7 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "key `reward.options.math.attempts`: expected ",
         "key `reward.options.math.cache`: expected ",
     ];
-    assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
-    for (line, beginning) in lines.iter().zip(beginnings) {
-        assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
-    }
+    assert_beginnings(&lines, &beginnings);
     // So are the values of a nested table, and what does not depend on a wrong `kind` or `on_error`.
     let lines = refused(&[
         "reward.routes.gsm8k=code",
@@ -383,10 +384,7 @@ fn names_and_options_of_entries_are_reported_together_and_conflicts_after_them()
         "key `reward.options.other.cache`: expected ",
         "key `reward.options.third.targets`: expected a finite number, found NaN",
     ];
-    assert_eq!(lines.len(), beginnings.len(), "{lines:#?}");
-    for (line, beginning) in lines.iter().zip(beginnings) {
-        assert!(line.starts_with(beginning), "`{beginning}` is expected in: {line}");
-    }
+    assert_beginnings(&lines, &beginnings);
     // Entries of a section with a wrong key are not checked: what they need may have been written under that key.
     let lines = refused(&["algorithm.adv_estimater=gae", "algorithm.lam=0.95"]);
     assert_eq!(lines.len(), 1, "{lines:#?}");

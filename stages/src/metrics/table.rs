@@ -57,7 +57,8 @@ const TIME: &[Metric] = &[
 
 #[rustfmt::skip]
 const ROLLOUT: &[Metric] = &[
-    Metric::new("rollout/launched_responses", "{response}", "Launched responses that ended in the step, including those that were aborted or dropped."),
+    Metric::new("rollout/launched_responses", "{response}",
+        "Launched responses that ended in the step, including those that were aborted or dropped."),
     Metric::new("rollout/aborted_responses", "{response}", "Responses that were aborted."),
     Metric::new("rollout/paused_responses", "{response}", "Responses that were paused, to be continued in a later step."),
     Metric::new("rollout/launched_tokens", "{token}",
@@ -95,7 +96,8 @@ const SERVERS: &[Metric] = &[
     Metric::new("rollout/canary_max", "1",
         "Largest absolute difference of the log-probabilities behind `rollout/canary_kl`, in nats.").max().timed(),
     Metric::new("rollout/canary_reloads", "{delivery}", "Deliveries that were repeated because the canary failed.").sum().timed(),
-    Metric::new("rollout/moved_responses", "{response}", "Responses that were continued on another server or started again after a fault.").sum().timed(),
+    Metric::new("rollout/moved_responses", "{response}",
+        "Responses that were continued on another server or started again after a fault.").sum().timed(),
     Metric::new("rollout/server_discarded_tokens", "{token}",
         "Tokens of servers that were discarded, because their policy version was uncertain or their server had failed.").sum().timed(),
     Metric::new("rollout/server_errors", "{call}", "Calls of servers that failed.").sum().timed(),
@@ -209,10 +211,12 @@ const MISMATCH: &[Metric] = &[
     Metric::new("rollout_corr/rollout_ppl", "1", "Perplexity of the engine on a response, mean over responses."),
     Metric::new("rollout_corr/log_ppl_diff", "1",
         "Logarithm of the trainer's perplexity of a response minus that of the engine's, mean over responses."),
-    Metric::new("rollout_corr/log_ppl_abs_diff", "1", "Mean of the absolute value of the difference that `rollout_corr/log_ppl_diff` averages."),
+    Metric::new("rollout_corr/log_ppl_abs_diff", "1",
+        "Mean of the absolute value of the difference that `rollout_corr/log_ppl_diff` averages."),
     Metric::new("rollout_corr/ppl_ratio", "1", "Perplexity of the trainer divided by that of the engine, mean over responses."),
     Metric::new("rollout_corr/chi2_token", "1", "Mean square of the ratio of the trainer's to the engine's probability of a token, minus 1."),
-    Metric::new("rollout_corr/chi2_seq", "1", "Mean square of the ratio of the trainer's to the engine's probability of a whole response, minus 1."),
+    Metric::new("rollout_corr/chi2_seq", "1",
+        "Mean square of the ratio of the trainer's to the engine's probability of a whole response, minus 1."),
     Metric::new("rollout_corr/rollout_is_ratio_fraction_high", "1",
         "Share of the importance weights above `rollout_is_threshold`, which limits them or sets them to 0. Without `rollout_is`, the share of \
          the tokens whose weight would be above 2."),
