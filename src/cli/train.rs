@@ -21,7 +21,7 @@ use crate::banner::{self, StartBanner};
 use crate::engines::ServersUnavailable;
 use crate::lifetime::{ENDED_EARLY, EndReason};
 use crate::prompts::training_batch_larger_than_dataset;
-use crate::recipe::{KnownNames, Recipe, RecipeError, override_recipe, read_table, verl};
+use crate::recipe::{KnownNames, RawRecipe, Recipe, RecipeError, override_key, read_table, verl};
 use crate::reporter::{RunReporter, describe};
 use crate::run_folder::RunFolder;
 use crate::session::Session;
@@ -122,7 +122,7 @@ impl TrainArgs {
             translation
                 .overrides
                 .iter()
-                .filter_map(|text| override_recipe(&mut settings, text).err()),
+                .filter_map(|text| override_key::<RawRecipe>(&mut settings, text).err()),
         );
         let (catalogs, App { schedules, placements, .. }) = (app.catalogs(), app);
         let others = |choices: &_, rewards: &_| catalogs.errors(choices, rewards);

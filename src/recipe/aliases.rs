@@ -78,13 +78,13 @@ fn is_zero(value: &Value) -> bool {
     value.as_float() == Some(0.0) || value.as_integer() == Some(0)
 }
 
-/// Removes a key from a recipe under all of its names except `key`, which may be that of another framework.
-pub(super) fn remove_other_names(recipe: &mut Table, key: &str) {
+/// Removes a key from a table under all of its names except `key`, which may be one of `aliases`.
+pub(super) fn remove_other_names(table: &mut Table, aliases: &[Alias], key: &str) {
     let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
-    let of_section = || ALIASES.iter().filter(|one| one.section == section);
+    let of_section = || aliases.iter().filter(|one| one.section == section);
     let own = of_section().find(|one| one.alias == last).map_or(last, |one| one.key);
     let names = of_section().filter(|one| one.key == own).map(|one| one.alias).chain([own]);
-    if let Some(found) = section_of(recipe, section) {
+    if let Some(found) = section_of(table, section) {
         names.filter(|name| *name != last).for_each(|name| drop(found.remove(name)));
     }
 }

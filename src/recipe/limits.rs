@@ -68,25 +68,6 @@ pub(super) fn take_extremes(key: &str, table: &mut Table) -> Vec<RecipeError> {
     errors
 }
 
-/// Returns the error of the first number of a table that is not finite, which options in JSON would lose.
-pub(crate) fn not_finite(key: &str, table: &Table) -> Option<RecipeError> {
-    table.iter().find_map(|(inner, value)| {
-        let path = format!("{key}.{inner}");
-        match value {
-            Value::Table(table) => not_finite(&path, table),
-            Value::Array(items) => {
-                let items =
-                    items.iter().enumerate().map(|(at, item)| (at.to_string(), item.clone()));
-                not_finite(&path, &items.collect())
-            }
-            Value::Float(number) if !number.is_finite() => {
-                Some(out_of_bounds(path, "a finite number", number))
-            }
-            _ => None,
-        }
-    })
-}
-
 /// Returns the first number in a value that float32 cannot hold.
 fn extreme(value: &Value) -> Option<f64> {
     let (least, most) = MAGNITUDE;
@@ -104,14 +85,40 @@ fn extreme(value: &Value) -> Option<f64> {
 
 /// Rejects integers at any depth of `value` whose absolute value is larger than `most`. Used for options that other crates define.
 pub(super) fn check_integers(key: &str, value: &Value, most: u64) -> Result<(), RecipeError> {
-    match value {
-        Value::Integer(number) if number.unsigned_abs() > most => {
+    check_all(key, value, &|key, value| match value.as_integer() {
+        Some(number) if number.unsigned_abs() > most => {
             Err(out_of_bounds(key, format!("at most {most}"), number))
         }
-        Value::Array(items) => items.iter().try_for_each(|item| check_integers(key, item, most)),
-        Value::Table(table) => table
-            .iter()
-            .try_for_each(|(inner, value)| check_integers(&format!("{key}.{inner}"), value, most)),
         _ => Ok(()),
+    })
+}
+
+/// Rejects numbers at any depth of `table` that are not finite. JSON, in which options are passed on, has none.
+pub(crate) fn check_finite(key: &str, table: &Table) -> Result<(), RecipeError> {
+    check_table(key, table, &|key, value| match value.as_float() {
+        Some(number) if !number.is_finite() => Err(out_of_bounds(key, "a finite number", number)),
+        _ => Ok(()),
+    })
+}
+
+/// Calls `check` with each value at any depth of `value` that is neither a list nor a table, and with its key.
+fn check_all(
+    key: &str,
+    value: &Value,
+    check: &impl Fn(&str, &Value) -> Result<(), RecipeError>,
+) -> Result<(), RecipeError> {
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|item| check_all(key, item, check)),
+        Value::Table(table) => check_table(key, table, check),
+        value => check(key, value),
     }
+}
+
+fn check_table(
+    key: &str,
+    table: &Table,
+    check: &impl Fn(&str, &Value) -> Result<(), RecipeError>,
+) -> Result<(), RecipeError> {
+    let mut values = table.iter();
+    values.try_for_each(|(inner, value)| check_all(&format!("{key}.{inner}"), value, check))
 }

@@ -65,7 +65,7 @@ pub(crate) use raw::{Gradient, Pipeline, RawRecipe};
 pub(crate) use raw::{Placement, PolicyLoss};
 use schedule::Schedules;
 use table::read_valid;
-pub(crate) use table::{from_table, overlay, override_recipe, read_table};
+pub(crate) use table::{from_table, overlay, override_key, read_table};
 
 /// A validated recipe.
 ///
@@ -318,7 +318,7 @@ impl Recipe {
         placements: &Placements,
     ) -> Result<Self, RecipeError> {
         let mut settings = read_table(path)?;
-        overrides.iter().try_for_each(|text| override_recipe(&mut settings, text))?;
+        overrides.iter().try_for_each(|text| override_key::<RawRecipe>(&mut settings, text))?;
         let names = KnownNames { schedules, placements, others: &|_, _| Vec::new() };
         Self::from_settings(settings, Vec::new(), names, |_| {})
     }

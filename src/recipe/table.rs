@@ -160,11 +160,15 @@ fn unset(table: &mut Table, path: &[&str], key: &str) {
     }
 }
 
-/// Applies one override to a recipe. Its key may be that of another framework. It also replaces a value that the recipe has under another
-/// name of the same key.
-pub(crate) fn override_recipe(recipe: &mut Table, text: &str) -> Result<(), RecipeError> {
-    aliases::remove_other_names(recipe, text.split_once('=').unwrap_or_default().0.trim());
-    overlay(recipe, text)
+/// Applies one override to a recipe or a job, as [`overlay`] does. Its key may be that of another framework. It also replaces a value that
+/// `table` has under another name of the same key.
+pub(crate) fn override_key<T: keys::Sections>(
+    table: &mut Table,
+    text: &str,
+) -> Result<(), RecipeError> {
+    let key = text.split_once('=').unwrap_or_default().0.trim();
+    aliases::remove_other_names(table, T::aliases(), key);
+    overlay(table, text)
 }
 
 /// Applies one override, `section.key=value`, to a table.

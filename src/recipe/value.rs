@@ -1,9 +1,8 @@
 //! Values of a recipe: those of overrides, and those whose types other crates define.
 
 use rollpacker_stages::shape::{Shape, field_shapes, shape_of};
-use rollpacker_stages::wrong_value::{missing_field, one_of, reason};
+use rollpacker_stages::wrong_value::{keys_to, missing_field, one_of, reason};
 use serde::de::DeserializeOwned;
-use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
 use super::error::{RecipeError, out_of_bounds};
@@ -63,14 +62,10 @@ pub(super) fn read_rest<T: DeserializeOwned>(
 
 /// Removes the innermost key on a path and returns its value. Returns `None` if there is none.
 fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> {
-    let keys = path.iter().map_while(|segment| match segment {
-        Segment::Map { key } => Some(key),
-        _ => None,
-    });
-    let keys: Vec<&String> = keys.collect();
+    let keys: Vec<&str> = keys_to(path).collect();
     let (last, sections) = keys.split_last()?;
-    let section = sections.iter().try_fold(value, |value, key| value.get_mut(key.as_str()));
-    section?.as_table_mut()?.remove(last.as_str())
+    let section = sections.iter().try_fold(value, |value, key| value.get_mut(*key));
+    section?.as_table_mut()?.remove(*last)
 }
 
 /// Returns the error of a value of a wrong type. `reason` is that of serde, which does not name what is expected in place of a value that is

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::recipe::choice::choice;
 use crate::recipe::error::{one_of, out_of_bounds, reject, unknown_in};
-use crate::recipe::limits::not_finite;
+use crate::recipe::limits::check_finite;
 use crate::recipe::{RecipeError, Reward, RouteTarget};
 
 /// Option keys that every reward accepts, in addition to its own keys and those of its guard.
@@ -126,9 +126,7 @@ impl RewardOptions {
     fn of(section: &Reward, name: &str) -> Result<Self, RecipeError> {
         let key = |key: &str| format!("reward.options.{name}.{key}");
         let table = section.options.get(name).cloned().unwrap_or_default();
-        if let Some(error) = not_finite(&format!("reward.options.{name}"), &table) {
-            return Err(error);
-        }
+        check_finite(&format!("reward.options.{name}"), &table)?;
         let mut options = choice(name, &table).options;
         let kind = match options.remove("kind") {
             None => name.to_owned(),

@@ -38,7 +38,7 @@ pub(super) fn overlay_all(table: &mut Table, overrides: &[String]) -> Result<(),
         if text.trim_start().starts_with("cluster.hardware.") {
             expand_hardware(table);
         }
-        recipe::overlay(table, text)
+        recipe::override_key::<RawJob>(table, text)
     })
 }
 
@@ -78,6 +78,16 @@ mod tests {
         assert_eq!(overridden, with_memory("H200", 160e9));
         let table = hardware("[cluster.hardware]\nmemory = 1.0", &[memory]).expect("a table");
         assert_eq!(table.to_string(), "{ memory = 160000000000.0 }");
+    }
+
+    #[test]
+    fn an_override_replaces_the_value_under_another_name() {
+        for (file, text) in [("n", "rollout.group_size=8"), ("group_size", "rollout.n=8")] {
+            let mut table: Table = format!("[rollout]\n{file} = 4").parse().expect("TOML");
+            overlay_all(&mut table, &[text.to_owned()]).expect("valid");
+            let job: RawJob = recipe::from_table(table).expect("a job");
+            assert_eq!(job.rollout.n, 8, "{text}");
+        }
     }
 
     #[test]

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_path_to_error::Segment;
 
 use crate::documented::{Documented, Field};
 use crate::fields::fields;
 use crate::shape::{Shape, field_shapes};
-use crate::wrong_value::{missing_field, reason};
+use crate::wrong_value::{keys_to, missing_field, reason};
 
 /// Options by name, as written in a recipe.
 pub type Options = serde_json::Map<String, serde_json::Value>;
@@ -329,7 +328,7 @@ pub fn type_errors<O: DeserializeOwned>(options: Options) -> Vec<CatalogError> {
     let mut options = Value::Object(options);
     // serde stops at the first error. Therefore each value that causes one is removed, and the rest is read again.
     while let Err(error) = serde_path_to_error::deserialize::<_, O>(options.clone()) {
-        let mut keys = keys_to(&error);
+        let mut keys: Vec<String> = keys_to(error.path()).map(str::to_owned).collect();
         // A field may be missing because it was removed, under its name or an alias.
         let is_missing = missing_field(&error.inner().to_string()).is_some();
         if !(is_missing && removed_from.contains(&keys)) {
@@ -344,15 +343,6 @@ pub fn type_errors<O: DeserializeOwned>(options: Options) -> Vec<CatalogError> {
         removed_from.push(keys);
     }
     errors
-}
-
-/// Returns the keys that lead to the value that an error concerns; those of the list if the value is in a list.
-fn keys_to(error: &serde_path_to_error::Error<serde_json::Error>) -> Vec<String> {
-    let keys = error.path().iter().map_while(|segment| match segment {
-        Segment::Map { key } => Some(key.clone()),
-        _ => None,
-    });
-    keys.collect()
 }
 
 #[cfg(test)]

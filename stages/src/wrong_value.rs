@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde_path_to_error::Segment;
+
 /// Returns a message of serde in the form that recipe errors have: what was expected, without names of Rust types, and then what was found.
 /// Returns the first line of other messages as it is.
 ///
@@ -29,6 +31,14 @@ pub fn reason(message: &str) -> String {
         Some(format!("expected {}{range}, found {}", in_words(expected), as_written(found)))
     };
     of_variant().or_else(of_type).unwrap_or_else(|| message.to_owned())
+}
+
+/// Returns the keys that lead to the value that an error concerns; those of the list if the value is in a list.
+pub fn keys_to(path: &serde_path_to_error::Path) -> impl Iterator<Item = &str> {
+    path.iter().map_while(|segment| match segment {
+        Segment::Map { key } => Some(key.as_str()),
+        _ => None,
+    })
 }
 
 /// Returns the field that is missing according to a message of serde, which names it in the message only.

@@ -17,7 +17,7 @@ use self::overlong::{Overlong, PENALTY};
 use self::override_text::{interpolate, last_of_each_key};
 use super::error::RecipeError;
 use super::keys::{is_key_or_section, is_known};
-use super::table::override_recipe;
+use super::table::override_key;
 use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
 
@@ -91,7 +91,7 @@ fn settings(file: &Table, written: &[Override]) -> Table {
             _ => one.text(),
         };
         // One that does not fit into the table, such as a key of a section that is also `null`, is reported when the recipe is read.
-        drop(override_recipe(&mut table, &text));
+        drop(override_key::<RawRecipe>(&mut table, &text));
     }
     table
 }
@@ -283,18 +283,18 @@ impl Translator<'_> {
         let alone = std::slice::from_ref(&one.value);
         let all = one.value.as_array().map_or(alone, Vec::as_slice);
         let is_event_file = |logger: &Value| logger.as_str() == Some(EVENT_FILE);
-        let has_event_file = all.iter().any(is_event_file);
-        if has_event_file {
+        let kept = all.iter().filter(|logger| is_event_file(logger)).count();
+        if kept > 0 {
             self.done.overrides.push(format!("{}=[\"{EVENT_FILE}\"]", one.key));
         }
-        match all.iter().all(is_event_file) {
-            true => {}
-            false if has_event_file => {
+        if kept < all.len() {
+            if kept > 0 {
                 let remark =
                     format!("of `{}`, only `{EVENT_FILE}` has an effect here", one.written);
                 self.done.remarks.push(remark);
+            } else {
+                self.done.ignored.push(one.key.clone());
             }
-            false => self.done.ignored.push(one.key.clone()),
         }
     }
 

@@ -42,7 +42,7 @@ fn read(command: &[String]) -> BTreeMap<String, String> {
     translation
         .overrides
         .iter()
-        .for_each(|text| override_recipe(&mut table, text).expect("an override"));
+        .for_each(|text| override_key::<RawRecipe>(&mut table, text).expect("an override"));
     from_table::<RawRecipe>(table.clone()).expect("valid");
     table.remove("reward");
     let sections = table.iter().filter_map(|(name, keys)| Some((name, keys.as_table()?)));

@@ -28,7 +28,7 @@ fn refused(file: &str, overrides: &[&str]) -> String {
     let translation = translate(&settings, &overrides, &REWARDS);
     let mut errors = translation.errors;
     let texts = translation.overrides.iter();
-    errors.extend(texts.filter_map(|text| override_recipe(&mut settings, text).err()));
+    errors.extend(texts.filter_map(|text| override_key::<RawRecipe>(&mut settings, text).err()));
     let (schedules, placements) = (&Schedules::default(), &Placements::default());
     let names = KnownNames { schedules, placements, others: &|_, _| Vec::new() };
     let read = Recipe::from_settings(settings, errors, names, |_| {});

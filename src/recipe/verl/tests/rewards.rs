@@ -2,7 +2,7 @@
 
 use toml::Table;
 
-use super::{VERL, override_recipe, overrides, refused, translate, translated};
+use super::{VERL, override_key, overrides, refused, translate, translated};
 
 #[test]
 fn a_function_is_the_python_reward_of_all_data() {
@@ -78,7 +78,9 @@ fn the_penalty_of_dapo_is_a_reward() {
     ];
     assert_eq!(found, expected);
     let mut table = Table::new();
-    found.iter().for_each(|text| override_recipe(&mut table, text).expect("read"));
+    found
+        .iter()
+        .for_each(|text| override_key::<crate::recipe::RawRecipe>(&mut table, text).expect("read"));
     assert_eq!(table["reward"]["routes"]["*"]["soft_overlong"].as_float(), Some(0.5));
 
     let own = ["reward_model.reward_kwargs.max_resp_len=10000", "custom_reward_function.path=r.py"];
