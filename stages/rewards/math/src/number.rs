@@ -28,6 +28,14 @@ pub(super) fn decimal(digits: &str) -> Option<Rational> {
     checked(Rational::new(numerator, ten_to(fraction.len())))
 }
 
+/// Parses a repeating decimal, such as `0.1` with the period `6`, without sign and exponent.
+pub(super) fn repeating(digits: &str, period: &str) -> Option<Rational> {
+    let first = decimal(digits)?;
+    let places = digits.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+    let nines = ten_to(period.len()) - BigInt::one();
+    checked(first + decimal(period)? / Rational::from_integer(nines * ten_to(places)))
+}
+
 /// Parses an integer in a base from 2 to 36.
 pub(super) fn based(digits: &str, base: u32) -> Option<Rational> {
     let fits = (2..=36).contains(&base) && digits.len() <= 500;

@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     if tokens.is_empty() || tokens.len() > MAX_TOKENS {
         return None;
     }
-    let mut parser = Parser { tokens, at: 0, depth: 0, bars: 0, colon_divides: true };
+    let mut parser = Parser { tokens, at: 0, depth: 0, bars: 0, angle: false, colon_divides: true };
     let expr = parser.list()?;
     (parser.at == parser.tokens.len()).then(|| expand(expr))
 }
@@ -58,6 +58,8 @@ struct Parser {
     depth: usize,
     /// The number of open absolute values. If it is not 0, the next bar closes the innermost.
     bars: usize,
+    /// `true` within the argument of a trigonometric function, where a degree sign means a factor of π / 180. Elsewhere degrees are a unit.
+    angle: bool,
     /// `true` if a colon is a division, `false` if it means "such that".
     colon_divides: bool,
 }

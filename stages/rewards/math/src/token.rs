@@ -7,10 +7,13 @@ use super::units;
 /// The maximum number of characters of an answer. Longer texts are not answers.
 pub(super) const MAX_CHARACTERS: usize = 10_000;
 
+/// Spaces that separate thousands.
+const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
+
 /// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
-    /// An unsigned number as written.
+    /// An unsigned number as written, without separators of thousands. The digits that repeat without end are in parentheses.
     Number(String),
     /// A command or the name of a function, without its backslash.
     Command(String),
@@ -41,6 +44,9 @@ pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
 
 /// Returns the value of a number token.
 pub(super) fn value(digits: &str) -> Option<Rational> {
+    if let Some((first, period)) = digits.split_once('(') {
+        return number::repeating(first, period.trim_end_matches(')'));
+    }
     match digits.split_once('E') {
         None => number::decimal(digits),
         Some((mantissa, exponent)) => {
@@ -52,8 +58,10 @@ pub(super) fn value(digits: &str) -> Option<Rational> {
 }
 
 /// Replaces doubled backslashes before commands by single ones, unless the text has rows to separate, and removes the braces around commas.
+/// Narrow spaces become blanks.
 fn prepare(text: &str) -> String {
     let text = text.replace("{,}", ",").replace("\\! ", "").replace("\\!", "");
+    let text = NARROW.iter().fold(text, |text, space| text.replace(space, " "));
     let rows = ["matrix", "array", "cases", "aligned"].iter().any(|name| text.contains(name));
     if rows || !text.contains("\\\\") {
         return text;
@@ -170,23 +178,75 @@ impl Lexer {
         let mut digits = String::new();
         self.digits(&mut digits);
         self.groups(&mut digits);
-        if self.peek(0) == Some('.') && self.digit(1) {
+        if self.peek(0) == Some('.') && (self.digit(1) || self.period(1).is_some()) {
             digits.push('.');
             self.at += 1;
             self.digits(&mut digits);
         }
-        self.exponent(&mut digits);
+        match self.period(0).filter(|_| digits.contains('.')) {
+            Some((period, length)) => {
+                self.at += length;
+                digits.extend(["(", &period, ")"]);
+            }
+            None => self.exponent(&mut digits),
+        }
         self.tokens.push(Token::Number(digits));
     }
 
     /// Reads groups of exactly three digits, all after the same separator. A comma followed by a blank separates answers instead.
     fn groups(&mut self, digits: &mut String) {
-        let grouped = digits.len() <= 3 && !digits.is_empty() && !digits.starts_with('0');
-        let separator = self.peek(0).filter(|&next| next == ' ' || (next == ',' && self.thousands));
-        while grouped && separator.is_some() && self.peek(0) == separator && self.three_digits(1) {
-            self.at += 1;
+        if digits.len() > 3 || digits.is_empty() || digits.starts_with('0') {
+            return;
+        }
+        let Some(separator) = self.separator() else { return };
+        while self.starts_with(separator) && self.three_digits(separator.len()) {
+            self.at += separator.len();
             self.digits(digits);
         }
+    }
+
+    /// Returns the separator of thousands that follows, if any.
+    fn separator(&self) -> Option<&'static str> {
+        let mut separators = vec![" ", "\\,", "\\;", "\\:", "\\ ", "~"];
+        separators.extend(self.thousands.then_some(","));
+        separators.into_iter().find(|separator| self.starts_with(separator))
+    }
+
+    /// Returns `true` if the characters of an ASCII text follow.
+    fn starts_with(&self, text: &str) -> bool {
+        text.chars().enumerate().all(|(offset, character)| self.peek(offset) == Some(character))
+    }
+
+    /// Returns the digits that repeat without end, as in `0.1\overline{6}`, `0.1\bar6` and `0.\dot{1}4285\dot{7}`, and the number of
+    /// characters that they take.
+    fn period(&self, offset: usize) -> Option<(String, usize)> {
+        let marked = |mark| self.marked_digits(offset, mark);
+        if let Some(found) = marked("\\overline").or_else(|| marked("\\bar")) {
+            return Some(found);
+        }
+        let (first, length) = marked("\\dot")?;
+        let begin = offset + length;
+        let within: String =
+            (begin..).map_while(|at| self.peek(at).filter(char::is_ascii_digit)).collect();
+        let last = self.marked_digits(begin + within.len(), "\\dot");
+        Some(match last {
+            Some((last, end)) => (first + &within + &last, length + within.len() + end),
+            None => (first, length),
+        })
+    }
+
+    /// Returns the digits under a mark, such as `\bar{12}` or `\bar1`, and the number of characters that they take with the mark.
+    fn marked_digits(&self, offset: usize, mark: &str) -> Option<(String, usize)> {
+        let rest = self.characters.get(self.at + offset..)?;
+        let rest = rest.strip_prefix(&*mark.chars().collect::<Vec<_>>())?;
+        let Some(braced) = rest.strip_prefix(&['{']) else {
+            let digit = rest.first().filter(|character| character.is_ascii_digit())?;
+            return Some((digit.to_string(), mark.len() + 1));
+        };
+        let digits: String = braced.iter().take_while(|c| c.is_ascii_digit()).collect();
+        let closed = braced.get(digits.len()) == Some(&'}') && !digits.is_empty();
+        let length = mark.len() + digits.len() + 2;
+        closed.then_some((digits, length))
     }
 
     fn three_digits(&self, offset: usize) -> bool {
@@ -338,7 +398,11 @@ impl Lexer {
                 return self.inline(trimmed);
             }
             _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,
-            _ if choice(trimmed).chars().count() == 1 => return self.inline(choice(trimmed)),
+            _ if trimmed.split(',').all(|part| choice(part.trim()).chars().count() == 1) => {
+                let letters: Vec<&str> =
+                    trimmed.split(',').map(|part| choice(part.trim())).collect();
+                return self.inline(&letters.join(","));
+            }
             _ => Token::Text(trimmed.to_owned()),
         };
         self.tokens.push(token);

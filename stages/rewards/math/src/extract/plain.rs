@@ -26,7 +26,7 @@ pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
 }
 
 /// A number with groups of three digits, with a decimal point or comma, or without either; optionally with a percent sign.
-const VALUE: &str = r"(?:(?P<grouped>-?[1-9][0-9]{0,2}(?:[ ,][0-9]{3})+)(?P<after_groups>\.[0-9]+)?|(?P<whole>-?[0-9]+)(?P<point>[.,][0-9]+)?|(?P<fraction>-?\.[0-9]+))(?P<percent>\s*(?:%|[Pp]ercent(?:age)?|[Pp]ct))?";
+const VALUE: &str = r"(?:(?P<grouped>-?[1-9][0-9]{0,2}(?:[ ,\u{a0}\u{2009}\u{202f}][0-9]{3})+)(?P<after_groups>\.[0-9]+)?|(?P<whole>-?[0-9]+)(?P<point>[.,][0-9]+)?|(?P<fraction>-?\.[0-9]+))(?P<percent>\s*(?:%|[Pp]ercent(?:age)?|[Pp]ct))?";
 /// Digits and operators that begin with a digit, optionally after a sign or parenthesis.
 const TERM: &str = r"(?P<term>-?\(?-?[0-9][0-9.\s+*×/^()÷-]*[+*×/^()÷-][0-9.\s+*×/^()÷-]+\)?)";
 const BEFORE: &str = r"(?:^|\s|=)(?:\*\*)?";
@@ -61,7 +61,8 @@ fn candidate(captures: &Captures<'_>, priority: i32) -> Option<Candidate> {
     let text = match (group("term"), group("grouped"), group("whole"), group("fraction")) {
         (Some(term), ..) => term.replace('\n', " "),
         (_, Some(grouped), ..) => {
-            let digits: String = grouped.chars().filter(|c| !matches!(c, ' ' | ',')).collect();
+            let digits: String =
+                grouped.chars().filter(|c| c.is_ascii_digit() || *c == '-').collect();
             digits + group("after_groups").unwrap_or("")
         }
         (.., Some(whole), _) => whole.to_owned() + &group("point").unwrap_or("").replace(',', "."),

@@ -1,6 +1,6 @@
 //! Products without an operator, and suffixes of values: powers, factorials, units, percent signs.
 
-use super::super::expr::{Expr, Function};
+use super::super::expr::{Constant, Expr, Function};
 use super::super::number::{Rational, integer};
 use super::super::token::Token;
 use super::{Parser, number};
@@ -83,7 +83,7 @@ impl Parser {
             if self.accept('!') {
                 base = Expr::apply(Function::Factorial, vec![base]);
             } else if self.accept('°') {
-                // Angles are in degrees by default, so the sign is ignored.
+                base = self.in_degrees(base);
             } else if self.accept('^') {
                 base = self.raised(base)?;
             } else {
@@ -92,9 +92,18 @@ impl Parser {
         }
     }
 
+    /// Converts degrees to radians where an angle is computed with. Angles that are answers have degrees as their unit, which is ignored.
+    fn in_degrees(&self, angle: Expr) -> Expr {
+        if !self.angle {
+            return angle;
+        }
+        let half_turn = Expr::integer(180);
+        Expr::product(vec![angle, Expr::Constant(Constant::Pi).over(half_turn)])
+    }
+
     fn raised(&mut self, base: Expr) -> Option<Expr> {
         if self.degrees() {
-            return Some(base);
+            return Some(self.in_degrees(base));
         }
         if let Expr::Symbol(name) = &base
             && let Some(mark) = self.mark()

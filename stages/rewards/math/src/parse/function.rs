@@ -16,7 +16,11 @@ impl Parser {
                 base = Some(self.argument()?);
             }
         }
-        let arguments = self.function_arguments()?;
+        let outer = self.angle;
+        self.angle |= takes_angle(&function);
+        let arguments = self.function_arguments();
+        self.angle = outer;
+        let arguments = arguments?;
         let inverse = power.as_ref().is_some_and(|power| *power == Expr::integer(-1));
         if inverse && let Some(inverse) = inverse_of(&function) {
             return Some(Expr::apply(inverse, arguments));
@@ -126,6 +130,11 @@ pub(super) fn function(name: &str) -> Option<Function> {
         "det" => Function::Det,
         _ => return None,
     })
+}
+
+fn takes_angle(function: &Function) -> bool {
+    use Function::{Cos, Cot, Csc, Sec, Sin, Tan};
+    matches!(function, Sin | Cos | Tan | Cot | Sec | Csc)
 }
 
 fn inverse_of(function: &Function) -> Option<Function> {

@@ -28,6 +28,11 @@ fn values() {
             ("$1/0$", "$2/0$"),
             ("$101_2$", "$110_2$"),
             ("the midpoints", "the end points"),
+            (r"$\frac13$", r"$0.\overline{33}4$"),
+            (r"$\frac13$", "$0.3$"),
+            (r"$\frac{1}{3}$", r"$0.\overline{34}$"),
+            (r"$\frac12$", r"$\cos 60$"),
+            (r"$\frac12$", r"$\cos 30^\circ$"),
         ],
         false,
     );
