@@ -180,6 +180,8 @@ fn a_warm_start_on_bad_data_is_bad_input() {
     }
     let error = place.refused(&["sft", "--config", "recipe.toml", "sft.alphabet=ab"]);
     assert!(error.contains("row 0") && error.contains("alphabet"), "{error}");
+    let error = place.refused(&["sft", "--config", "recipe.toml", "sft.max_position_embeddings=4"]);
+    assert!(error.contains("row 0") && error.contains("at most 4 tokens"), "{error}");
 }
 
 #[test]

@@ -224,7 +224,9 @@ fn examples(
         .map(|prompt| {
             let prompt = prompt?;
             let place = || format!("{} row {}", prompt.file().display(), prompt.file_row());
-            example(&prompt, &encoder, &recipe.sft.response_key, &fits).with_context(place)
+            example(&prompt, &encoder, &recipe.sft.response_key, &fits)
+                .and_then(|example| check_positions(&example, model).map(|()| example))
+                .with_context(place)
         })
         .collect()
 }
@@ -258,6 +260,17 @@ fn example(
     }
     response_ids.extend(encoder.tokenizer.token_to_id(EOS));
     Ok(Example { prompt_ids, response_ids })
+}
+
+/// Rejects a row that is longer than the sequences for which the model is made.
+fn check_positions(example: &Example, model: &ModelConfig) -> anyhow::Result<()> {
+    let length = example.prompt_ids.len() + example.response_ids.len();
+    ensure!(
+        length as i64 <= model.max_position_embeddings,
+        "expected a prompt and a demonstration of at most {} tokens, found {length}; remove the row, or increase `sft.max_position_embeddings`",
+        model.max_position_embeddings
+    );
+    Ok(())
 }
 
 /// Writes the Hugging Face folder: configuration, weights and tokenizer.

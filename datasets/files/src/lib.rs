@@ -3,7 +3,7 @@
 //! Every command writes its files through this crate. A [`NewFile`] is written next to its place under a temporary name, and renamed to
 //! its place when it is complete: readers see the previous file or the new one, and a failed run leaves the previous file as it was.
 //! The place must be free or hold a regular file. [`Inputs`] holds the identities of the files that a command reads, so that the command
-//! can refuse to replace one of them, whatever path leads to it.
+//! can refuse to replace one of them, whatever path leads to it. [`open`] and [`read`] refuse what is not a regular file.
 //!
 //! ```
 //! use std::io::Write;
@@ -28,7 +28,9 @@
 mod error;
 mod inputs;
 mod new_file;
+mod regular;
 
 pub use error::FileError;
 pub use inputs::{Inputs, is_same_file};
 pub use new_file::{NewFile, check_place, copy, remove_abandoned, write};
+pub use regular::{kind, open, read, read_to_string};

@@ -1,12 +1,13 @@
 //! A file that appears when it is complete.
 
-use std::fs::{self, File, FileType, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use crate::regular::kind;
 use crate::{FileError, is_same_file};
 
 const PREFIX: &str = ".rollpacker-";
@@ -170,18 +171,6 @@ pub fn check_place(place: &Path) -> Result<(), FileError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(FileError::io(place, "examine")(error)),
     }
-}
-
-/// Names a file type; `None` for a regular file.
-fn kind(found: FileType) -> Option<&'static str> {
-    Some(match found {
-        found if found.is_file() => return None,
-        found if found.is_symlink() => "a symbolic link",
-        found if found.is_dir() => "a folder",
-        found if found.is_fifo() => "a pipe",
-        found if found.is_socket() => "a socket",
-        _ => "a device",
-    })
 }
 
 fn folder_of(place: &Path) -> &Path {

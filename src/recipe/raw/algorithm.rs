@@ -150,7 +150,8 @@ section! {
         tau_neg: Option<f64> = None,
         /// Aggregation of token losses. Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
         loss_agg_mode: Option<Aggregation> = None,
-        /// Divisor of `seq-mean-token-sum-norm`, from 1e-6 to 1e12. Default: `data.max_response_length`. (verl: `actor.loss_scale_factor`)
+        /// Divisor of `seq-mean-token-sum-norm`, from 1e-6 to 1e12; other values of `loss_agg_mode` do not use it. Default:
+        /// `data.max_response_length`. (verl: `actor.loss_scale_factor`)
         loss_scale_factor: Option<f64> = None,
         /// `true` to add the KL divergence from the initial policy to the loss. Default: `false`. (verl: `actor.use_kl_loss`)
         use_kl_loss: bool = false,
@@ -169,7 +170,8 @@ section! {
         /// Number of passes over the responses of a step, at least 1; default 1. Each pass makes the updates of `ppo_mini_batch_size`.
         /// Needs one worker if above 1. (verl: `actor.ppo_epochs`; TRL: `num_iterations`)
         ppo_epochs: u32 [passes] = 1,
-        /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
+        /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. A longer sequence is a micro-batch of its own. (verl:
+        /// `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize [tokens] = 4096,
         /// Precision of the matrix products of the trainer's layers: `float32`, the default, or `bfloat16`, whose sums are float32.
         /// Weights, gradients, moments, attention and logits are float32 in any case. `bfloat16` is faster on GPUs and on CPUs with AVX-512

@@ -96,9 +96,9 @@ section! {
         num_key_value_heads: i64 [heads] = 2,
         /// Use the embedding as the head, too; default true. vLLM on CPU does not update such a head.
         tie_word_embeddings: bool = true,
-        /// Maximum context length in tokens; default 4096.
+        /// Maximum context length in tokens; default 4096. Longer demonstrations are rejected.
         max_position_embeddings: i64 [tokens] = 4096,
-        /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096.
+        /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. A longer sequence is a micro-batch of its own.
         micro_batch_tokens: usize [tokens] = 4096,
         /// Number of CPU threads that tensor operations use, from 1 to 1024; default 1.
         threads: usize [threads] = 1,

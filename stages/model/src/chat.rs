@@ -7,14 +7,15 @@ use minijinja::{Environment, ErrorKind, Value, context};
 pub use rollpacker_stages::reward::chat::Message;
 
 use super::ModelError;
-use super::json::Object;
+use super::json::{MOST_BYTES, Object};
 
 /// The template with which a model expects its chats to be formatted.
 ///
 /// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use `bos_token`, `eos_token` and the other
 /// special tokens, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts. `strftime_now`
 /// is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Templates that test whether it is
-/// defined, as Llama's do, fall back to a fixed date; templates that require it are rejected.
+/// defined, as Llama's do, fall back to a fixed date; templates that require it are rejected. A template that takes more than ten million
+/// instructions for a chat fails.
 ///
 /// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct ChatTemplate {
 }
 
 const NAME: &str = "chat";
+/// The number of instructions that a chat may take, about a second. Those of published templates take some hundred for a message.
+const FUEL: u64 = 10_000_000;
 const SPECIAL_TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 
 impl ChatTemplate {
@@ -55,7 +58,8 @@ impl ChatTemplate {
         let special_tokens = config.as_ref().map_or_else(Vec::new, special_tokens);
         let file = folder.join("chat_template.jinja");
         if file.exists() {
-            let source = std::fs::read_to_string(&file).map_err(ModelError::read(&file))?;
+            let source = rollpacker_files::read_to_string(&file, MOST_BYTES)
+                .map_err(ModelError::read(&file))?;
             return Self::compile(&file.display().to_string(), source, special_tokens);
         }
         match config.as_ref().map(template).transpose()?.flatten() {
@@ -108,6 +112,7 @@ fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
+    environment.set_fuel(Some(FUEL));
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.add_filter("tojson", to_json);

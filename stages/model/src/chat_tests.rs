@@ -102,6 +102,13 @@ fn errors_raised_by_a_template_are_reported() {
 }
 
 #[test]
+fn a_template_that_does_not_end_fails() {
+    let long = "{% for a in range(90000) %}".repeat(3) + "x" + &"{% endfor %}".repeat(3);
+    let error = refusal(&format!("{{% if messages %}}{long}{{% endif %}}"));
+    assert!(error.contains("out of fuel"), "{error}");
+}
+
+#[test]
 fn a_folder_s_template_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let render = || {

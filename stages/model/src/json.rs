@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 
 use super::ModelError;
 
+/// The size in bytes of the largest configuration, tokenizer or template that is read. Tokenizers of published models have up to 40 MB.
+pub(crate) const MOST_BYTES: u64 = 256 << 20;
+
 /// A JSON object of a file, or an object nested in it.
 pub struct Object {
     path: PathBuf,
@@ -18,10 +21,10 @@ impl Object {
     /// Reads the object of a file.
     ///
     /// # Errors
-    /// If the file cannot be read or is not a JSON object.
+    /// If the file cannot be read, is not a regular file, has more than 256 MiB, or is not a JSON object.
     pub fn read(path: &Path) -> Result<Self, ModelError> {
-        let text = std::fs::read_to_string(path).map_err(ModelError::read(path))?;
-        let map = serde_json::from_str(&text)
+        let text = rollpacker_files::read(path, MOST_BYTES).map_err(ModelError::read(path))?;
+        let map = serde_json::from_slice(&text)
             .map_err(|error| ModelError::Json { path: path.to_owned(), error })?;
         Ok(Self { path: path.to_owned(), prefix: String::new(), map })
     }

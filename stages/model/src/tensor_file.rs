@@ -12,6 +12,9 @@ use serde_json::{Map, json};
 
 use super::ModelError;
 
+/// The size in bytes of the largest header of a safetensors file. That of the reference implementation is the same.
+const MOST_HEADER_BYTES: u64 = 100_000_000;
+
 /// A value that can be written as a tensor.
 ///
 /// ```
@@ -115,7 +118,7 @@ pub struct TensorFile {
 impl TensorFile {
     /// Opens a file and reads its header.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        let mut file = File::open(path).map_err(ModelError::read(path))?;
+        let mut file = rollpacker_files::open(path).map_err(ModelError::read(path))?;
         let (metadata, start) = header(path, &mut file)?;
         Ok(Self { path: path.to_owned(), file, metadata, start })
     }
@@ -196,6 +199,11 @@ pub fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelErro
     if length > size.saturating_sub(8) {
         return Err(damaged(format!(
             "the header length {length} exceeds the file size of {size} bytes"
+        )));
+    }
+    if length > MOST_HEADER_BYTES {
+        return Err(damaged(format!(
+            "expected a header of at most {MOST_HEADER_BYTES} bytes, found {length}"
         )));
     }
     let mut text = vec![0; length as usize];

@@ -12,6 +12,7 @@ use tokenizers::{
 };
 
 use super::ModelError;
+use super::json::MOST_BYTES;
 use super::token_bound::TokenBound;
 
 /// Maximum length of a text to tokenize, in bytes. Tokenization uses about 400 times the memory of its text, and no model has a context of
@@ -45,7 +46,7 @@ impl Tokenizer {
     /// Returns an error if the file cannot be read or is not a tokenizer.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("tokenizer.json");
-        let text = std::fs::read(&path).map_err(ModelError::read(&path))?;
+        let text = rollpacker_files::read(&path, MOST_BYTES).map_err(ModelError::read(&path))?;
         let place = path.display().to_string();
         let inner = Inner::from_bytes(text).map_err(failed(&place))?;
         Ok(Self { bound: TokenBound::of(&inner), inner, place })

@@ -153,7 +153,7 @@ impl Checkpoint {
 impl Shard {
     /// Opens a file and reads its header.
     fn open(path: PathBuf) -> Result<(Self, Metadata), TorchError> {
-        let mut file = File::open(&path).map_err(ModelError::read(&path))?;
+        let mut file = rollpacker_files::open(&path).map_err(ModelError::read(&path))?;
         let (metadata, start) = header(&path, &mut file)?;
         Ok((Self { path, file, start }, metadata))
     }

@@ -1,0 +1,97 @@
+//! Reading of files that must be regular. Opening a pipe blocks until somebody writes to it, and a device may never end.
+
+use std::fs::{self, File, FileType};
+use std::io::{self, Error, ErrorKind, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Opens a regular file to read.
+///
+/// # Errors
+///
+/// If the file cannot be opened, or the path leads to something else, such as a pipe.
+pub fn open(path: &Path) -> io::Result<File> {
+    match kind(fs::metadata(path)?.file_type()) {
+        Some(found) => Err(invalid(format!("expected a regular file, found {found}"))),
+        None => File::open(path),
+    }
+}
+
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+///
+/// As [`open`], and if the file is larger or cannot be read.
+///
+/// ```
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("config.json");
+/// std::fs::write(&path, "{}")?;
+/// assert_eq!(rollpacker_files::read(&path, 2)?, b"{}");
+/// assert_eq!(
+///     rollpacker_files::read(&path, 1).unwrap_err().to_string(),
+///     "expected at most 1 bytes, found more",
+/// );
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    let mut bytes = Vec::with_capacity(usize::try_from(length.min(most)).unwrap_or(0));
+    // One byte more shows that there are more, whatever the length says: that of files in /proc is 0.
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(invalid(format!("expected at most {most} bytes, found more")));
+    }
+    Ok(bytes)
+}
+
+/// Reads a regular file of at most `most` bytes that is UTF-8.
+///
+/// # Errors
+///
+/// As [`read`], and if the file is not UTF-8.
+pub fn read_to_string(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|error| invalid(error.to_string()))
+}
+
+/// Names a file type; `None` for a regular file.
+#[must_use]
+pub fn kind(found: FileType) -> Option<&'static str> {
+    Some(match found {
+        found if found.is_file() => return None,
+        found if found.is_symlink() => "a symbolic link",
+        found if found.is_dir() => "a folder",
+        found if found.is_fifo() => "a pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    })
+}
+
+fn invalid(reason: String) -> Error {
+    Error::new(ErrorKind::InvalidData, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_refused_without_waiting_for_a_writer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo runs").success());
+        let error = read(&pipe, 1).expect_err("refused").to_string();
+        assert_eq!(error, "expected a regular file, found a pipe");
+        let error = read(folder.path(), 1).expect_err("refused").to_string();
+        assert_eq!(error, "expected a regular file, found a folder");
+        assert_eq!(open(&folder.path().join("absent")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_whose_length_is_reported_as_0_is_read() {
+        let stat = read(Path::new("/proc/self/stat"), 1 << 20).expect("read");
+        assert!(!stat.is_empty());
+    }
+}
