@@ -64,8 +64,10 @@ pub(crate) use raw::{Gradient, Pipeline, RawRecipe};
 #[cfg(feature = "cli")]
 pub(crate) use raw::{Placement, PolicyLoss};
 use schedule::Schedules;
+#[cfg(any(feature = "cli", test))]
+pub(crate) use table::overlay;
 use table::read_valid;
-pub(crate) use table::{from_table, overlay, override_key, read_table};
+pub(crate) use table::{from_table, override_key, read_table};
 
 /// A validated recipe.
 ///
