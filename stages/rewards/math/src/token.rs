@@ -87,6 +87,13 @@ fn choice(text: &str) -> &str {
     if is_letter { bare } else { text }
 }
 
+/// Returns the letters of one or several choices, as in `(A), (C)`, with commas between them. Returns `None` for any other text.
+fn choices(text: &str) -> Option<String> {
+    let letters: Vec<&str> = text.split(',').map(|part| choice(part.trim())).collect();
+    let all = letters.iter().all(|letter| letter.chars().count() == 1);
+    all.then(|| letters.join(","))
+}
+
 struct Lexer {
     characters: Vec<char>,
     at: usize,
@@ -398,12 +405,10 @@ impl Lexer {
                 return self.inline(trimmed);
             }
             _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,
-            _ if trimmed.split(',').all(|part| choice(part.trim()).chars().count() == 1) => {
-                let letters: Vec<&str> =
-                    trimmed.split(',').map(|part| choice(part.trim())).collect();
-                return self.inline(&letters.join(","));
-            }
-            _ => Token::Text(trimmed.to_owned()),
+            _ => match choices(trimmed) {
+                Some(letters) => return self.inline(&letters),
+                None => Token::Text(trimmed.to_owned()),
+            },
         };
         self.tokens.push(token);
     }
