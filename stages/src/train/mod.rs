@@ -233,6 +233,7 @@ impl TrainError {
 ///     groups: &[group(0), group(1)],
 ///     tolerance: 0.0,
 ///     has_digests: true,
+///     is_reproducible: true,
 ///     folder: folder.path(),
 /// };
 /// let start = || OneWeight { weight: 1.0, gradient: 0.0 };

@@ -75,8 +75,13 @@ fn check(breaks: Breaks) -> String {
         ..Sequence::default()
     };
     let groups = [vec![sequence(0, &[1, 2][..]), sequence(0, &[3])], vec![sequence(1, &[4])]];
-    let world =
-        TrainerWorld { groups: &groups, tolerance: 0.0, has_digests: true, folder: folder.path() };
+    let world = TrainerWorld {
+        groups: &groups,
+        tolerance: 0.0,
+        has_digests: true,
+        is_reproducible: true,
+        folder: folder.path(),
+    };
     let start = || Adding { breaks, weight: 10, gradient: 0, calls: 0 };
     check_trainer(start, &world).err().map(|error| error.to_string()).unwrap_or_default()
 }

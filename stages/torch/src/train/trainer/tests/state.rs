@@ -160,6 +160,7 @@ fn a_trainer_passes_the_testkit() {
             groups: &groups,
             tolerance: if deterministic { 0.0 } else { 1e-4 },
             has_digests: true,
+            is_reproducible: true,
             folder: folder.path(),
         };
         let config = TrainerConfig { deterministic, ..config(Aggregation::TokenMean) };
