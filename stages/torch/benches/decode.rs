@@ -1,4 +1,5 @@
-//! Tokens per second of the torch engine on a batch of prompts of one length, with the same number of tokens for every response.
+//! Tokens per second of the torch engine on a batch of prompts of one length, with the same number of tokens for every response. The engine
+//! computes on the first CUDA device if there is one, otherwise on the CPU.
 //!
 //! ```text
 //! cargo bench -p rollpacker-torch --bench decode -- MODEL_FOLDER [key=value ...]
@@ -19,18 +20,19 @@
 
 use std::error::Error;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use rollpacker_dataflow::clock::WallClock;
 use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_stages::device::DeviceChoice;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::{Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::config::Precision;
-use rollpacker_torch::model::{Decoder, WeightStore};
+use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::{TorchEngine, TorchEngineConfig};
 
 struct Options {
@@ -142,10 +144,10 @@ impl Options {
             replay,
             deterministic: self.deterministic,
         };
-        let load = |folder: &Path| Decoder::load(folder, tch::Device::cuda_if_available());
+        let device = resolve_device(DeviceChoice::Auto)?;
         let engine = TorchEngine::start(
             config,
-            |_| load(&self.model),
+            |_| Decoder::load(&self.model, device),
             WeightStore::new(1),
             Arc::new(|_: &[i32]| String::new()),
             Arc::new(WallClock::start()),

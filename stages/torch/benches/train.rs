@@ -1,6 +1,8 @@
 //! The torch trainer on a step with long-tailed lengths: 128 responses in groups of 8 with log-normal lengths (median 40, sigma 1, at most
 //! 256), prompts of 32 tokens, and a model of 3.3 million parameters. Counted in tokens, prompts included.
 //!
+//! The trainer computes on the first CUDA device if there is one, otherwise on the CPU.
+//!
 //! `cargo bench -p rollpacker-torch --bench train`
 
 use divan::Bencher;
@@ -10,10 +12,12 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, LogNormal};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_model::{Family, ModelConfig, Rope};
-use rollpacker_stages::train::config::TrainerConfig;
+use rollpacker_stages::device::DeviceChoice;
+use rollpacker_stages::train::config::{Precision, TrainerConfig};
 use rollpacker_stages::train::{Sequence, Trainer};
-use rollpacker_torch::model::{Decoder, WeightStore};
+use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::train::TorchTrainer;
+use tch::Device;
 
 const PROMPT: usize = 32;
 const GROUP: usize = 8;
@@ -44,6 +48,23 @@ fn model() -> ModelConfig {
     }
 }
 
+/// A model of 494 million parameters.
+fn large_model() -> ModelConfig {
+    ModelConfig {
+        vocab_size: 151_936,
+        hidden_size: 896,
+        intermediate_size: 4864,
+        layers: 24,
+        heads: 14,
+        max_position_embeddings: 4096,
+        ..model()
+    }
+}
+
+fn device() -> Device {
+    resolve_device(DeviceChoice::Auto).expect("invariant: there is a CPU")
+}
+
 fn lengths() -> Vec<usize> {
     let tail = LogNormal::new(40f64.ln(), 1.0).expect("invariant: the deviation is finite");
     let mut random = ChaCha8Rng::seed_from_u64(0);
@@ -56,16 +77,34 @@ fn step(bencher: Bencher<'_, '_>, (threads, groups): (usize, usize)) {
     measure(bencher, TrainerConfig { threads, ..TrainerConfig::default() }, groups);
 }
 
-/// The same step with an update that does not depend on the order of arrival.
-#[divan::bench(args = [(1, 1), (1, 16), (2, 1), (2, 16)], sample_count = 5)]
+/// The same step with an update that does not depend on the order of arrival. Only on a CPU.
+#[divan::bench(args = [(1, 1), (1, 16), (2, 1), (2, 16)], sample_count = 5, ignore = device() != Device::Cpu)]
 fn deterministic_step(bencher: Bencher<'_, '_>, (threads, groups): (usize, usize)) {
     let config = TrainerConfig { threads, deterministic: true, ..TrainerConfig::default() };
     measure(bencher, config, groups);
 }
 
+/// A step of a model of 494 million parameters whose responses are eight times as long, two groups a call. Only on a CUDA device.
+#[divan::bench(args = [Precision::Float32, Precision::Bfloat16], sample_count = 3, ignore = device() == Device::Cpu)]
+fn large_step(bencher: Bencher<'_, '_>, dtype: Precision) {
+    let config = TrainerConfig { dtype, micro_batch_tokens: 16_384, ..TrainerConfig::default() };
+    let lengths: Vec<usize> = lengths().into_iter().map(|length| 8 * length).collect();
+    measure_step(bencher, trainer_of(large_model(), config), &lengths, 2);
+}
+
 fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig, groups: usize) {
-    let mut trainer = trainer(config);
-    let (ids, numbers, lengths) = (vec![7i32; 512], vec![-0.5f32; 512], lengths());
+    measure_step(bencher, trainer(config), &lengths(), groups);
+}
+
+/// Measures a step of responses of the given lengths, of which `groups` groups arrive at once.
+fn measure_step(
+    bencher: Bencher<'_, '_>,
+    mut trainer: TorchTrainer,
+    lengths: &[usize],
+    groups: usize,
+) {
+    let longest = lengths.iter().copied().max().unwrap_or(0).max(PROMPT);
+    let (ids, numbers) = (vec![7i32; longest], vec![-0.5f32; longest]);
     let sequence = |(at, &length): (usize, &usize)| Sequence {
         prompt: PromptId((at / GROUP) as u64),
         sample: (at % GROUP) as u32,
@@ -88,7 +127,8 @@ fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig, groups: usize) {
 }
 
 /// The work that a replica adds to each step besides the transfer: exporting its gradient and importing the sum. Counted in parameters.
-#[divan::bench(args = [false, true], sample_count = 20)]
+/// Only on a CPU.
+#[divan::bench(args = [false, true], sample_count = 20, ignore = device() != Device::Cpu)]
 fn partial(bencher: Bencher<'_, '_>, deterministic: bool) {
     let mut trainer = trainer(TrainerConfig { deterministic, ..TrainerConfig::default() });
     let parameters = trainer.decoder().parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
@@ -110,6 +150,10 @@ fn partial(bencher: Bencher<'_, '_>, deterministic: bool) {
 }
 
 fn trainer(config: TrainerConfig) -> TorchTrainer {
-    let decoder = Decoder::init(model(), 0, tch::Device::Cpu).expect("memory for a small model");
-    TorchTrainer::new(decoder, config, WeightStore::new(1)).expect("memory for a small model")
+    trainer_of(model(), config)
+}
+
+fn trainer_of(model: ModelConfig, config: TrainerConfig) -> TorchTrainer {
+    let decoder = Decoder::init(model, 0, device()).expect("memory for the model");
+    TorchTrainer::new(decoder, config, WeightStore::new(1)).expect("memory for the model")
 }

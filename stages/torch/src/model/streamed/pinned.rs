@@ -13,7 +13,7 @@
 //! tch exposes neither a handle of torch's stream nor a call to change it, so torch works on its default stream: the legacy default stream
 //! of the device's primary context, which is also cudarc's default stream of its context.
 //!
-//! This module compiles without CUDA and loads the driver on first use. It has not been run on a device yet.
+//! This module compiles without CUDA and loads the driver on first use. `tests/cuda.rs` runs it on a device.
 
 use std::sync::Arc;
 
