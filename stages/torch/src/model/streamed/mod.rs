@@ -22,8 +22,7 @@
 //!
 //! On the CPU all results are bit-identical to those of [`Decoder`](super::Decoder). On a CUDA device the buffers are in device memory and
 //! the budget applies to device memory. Without the feature `cuda`, torch copies in the order of its stream, so a copy waits for the
-//! compute before it. With the feature, copies go through pinned memory on a separate stream; see the module `pinned`. That path has been
-//! compiled but has not been run on a device yet.
+//! compute before it. With the feature, copies go through pinned memory on a separate stream; see the module `pinned`.
 
 mod buffers;
 #[cfg(feature = "cuda")]
@@ -195,10 +194,12 @@ impl StreamedDecoder {
             return Ok(());
         }
         let mut spare = self.give_up_layers();
-        let used = self.reader.fence()?;
         for index in 0..self.layers.len() {
             if self.residency.is_resident(index) && self.layers[index].is_none() {
+                // The fence follows the allocation: torch reuses the memory of a tensor that another thread has freed while kernels of that
+                // thread still use it.
                 let layer = self.spare_layer(&mut spare)?;
+                let used = self.reader.fence()?;
                 self.reader.read_layer(index, &layer, &used)?;
                 self.layers[index] = Some(layer);
             }
