@@ -8,11 +8,17 @@ pub(super) const EXTENT: usize = 64;
 /// Rows whose lengths differ by at most this attend together, whatever their length.
 const PADDING: usize = 32;
 
+/// Maximum number of masked positions of a group of [`Grouping::Few`]. Each group of a layer launches about ten kernels, about 50 µs. In that
+/// time a recent GPU gathers and attends to this many positions of a layer with 4 key heads of 128 numbers.
+const MASKED: usize = 16_384;
+
 /// The way to group adjacent rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grouping {
     /// Rows of similar length: within a group, lengths differ by at most 32 tokens or an eighth of the longest.
     Similar,
+    /// Few groups, for devices on which the launch of a kernel takes as long as its work: a group has at most [`MASKED`] masked positions.
+    Few,
     /// Rows whose lengths, rounded up to [`EXTENT`], differ by at most `slack`. A row is then padded to one of few lengths.
     Extents {
         /// Maximum difference of the rounded lengths, in tokens.
@@ -20,43 +26,59 @@ pub(super) enum Grouping {
     },
 }
 
+/// The numbers of positions that the rows of a group attend to, without padding.
+#[derive(Clone, Copy)]
+struct GroupLengths {
+    shortest: usize,
+    longest: usize,
+    total: usize,
+}
+
 impl Grouping {
     /// Splits rows of the given lengths into groups, in order, each with the number of positions that its rows attend to.
     pub(super) fn groups(self, lengths: &[usize]) -> Vec<(Range<usize>, usize)> {
-        let extents: Vec<usize> = lengths.iter().map(|length| self.extent(*length)).collect();
-        let mut groups: Vec<(Range<usize>, usize)> = Vec::new();
-        let mut shortest = 0;
-        for (row, extent) in extents.into_iter().enumerate() {
-            match groups.last_mut() {
-                Some((rows, longest))
-                    if self.unites(extent.min(shortest), extent.max(*longest)) =>
-                {
-                    rows.end = row + 1;
-                    *longest = extent.max(*longest);
-                    shortest = extent.min(shortest);
-                }
-                _ => {
-                    groups.push((row..row + 1, extent));
-                    shortest = extent;
+        let mut groups: Vec<(Range<usize>, GroupLengths)> = Vec::new();
+        for (row, length) in lengths.iter().enumerate() {
+            let extent = self.extent(*length);
+            let own = GroupLengths { shortest: extent, longest: extent, total: extent };
+            if let Some((rows, extents)) = groups.last_mut() {
+                let united = extents.with(extent);
+                if self.allows(united, rows.len() + 1) {
+                    (rows.end, *extents) = (row + 1, united);
+                    continue;
                 }
             }
+            groups.push((row..row + 1, own));
         }
-        groups
+        groups.into_iter().map(|(rows, extents)| (rows, extents.longest)).collect()
     }
 
     fn extent(self, length: usize) -> usize {
         match self {
-            Self::Similar => length,
+            Self::Similar | Self::Few => length,
             Self::Extents { .. } => length.next_multiple_of(EXTENT),
         }
     }
 
-    fn unites(self, shortest: usize, longest: usize) -> bool {
-        let limit = match self {
-            Self::Similar => PADDING.max(longest / 8),
-            Self::Extents { slack } => slack,
-        };
-        longest - shortest <= limit
+    /// Returns `true` if a group may have `rows` rows of these extents.
+    fn allows(self, lengths: GroupLengths, rows: usize) -> bool {
+        let GroupLengths { shortest, longest, total } = lengths;
+        match self {
+            Self::Similar => longest - shortest <= PADDING.max(longest / 8),
+            Self::Few => rows * longest - total <= MASKED,
+            Self::Extents { slack } => longest - shortest <= slack,
+        }
+    }
+}
+
+impl GroupLengths {
+    /// Adds a row.
+    fn with(self, extent: usize) -> Self {
+        Self {
+            shortest: self.shortest.min(extent),
+            longest: self.longest.max(extent),
+            total: self.total + extent,
+        }
     }
 }
 
@@ -80,6 +102,14 @@ mod tests {
         let groups = |slack| Grouping::Extents { slack }.groups(&lengths);
         assert_eq!(groups(64), [(0..3, 256), (3..6, 128)]);
         assert_eq!(groups(0), [(0..1, 256), (1..2, 192), (2..3, 256), (3..4, 128), (4..6, 64)]);
+    }
+
+    #[test]
+    fn few_groups_have_a_bounded_number_of_masked_positions() {
+        let groups = |lengths: &[usize]| Grouping::Few.groups(lengths);
+        assert_eq!(groups(&[300, 10, 290, 8000, 20]), [(0..3, 300), (3..5, 8000)]);
+        assert_eq!(groups(&[MASKED + 1, 1]), [(0..2, MASKED + 1)]);
+        assert_eq!(groups(&[MASKED + 2, 1]), [(0..1, MASKED + 2), (1..2, 1)]);
     }
 
     proptest! {

@@ -24,8 +24,8 @@ pub(super) use self::memory::{CachePass, CacheRow};
 /// Bytes of a chunk in the memory of the host: a bound on what the cache holds beyond the blocks in use, unless a block is larger.
 const HOST_CHUNK: usize = 4 << 20;
 
-/// Bytes of a chunk in the memory of a device. Few chunks keep the number of kernel launches small.
-const DEVICE_CHUNK: usize = 64 << 20;
+/// Bytes of a chunk in the memory of a device. A layer launches kernels for each chunk, so few chunks are fast.
+const DEVICE_CHUNK: usize = 1 << 30;
 
 /// Number of chunks without blocks in use that are kept, so that a sequence that comes and goes does not allocate each time.
 const SPARE_CHUNKS: usize = 1;
@@ -209,6 +209,7 @@ mod tests {
                     check(&mut cache, &all, head_dim, Grouping::Extents { slack });
                 }
                 check(&mut cache, &all, head_dim, Grouping::Similar);
+                check(&mut cache, &all, head_dim, Grouping::Few);
             }
         }
     }

@@ -23,7 +23,7 @@ struct DevicePass<'a> {
     memory: &'a mut DeviceMemory,
     rows: &'a [CacheRow],
     grouping: Grouping,
-    /// The places of the rows' keys in layer 0, a head each.
+    /// The places of the rows, a head each.
     written: Places,
     /// Computed when the first layer attends; a prefill only writes.
     groups: Option<Vec<AttentionGroup>>,
@@ -32,7 +32,7 @@ struct DevicePass<'a> {
 /// Adjacent rows that attend together.
 struct AttentionGroup {
     rows: Range<i64>,
-    /// The blocks of the keys in layer 0, by sequence, head and position. The rows share one sequence, or each has its own.
+    /// The blocks by sequence, head and position. The rows share one sequence, or each has its own.
     blocks: Places,
     /// Number of positions that the rows attend to, including masked ones.
     extent: i64,
@@ -40,28 +40,24 @@ struct AttentionGroup {
     mask: Option<Tensor>,
 }
 
-/// Keys or values of a layer.
-#[derive(Clone, Copy)]
-enum Part {
-    Keys,
-    Values,
-}
-
-/// A list of equally long pieces of the memory, spread over chunks. A piece has `positions` adjacent positions of one head.
+/// A list of equally long pieces of the memory, each with `positions` adjacent positions of one head: first those of the keys, then those of
+/// the values.
 struct Places {
     positions: usize,
-    parts: Vec<ChunkPlaces>,
-    /// The index of each piece in the parts, concatenated; `None` if there is only one part.
-    order: Option<Tensor>,
+    /// The chunks of the pieces, with the index of each piece in its chunk. Indices of layer 0 are valid in the views of all layers.
+    parts: Vec<(usize, Tensor)>,
+    /// Present if there are several chunks.
+    order: Option<ChunkOrder>,
 }
 
-/// The entries of a [`Places`] that lie in one chunk of memory.
-struct ChunkPlaces {
-    chunk: usize,
-    /// Indices into the chunk, as a matrix with a row for each piece.
-    index: Tensor,
-    /// The index of each piece in the list.
-    of: Tensor,
+/// The order of pieces of several chunks.
+struct ChunkOrder {
+    /// The index in the list of each piece, chunk after chunk.
+    listed: Tensor,
+    /// The inverse of `listed`.
+    inverse: Tensor,
+    /// Number of pieces of each chunk.
+    sizes: Vec<i64>,
 }
 
 impl DeviceMemory {
@@ -69,69 +65,68 @@ impl DeviceMemory {
         Self { shape, device, chunks: Chunks::new() }
     }
 
-    /// Lists pieces, each given by its block and its index among the pieces of a layer's keys.
+    /// Lists the keys and the values at places that are each given by a block and the index among the pieces of the block's keys of a layer.
     fn places(
         &self,
         positions: usize,
-        pieces: impl Iterator<Item = (usize, usize)>,
+        places: impl Iterator<Item = (usize, usize)> + Clone,
     ) -> Result<Places, TchError> {
         let CacheShape { layers, kv_heads, chunk_blocks, .. } = self.shape;
-        let of_block = layers * 2 * kv_heads * (BLOCK / positions);
+        let of_part = kv_heads * (BLOCK / positions);
+        let values = places.clone().map(|(block, piece)| (block, of_part + piece));
         let mut by_chunk = BTreeMap::<usize, (Vec<i64>, Vec<i64>)>::new();
-        for (at, (block, piece)) in pieces.enumerate() {
-            let (index, of) = by_chunk.entry(block / chunk_blocks).or_default();
-            index.push((block % chunk_blocks * of_block + piece) as i64);
-            of.push(at as i64);
+        for (at, (block, piece)) in places.chain(values).enumerate() {
+            let (index, listed) = by_chunk.entry(block / chunk_blocks).or_default();
+            index.push((block % chunk_blocks * layers * 2 * of_part + piece) as i64);
+            listed.push(at as i64);
         }
-        let order = match by_chunk.len() {
-            1 => None,
-            _ => Some(self.tensor(&inverse(by_chunk.values().flat_map(|(_, of)| of)))?),
+        let order = if by_chunk.len() > 1 {
+            let listed: Vec<i64> =
+                by_chunk.values().flat_map(|(_, listed)| listed).copied().collect();
+            Some(ChunkOrder {
+                inverse: self.tensor(&inverse(&listed))?,
+                listed: self.tensor(&listed)?,
+                sizes: by_chunk.values().map(|(index, _)| index.len() as i64).collect(),
+            })
+        } else {
+            None
         };
-        let parts = by_chunk.into_iter().map(|(chunk, (index, of))| {
-            Ok(ChunkPlaces { chunk, index: self.tensor(&index)?, of: self.tensor(&of)? })
-        });
+        let parts =
+            by_chunk.into_iter().map(|(chunk, (index, _))| Ok((chunk, self.tensor(&index)?)));
         Ok(Places { positions, parts: parts.collect::<Result<_, TchError>>()?, order })
     }
 
-    /// Returns a chunk as a matrix with a row for each piece of `positions`, from the given part of the layer on. Indices of layer 0 then
-    /// have the same meaning in every layer.
-    fn pieces(
-        &self,
-        chunk: usize,
-        positions: usize,
-        layer: usize,
-        part: Part,
-    ) -> Result<Tensor, TchError> {
+    /// Returns a chunk as a matrix with a row for each piece of `positions`, from the keys of the layer on.
+    fn pieces(&self, chunk: usize, positions: usize, layer: usize) -> Result<Tensor, TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.shape;
         let matrix = self.chunks.of(chunk).f_view([-1, (positions * head_dim) as i64])?;
-        let start = (2 * layer + part as usize) * kv_heads * (BLOCK / positions);
-        matrix.f_narrow(0, start as i64, matrix.size2()?.0 - start as i64)
+        let start = (2 * layer * kv_heads * (BLOCK / positions)) as i64;
+        matrix.f_narrow(0, start, matrix.size2()?.0 - start)
     }
 
     /// Returns the listed pieces of a layer, `[pieces, positions * head_dim]`.
-    fn gather(&self, places: &Places, layer: usize, part: Part) -> Result<Tensor, TchError> {
-        let parts = places.parts.iter().map(|own| {
-            self.pieces(own.chunk, places.positions, layer, part)?.f_index_select(0, &own.index)
+    fn gather(&self, places: &Places, layer: usize) -> Result<Tensor, TchError> {
+        let parts = places.parts.iter().map(|(chunk, index)| {
+            self.pieces(*chunk, places.positions, layer)?.f_index_select(0, index)
         });
         let mut parts = parts.collect::<Result<Vec<_>, _>>()?;
         match &places.order {
             None => Ok(parts.swap_remove(0)),
-            Some(order) => Tensor::f_cat(&parts, 0)?.f_index_select(0, order),
+            Some(order) => Tensor::f_cat(&parts, 0)?.f_index_select(0, &order.inverse),
         }
     }
 
     /// Writes `values [pieces, positions * head_dim]` to the listed pieces of a layer.
-    fn scatter(
-        &self,
-        places: &Places,
-        layer: usize,
-        part: Part,
-        values: &Tensor,
-    ) -> Result<(), TchError> {
-        for own in &places.parts {
-            let mut pieces = self.pieces(own.chunk, places.positions, layer, part)?;
-            let _same_memory =
-                pieces.f_index_copy_(0, &own.index, &values.f_index_select(0, &own.of)?)?;
+    fn scatter(&self, places: &Places, layer: usize, values: Tensor) -> Result<(), TchError> {
+        let parts = match &places.order {
+            None => vec![values],
+            Some(order) => values
+                .f_index_select(0, &order.listed)?
+                .f_split_with_sizes(order.sizes.as_slice(), 0)?,
+        };
+        for ((chunk, index), values) in places.parts.iter().zip(parts) {
+            let mut pieces = self.pieces(*chunk, places.positions, layer)?;
+            let _same_memory = pieces.f_index_copy_(0, index, &values)?;
         }
         Ok(())
     }
@@ -180,13 +175,11 @@ impl DeviceMemory {
     fn attend(&self, layer: usize, group: &AttentionGroup, q: &Tensor) -> Result<Tensor, TchError> {
         let CacheShape { kv_heads, head_dim, .. } = self.shape;
         let rows = group.rows.end - group.rows.start;
-        let cached = |part| {
-            let gathered = self.gather(&group.blocks, layer, part)?;
-            let shape = [-1, kv_heads as i64, group.extent, head_dim as i64];
-            gathered.f_view(shape)?.f_expand([rows, -1, -1, -1], false)
-        };
+        let cached = self.gather(&group.blocks, layer)?;
+        let cached = cached.f_view([2, -1, kv_heads as i64, group.extent, head_dim as i64])?;
+        let part = |at| cached.f_select(0, at)?.f_expand([rows, -1, -1, -1], false);
+        let (k, v) = (part(0)?, part(1)?);
         let q = q.f_narrow(0, group.rows.start, rows)?;
-        let (k, v) = (cached(Part::Keys)?, cached(Part::Values)?);
         let mask = group.mask.as_ref();
         Tensor::f_scaled_dot_product_attention(&q, &k, &v, mask, 0.0, false, None, false)
     }
@@ -243,11 +236,8 @@ impl CachePass for DevicePass<'_> {
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<(), TchError> {
         let CacheShape { head_dim, .. } = self.memory.shape;
         let rows = self.rows.len() as i64;
-        for (part, new) in [(Part::Keys, k), (Part::Values, v)] {
-            let new = new.f_narrow(0, 0, rows)?.f_reshape([-1, head_dim as i64])?;
-            self.memory.scatter(&self.written, layer, part, &new)?;
-        }
-        Ok(())
+        let new = Tensor::f_cat(&[k.f_narrow(0, 0, rows)?, v.f_narrow(0, 0, rows)?], 0)?;
+        self.memory.scatter(&self.written, layer, new.f_view([-1, head_dim as i64])?)
     }
 
     fn attend(&mut self, layer: usize, q: &Tensor) -> Result<Tensor, TchError> {
@@ -264,13 +254,19 @@ impl CachePass for DevicePass<'_> {
         if beyond > 0 {
             attended.push(q.f_narrow(0, 0, beyond)?.f_zeros_like()?);
         }
-        Tensor::f_cat(&attended, 0)?.f_reshape([-1, (heads * head_dim) as i64])
+        let attended = match attended.as_slice() {
+            [one] => one.shallow_clone(),
+            several => Tensor::f_cat(several, 0)?,
+        };
+        attended.f_reshape([-1, (heads * head_dim) as i64])
     }
 }
 
 /// Returns the inverse of a permutation.
-fn inverse<'a>(permutation: impl Iterator<Item = &'a i64>) -> Vec<i64> {
-    let mut pairs: Vec<(i64, i64)> = permutation.copied().zip(0..).collect();
-    pairs.sort_unstable();
-    pairs.into_iter().map(|(_, at)| at).collect()
+fn inverse(permutation: &[i64]) -> Vec<i64> {
+    let mut inverse = vec![0; permutation.len()];
+    for (at, &to) in (0..).zip(permutation) {
+        inverse[to as usize] = at;
+    }
+    inverse
 }
