@@ -166,9 +166,8 @@ impl Decoder {
         Self { config, device, ends, layers, parameters, trainable, precision }
     }
 
-    /// Packs the weights for inference on a CPU with the [kernel](super::matrix) of this crate, or takes them from `packing` if a decoder
-    /// with equal weights and precision has packed them. Where there is no kernel, nothing changes. Parameters must not be written to,
-    /// except by [`copy_from`](Self::copy_from), which undoes the packing.
+    /// [Packs](super::matrix) the weights for inference, or takes them from `packing` if a decoder with equal weights and precision has
+    /// packed them. Parameters must not be written to, except by [`copy_from`](Self::copy_from), which undoes the packing.
     ///
     /// # Errors
     /// Returns an error if a weight cannot be read.
@@ -179,14 +178,14 @@ impl Decoder {
         let packed = packing.of(&weights)?;
         let (matrices, head) = packed.as_chunks::<{ Layer::MATRICES }>();
         for (layer, packed) in self.layers.iter_mut().zip(matrices) {
-            layer.set_packed(Some(packed));
+            layer.set_packed(packed.clone());
         }
-        self.ends.set_packed(head.first().cloned());
+        self.ends.set_packed(head.first().cloned().flatten());
         Ok(())
     }
 
     fn unpack(&mut self) {
-        self.layers.iter_mut().for_each(|layer| layer.set_packed(None));
+        self.layers.iter_mut().for_each(|layer| layer.set_packed(Default::default()));
         self.ends.set_packed(None);
     }
 

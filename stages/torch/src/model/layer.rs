@@ -143,13 +143,14 @@ impl Layer {
         [&self.qkv.whole, &self.output, &self.gate_up.whole, &self.down].map(|map| &map.weight)
     }
 
-    /// Sets the packed form of the [`matrices`](Self::matrices), or removes it.
-    pub(crate) fn set_packed(&mut self, packed: Option<&[Arc<PackedMatrix>]>) {
+    /// Sets the packed form of each of the [`matrices`](Self::matrices), or removes it.
+    pub(crate) fn set_packed(&mut self, packed: [Option<Arc<PackedMatrix>>; Self::MATRICES]) {
+        let on_host = packed.iter().all(|one| one.as_ref().is_some_and(|one| one.is_on_host()));
+        self.rows = if on_host { RowOperations::detect() } else { None };
         let maps = [&mut self.qkv.whole, &mut self.output, &mut self.gate_up.whole, &mut self.down];
-        for (at, map) in maps.into_iter().enumerate() {
-            map.packed = packed.map(|packed| Arc::clone(&packed[at]));
+        for (map, packed) in maps.into_iter().zip(packed) {
+            map.packed = packed;
         }
-        self.rows = packed.and_then(|_| RowOperations::detect());
     }
 
     /// Sets the type to which the factors of all products are rounded, if any.

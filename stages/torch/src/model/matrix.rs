@@ -1,75 +1,110 @@
-//! Weights packed for matrix products on a CPU.
+//! Weights packed for matrix products, once per policy for all instances of an engine.
 //!
-//! libtorch reorders the weights at every call, which costs more than the product itself for the few rows of a decode iteration. Here they
-//! are reordered once per policy, for all instances of an engine.
+//! On a CPU, libtorch reorders the weights at every call, which costs more than the product itself for the few rows of a decode iteration.
+//! Here they are reordered once. Where the kernel of this crate does not run, such as on a CUDA device, libtorch multiplies, and weights
+//! are packed only if they are rounded.
 
 mod kernel;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollpacker_stages::train::config::Precision;
-use tch::{Device, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use self::kernel::{Kernel, Panels};
 use super::host;
 
-/// The weights of a linear map on a CPU.
+/// The packed weights of a linear map.
 #[derive(Debug)]
-pub(crate) struct PackedMatrix {
-    panels: Panels,
-    kernel: Kernel,
+pub(crate) struct PackedMatrix(Form);
+
+#[derive(Debug)]
+enum Form {
+    /// Reordered weights on a CPU.
+    Panels(Panels, Kernel),
+    /// Rounded weights `[outputs, inputs]`, for products by libtorch. A tensor can be sent to another thread but not shared with it, hence
+    /// the lock.
+    Rounded(Mutex<Tensor>),
 }
 
 /// The packed weights of a policy, for the decoders that use it. The first that needs them packs them. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedPacking(Arc<Mutex<Option<Vec<Arc<PackedMatrix>>>>>);
+pub(crate) struct SharedPacking(Arc<Mutex<Option<PackedPolicy>>>);
+
+/// The weights of a policy, packed with these precisions.
+#[derive(Debug)]
+struct PackedPolicy {
+    precisions: Vec<Precision>,
+    matrices: PackedMatrices,
+}
+
+/// The packed form of each weight; `None` where a weight is multiplied by as it is.
+type PackedMatrices = Vec<Option<Arc<PackedMatrix>>>;
 
 impl PackedMatrix {
-    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if it is not on the CPU or has no elements, or if the
-    /// processor lacks the instructions for the kernel.
+    /// Packs `weight [outputs, inputs]`, rounded to `precision`. Returns `None` if packing saves nothing: the weight is not rounded, and it
+    /// is not on the CPU, has no elements, or the processor lacks the instructions for the kernel.
     fn new(weight: &Tensor, precision: Precision) -> Result<Option<Self>, TchError> {
         let (outputs, inputs) = weight.size2()?;
         let usable = weight.device() == Device::Cpu && outputs > 0 && inputs > 0;
-        let Some(kernel) = Kernel::detect().filter(|_| usable) else { return Ok(None) };
-        let panels = Panels::new(&host::floats(weight)?, inputs as usize, precision);
-        Ok(Some(Self { panels, kernel }))
+        if let Some(kernel) = Kernel::detect().filter(|_| usable) {
+            let panels = Panels::new(&host::floats(weight)?, inputs as usize, precision);
+            return Ok(Some(Self(Form::Panels(panels, kernel))));
+        }
+        let rounded = || weight.f_detach()?.f_to_kind(Kind::BFloat16);
+        match precision {
+            Precision::Float32 => Ok(None),
+            Precision::Bfloat16 => Ok(Some(Self(Form::Rounded(Mutex::new(rounded()?))))),
+        }
     }
 
     /// Returns `start + x * weight^T` for `x [rows, inputs]`. `start` is broadcast to `[rows, outputs]`, and zero by default.
     pub(crate) fn product(&self, start: Option<&Tensor>, x: &Tensor) -> Result<Tensor, TchError> {
-        let size = [x.size2()?.0, self.panels.outputs as i64];
-        let x = host::floats(x)?;
-        host::written(&size, start, |sums| self.kernel.add_product(&x, &self.panels, sums))
+        match &self.0 {
+            Form::Panels(panels, kernel) => {
+                let size = [x.size2()?.0, panels.outputs as i64];
+                let x = host::floats(x)?;
+                host::written(&size, start, |sums| kernel.add_product(&x, panels, sums))
+            }
+            Form::Rounded(weight) => {
+                let weight = weight.lock().unwrap_or_else(PoisonError::into_inner).shallow_clone();
+                let product = x.f_to_kind(weight.f_kind()?)?.f_linear::<&Tensor>(&weight, None)?;
+                match start {
+                    // Adding promotes the product to the kind of `start`.
+                    Some(start) => product.f_add(start),
+                    None => product.f_to_kind(x.f_kind()?),
+                }
+            }
+        }
+    }
+
+    /// Returns `true` if the weights are reordered on a CPU.
+    pub(crate) fn is_on_host(&self) -> bool {
+        matches!(self.0, Form::Panels(..))
     }
 }
 
 impl SharedPacking {
-    /// Returns the packed form of each of `weights`, which must be those of the policy. It is empty if they cannot be packed. Only the
-    /// weights of the first call are shared; a call with other precisions packs its own.
-    pub(crate) fn of(
-        &self,
-        weights: &[(&Tensor, Precision)],
-    ) -> Result<Vec<Arc<PackedMatrix>>, TchError> {
+    /// Returns the packed form of each of `weights`, which must be those of the policy. Only the weights of the first call are shared; a
+    /// call with other precisions packs its own.
+    pub(crate) fn of(&self, weights: &[(&Tensor, Precision)]) -> Result<PackedMatrices, TchError> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let suits = |packed: &[Arc<PackedMatrix>]| {
-            let wanted = weights.iter().map(|(_, precision)| *precision);
-            packed.is_empty() || packed.iter().map(|one| one.panels.precision()).eq(wanted)
-        };
-        if let Some(packed) = shared.as_deref().filter(|packed| suits(packed)) {
-            return Ok(packed.to_vec());
+        let precisions: Vec<Precision> = weights.iter().map(|(_, precision)| *precision).collect();
+        if let Some(packed) = shared.as_ref().filter(|packed| packed.precisions == precisions) {
+            return Ok(packed.matrices.clone());
         }
-        let all = weights.iter().map(|(weight, precision)| PackedMatrix::new(weight, *precision));
-        let all: Option<Vec<_>> = all.collect::<Result<_, _>>()?;
-        let all = all.unwrap_or_default().into_iter().map(Arc::new).collect::<Vec<_>>();
-        shared.get_or_insert_with(|| all.clone());
-        Ok(all)
+        let packed = weights.iter().map(|(weight, precision)| {
+            Ok::<_, TchError>(PackedMatrix::new(weight, *precision)?.map(Arc::new))
+        });
+        let matrices: PackedMatrices = packed.collect::<Result<_, _>>()?;
+        shared.get_or_insert_with(|| PackedPolicy { precisions, matrices: matrices.clone() });
+        Ok(matrices)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use rollpacker_model::ModelConfig;
-    use tch::Kind;
 
     use super::super::Decoder;
     use super::super::kernel_threads::tests::on_threads;
@@ -78,7 +113,7 @@ mod tests {
     /// Pseudorandom numbers around 0.
     fn matrix(rows: i64, columns: i64, seed: i64) -> Tensor {
         let angles =
-            Tensor::arange(rows * columns, (tch::Kind::Float, Device::Cpu)) * (seed as f64 + 0.7);
+            Tensor::arange(rows * columns, (Kind::Float, Device::Cpu)) * (seed as f64 + 0.7);
         angles.sin().view([rows, columns])
     }
 
@@ -187,10 +222,23 @@ mod tests {
     fn weights_are_packed_once() {
         let (weight, shared) = (matrix(4, 4, 1), SharedPacking::default());
         let of = |precision| shared.clone().of(&[(&weight, precision)]).unwrap();
-        let (first, second) = (of(Precision::Float32), of(Precision::Float32));
-        assert_eq!(first.len(), second.len());
-        assert!(first.iter().zip(&second).all(|(one, other)| Arc::ptr_eq(one, other)));
-        let rounded = of(Precision::Bfloat16);
-        assert!(rounded.iter().all(|one| one.panels.precision() == Precision::Bfloat16));
+        let same = |one: &PackedMatrices, other: &PackedMatrices| match (&one[0], &other[0]) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        let first = of(Precision::Bfloat16);
+        assert!(same(&first, &of(Precision::Bfloat16)));
+        assert!(!same(&first, &of(Precision::Float32)));
+        assert!(same(&first, &of(Precision::Bfloat16)), "the weights of the first call are shared");
+    }
+
+    #[test]
+    fn rounded_weights_are_multiplied_in_bfloat16_and_added_in_float32() {
+        let (weight, x, start) = (matrix(33, 70, 1), matrix(5, 70, 2), matrix(5, 33, 3));
+        let rounded = |x: &Tensor| x.to_kind(Kind::BFloat16);
+        let product = rounded(&x).matmul(&rounded(&weight).tr()).to_kind(Kind::Float);
+        let packed = PackedMatrix(Form::Rounded(Mutex::new(rounded(&weight))));
+        assert_eq!(packed.product(None, &x).unwrap(), product);
+        assert_eq!(packed.product(Some(&start), &x).unwrap(), product + start);
     }
 }

@@ -100,14 +100,6 @@ impl Panels {
         Self { inputs, outputs, weights }
     }
 
-    /// Returns the precision of the weights.
-    pub(super) fn precision(&self) -> Precision {
-        match self.weights {
-            Weights::Float32(_) => Precision::Float32,
-            Weights::Bfloat16(_) => Precision::Bfloat16,
-        }
-    }
-
     /// Returns the cost of a product with `rows` rows, in products of two numbers.
     fn cost(&self, rows: usize) -> usize {
         self.inputs * self.outputs * rows.div_ceil(FREE_ROWS)
