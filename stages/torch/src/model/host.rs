@@ -26,10 +26,14 @@ pub(crate) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>, TchError> {
     Ok(floats.into())
 }
 
-/// Returns the values of a float32 tensor, little-endian and row-major.
+/// Returns the tensor as contiguous float32 in the memory of the host, without a copy if it is there already.
+pub(crate) fn on_host(tensor: &Tensor) -> Result<Tensor, TchError> {
+    tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()
+}
+
+/// Returns the values of a tensor as float32, little-endian and row-major.
 pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TorchError> {
-    let tensor =
-        tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let tensor = on_host(tensor)?;
     let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
     tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
     Ok(bytes)

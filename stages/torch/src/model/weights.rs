@@ -7,7 +7,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
 use tch::Tensor;
 
-use super::host::bytes;
+use super::host::{floats, on_host};
 use super::matrix::SharedPacking;
 use super::{Decoder, TorchError};
 
@@ -30,7 +30,7 @@ impl Weights {
         for (name, tensor) in &tensors {
             digest.bytes(name.as_bytes());
             tensor.size().iter().for_each(|&size| digest.word(size as u64));
-            digest.bytes(&bytes(tensor)?);
+            digest.floats(&floats(&on_host(tensor)?)?);
         }
         Ok(Self { tensors, digest: digest.finish(), packing: SharedPacking::default() })
     }
@@ -68,6 +68,15 @@ struct Digest(u64);
 impl Digest {
     fn word(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    /// Adds numbers, as their bytes in little-endian order.
+    fn floats(&mut self, floats: &[f32]) {
+        self.word(size_of_val(floats) as u64);
+        let (pairs, rest) = floats.as_chunks::<2>();
+        let word = |low: f32, high: f32| u64::from(low.to_bits()) | u64::from(high.to_bits()) << 32;
+        pairs.iter().for_each(|[low, high]| self.word(word(*low, *high)));
+        self.word(rest.first().map_or(0, |last| word(*last, 0.0)));
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -195,6 +204,18 @@ mod tests {
         let again = store.publish(PolicyVersion(0), weights(&[1.0]));
         assert_ne!(first.digest, again.digest);
         assert_eq!(store.find(&first).unwrap().digest(), again.digest);
+    }
+
+    #[test]
+    fn numbers_are_digested_as_their_bytes() {
+        for count in [0, 1, 2, 5] {
+            let values: Vec<f32> = (0..count).map(|at| 0.3 - at as f32).collect();
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let [mut by_numbers, mut by_bytes] = [Digest(7), Digest(7)];
+            by_numbers.floats(&values);
+            by_bytes.bytes(&bytes);
+            assert_eq!(by_numbers.finish(), by_bytes.finish(), "{count} numbers");
+        }
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The output head: log-probabilities of targets from hidden states, and the gradient of both.
 
-use tch::{TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use super::loss::log_probs;
 use super::micro_batch::MicroBatch;
 use crate::model::Decoder;
 
-/// The maximum number of logits held at once: 64 MiB of float32, plus a few times as much for values computed from them.
-const LOGITS: i64 = 1 << 24;
+/// The maximum number of logits held at once on a CPU: 64 MiB of float32, plus a few times as much for values computed from them.
+const HOST_LOGITS: i64 = 1 << 24;
+
+/// The same on other devices: 1 GiB. Each chunk adds a gradient of the size of the head, so few chunks are fast.
+const DEVICE_LOGITS: i64 = 1 << 28;
 
 /// The model's scores of the response tokens of a micro-batch; both `[response tokens]`.
 #[derive(Debug)]
@@ -38,9 +41,12 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Creates a head. Logits are divided by `temperature`; `entropy_grad` must be `true` if the objective depends on the entropy.
-    pub(crate) fn new(vocab_size: i64, temperature: f64, entropy_grad: bool) -> Self {
-        Self { temperature, entropy_grad, rows: (LOGITS / vocab_size.max(1)).max(1) }
+    /// Creates the head of `decoder`. Logits are divided by `temperature`; `entropy_grad` must be `true` if the objective depends on the
+    /// entropy.
+    pub(crate) fn new(decoder: &Decoder, temperature: f64, entropy_grad: bool) -> Self {
+        let most = if decoder.device() == Device::Cpu { HOST_LOGITS } else { DEVICE_LOGITS };
+        let rows = (most / decoder.config().vocab_size.max(1)).max(1);
+        Self { temperature, entropy_grad, rows }
     }
 
     /// Computes the scores without gradient.

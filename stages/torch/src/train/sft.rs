@@ -88,7 +88,7 @@ pub fn fine_tune(
     decoder.set_requires_grad(true);
     let mut optimizer = AdamW::new(config.optimizer, decoder.parameters())
         .map_err(TrainError::backend("setting up"))?;
-    let head = Head::new(decoder.config().vocab_size, 1.0, false);
+    let head = Head::new(decoder, 1.0, false);
     let mut order = ExampleOrder::new(examples.len(), config.seed);
     for step in 0..config.steps {
         let turns: Vec<_> =

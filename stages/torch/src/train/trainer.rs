@@ -120,8 +120,7 @@ impl TorchTrainer {
         };
         decoder.set_requires_grad(true);
         let optimizer = AdamW::new(config.optimizer, decoder.parameters()).map_err(failed())?;
-        let head =
-            Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
+        let head = Head::new(&decoder, config.temperature, config.entropy_coeff > 0.0);
         let (version, accumulated) = (PolicyVersion(0), Accumulation::new(config.deterministic));
         let threads = TrainerThreads::new(config.threads, decoder.device(), config.deterministic);
         Ok(Self {
