@@ -80,6 +80,10 @@ impl SharedInputs {
         let trainer = trainers.chosen(&recipe.choices)?;
         let device = resolve_device(recipe.run.device).map_err(RecipeError::from)?;
         check_device(&recipe, device)?;
+        ensure!(
+            !(recipe.run.deterministic && trainer.is_torch()) || device == Device::Cpu,
+            "key `trainer.deterministic`: expected `false` on a GPU, whose kernels add in no fixed order: set trainer.device = \"cpu\" to use it"
+        );
         let folder = &recipe.model.path;
         ensure!(
             !folder.as_os_str().is_empty(),
