@@ -226,10 +226,14 @@ mod tests {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             _ => false,
         };
-        let first = of(Precision::Bfloat16);
-        assert!(same(&first, &of(Precision::Bfloat16)));
-        assert!(!same(&first, &of(Precision::Float32)));
-        assert!(same(&first, &of(Precision::Bfloat16)), "the weights of the first call are shared");
+        let (first, second) = (of(Precision::Float32), of(Precision::Float32));
+        assert_eq!(first.len(), second.len());
+        assert!(first[0].is_none() || same(&first, &second));
+        let rounded = of(Precision::Bfloat16);
+        assert!(!same(&rounded, &first));
+        let product = |packed: &PackedMatrix| packed.product(None, &matrix(3, 4, 2)).unwrap();
+        let expected = PackedMatrix::new(&weight, Precision::Bfloat16).unwrap().unwrap();
+        assert_eq!(product(rounded[0].as_ref().unwrap()), product(&expected));
     }
 
     #[test]

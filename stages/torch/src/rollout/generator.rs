@@ -2,7 +2,7 @@
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
-use tch::{Device, TchError, Tensor};
+use tch::{TchError, Tensor};
 
 use super::FinishReason;
 use super::blocks::{BLOCK, blocks_of};
@@ -31,8 +31,6 @@ pub(crate) struct Generator<N> {
     cache: KvCache,
     sampler: Sampler,
     scheduler: Scheduler,
-    /// The grouping of the rows of a decode iteration.
-    grouping: Grouping,
     /// The passes of deterministic mode, in which tokens must not depend on the other sequences in the batch.
     passes: Option<Passes>,
 }
@@ -98,7 +96,6 @@ impl<N: Network> Generator<N> {
             scheduler: Scheduler::new(max_running, kv_cache_tokens, cache.pool().clone()),
             cache,
             version: PolicyVersion(0),
-            grouping: if device == Device::Cpu { Grouping::Similar } else { Grouping::Few },
             passes: None,
             network,
         })
@@ -209,8 +206,8 @@ impl<N: Network> Generator<N> {
         let ids: Vec<i64> = self.running().map(Sequence::last_token).map(i64::from).collect();
         let places = self.scheduler.last_tokens();
         let (ids, positions) = (self.tensor(&ids)?, self.positions(&places)?);
-        let Self { network, cache, grouping, .. } = self;
-        let mut pass = cache.pass(&places, *grouping)?;
+        let Self { network, cache, .. } = self;
+        let mut pass = cache.pass(&places, Grouping::on(network.device()))?;
         let hidden = network.forward(&ids, &positions, &mut |layer, q, k, v| {
             pass.write(layer, k, v)?;
             pass.attend(layer, q)

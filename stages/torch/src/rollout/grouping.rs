@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
+use tch::Device;
+
 /// Granularity of the positions that a row attends to with [`Grouping::Extents`], in tokens.
 pub(super) const EXTENT: usize = 64;
 
 /// Rows whose lengths differ by at most this attend together, whatever their length.
 const PADDING: usize = 32;
 
-/// Maximum number of masked positions of a group of [`Grouping::Few`]. Each group of a layer launches about ten kernels, about 50 µs. In that
-/// time a recent GPU gathers and attends to this many positions of a layer with 4 key heads of 128 numbers.
+/// Maximum number of masked positions of a group of [`Grouping::Few`]. An estimate: a group of a layer launches about ten kernels, which
+/// takes about 50 µs. In that time a recent GPU gathers and attends to this many positions of a layer with 4 key heads of 128 numbers.
 const MASKED: usize = 16_384;
 
 /// The way to group adjacent rows.
@@ -35,6 +37,11 @@ struct GroupLengths {
 }
 
 impl Grouping {
+    /// Returns the grouping of the rows of a decode iteration on `device`.
+    pub(super) fn on(device: Device) -> Self {
+        if device == Device::Cpu { Self::Similar } else { Self::Few }
+    }
+
     /// Splits rows of the given lengths into groups, in order, each with the number of positions that its rows attend to.
     pub(super) fn groups(self, lengths: &[usize]) -> Vec<(Range<usize>, usize)> {
         let mut groups: Vec<(Range<usize>, GroupLengths)> = Vec::new();
