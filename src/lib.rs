@@ -77,7 +77,6 @@ pub mod lifetime;
 pub mod memory;
 #[cfg(feature = "cli")]
 mod new_crate;
-pub mod pipeline;
 pub mod placements;
 pub mod profile;
 pub mod profile_monitor;
@@ -129,6 +128,7 @@ pub use rollpacker_dataflow as dataflow;
 pub use rollpacker_dataflow::fault::stop_on_panic;
 pub use rollpacker_datasets as datasets;
 pub use rollpacker_operators as operators;
+pub use rollpacker_pipeline as pipeline;
 
 /// The stages of an RL step: the contracts that users implement, and the implementations that this project has.
 pub mod stages {

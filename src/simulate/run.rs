@@ -24,7 +24,7 @@ use super::outcome::{Recorder, RunOutcome};
 use super::placement::Placement;
 use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
-use crate::pipeline::{Pipeline, PromptSource, RunTime};
+use crate::pipeline::{Pipeline, PipelineBuilder, PromptSource, RunTime};
 use crate::placements::PlannerRule;
 
 /// The number of prompts in a batch of the reader.
@@ -45,7 +45,7 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<RunOutcome> {
     let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, traced, log.clone());
     let recorder = Rc::new(RefCell::new(recorder));
     let instances = InstanceLog::default();
-    stages.pipeline(job, log, &instances)?.run(recorder.clone())?;
+    stages.builder(job, log, &instances)?.build()?.run(recorder.clone())?;
     let outcome = recorder.borrow_mut().take();
     Ok(RunOutcome { instances: instances.take(), ..outcome })
 }
@@ -55,13 +55,14 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<RunOutcome> {
 /// # Errors
 /// If the model does not fit, or an option is out of bounds.
 pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
-    Stages::new(job, seed)?.pipeline(job, TrainingLog::default(), &InstanceLog::default())
+    let stages = Stages::new(job, seed)?;
+    Ok(stages.builder(job, TrainingLog::default(), &InstanceLog::default())?.build()?)
 }
 
 /// The parts that the simulated stages of a run share.
-struct Stages {
+pub(super) struct Stages {
     seed: u64,
-    clock: VirtualClock,
+    pub(super) clock: VirtualClock,
     cost: Cost,
     layout: TrainingLayout,
     lengths: Arc<dyn LengthModel>,
@@ -69,7 +70,7 @@ struct Stages {
 }
 
 impl Stages {
-    fn new(job: &Job, seed: u64) -> anyhow::Result<Self> {
+    pub(super) fn new(job: &Job, seed: u64) -> anyhow::Result<Self> {
         let clock = VirtualClock::default();
         let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
@@ -83,12 +84,12 @@ impl Stages {
         })
     }
 
-    fn pipeline(
+    pub(super) fn builder(
         self,
         job: &Job,
         log: TrainingLog,
         instances: &InstanceLog,
-    ) -> anyhow::Result<Pipeline> {
+    ) -> anyhow::Result<PipelineBuilder> {
         let placement = instances.watch(placement::policy(job)?, job.raw.sim.warmup_steps);
         let trainer = Rc::new(self.trainer(job, log));
         let raw = &job.raw;
@@ -110,7 +111,7 @@ impl Stages {
         .delivery(job.fetch)
         .staleness(raw.pipeline.staleness)
         .time(RunTime::Virtual(self.clock));
-        Ok(builder.build()?)
+        Ok(builder)
     }
 
     fn trainer(&self, job: &Job, log: TrainingLog) -> TrainerThread {

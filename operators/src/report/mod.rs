@@ -184,7 +184,7 @@ pub trait Observer {
 }
 
 /// Shares an observer, so that it outlives the graph that reports to it.
-impl<O: Observer> Observer for Rc<RefCell<O>> {
+impl<O: Observer + ?Sized> Observer for Rc<RefCell<O>> {
     fn progress(&mut self, progress: &StepProgress) {
         self.borrow_mut().progress(progress);
     }

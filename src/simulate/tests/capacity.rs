@@ -16,10 +16,12 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 use super::{job, owned, reports};
-use crate::pipeline::RunTime;
+use crate::simulate::gantt::TrainingLog;
 use crate::simulate::job::Job;
+use crate::simulate::run::Stages;
+use crate::simulate::setup::InstanceLog;
 use crate::simulate::variant::{self, Variant};
-use crate::simulate::{population, run};
+use crate::simulate::{placement, population};
 
 /// An interval of time, in nanoseconds.
 type Span = (u64, u64);
@@ -101,18 +103,20 @@ impl PlacementPolicy for LoggedPlacement {
 fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     let log = Shared::default();
     let seed = job.raw.sim.seed;
-    let mut pipeline = run::pipeline(job, seed).expect("it starts");
-    let RunTime::Virtual(clock) = pipeline.time.clone() else { panic!("a simulation") };
+    let stages = Stages::new(job, seed).expect("it starts");
+    let clock = stages.clock.clone();
+    let builder = stages.builder(job, TrainingLog::default(), &InstanceLog::default());
     let lengths = population::lengths(job, seed).expect("valid lengths");
     let (layout, devices) = (job.training_layout, job.training_gpus);
     let trainer = SimulatedTrainer::new(job.cost(), layout, devices, lengths, clock.clone());
     let trainer = LoggedTrainer { trainer, clock: clock.clone(), devices, log: log.clone() };
-    pipeline.trainer = Rc::new(TrainerThread::in_virtual_time(clock, Box::new(trainer)));
-    pipeline.placement = pipeline.placement.take().map(|policy| {
-        let log = log.clone();
-        Box::new(LoggedPlacement { policy, now: Nanos(0), log }) as Box<dyn PlacementPolicy>
-    });
-    let reports = reports(pipeline);
+    let policy = placement::policy(job).expect("it fits");
+    let pipeline = builder
+        .expect("valid options")
+        .trainer(Rc::new(TrainerThread::in_virtual_time(clock, Box::new(trainer))))
+        .placement(LoggedPlacement { policy, now: Nanos(0), log: log.clone() })
+        .build();
+    let reports = reports(pipeline.expect("it publishes"));
     (std::mem::take(&mut log.lock().expect("unpoisoned")), reports)
 }
 

@@ -68,15 +68,20 @@ impl Pipeline {
     /// ```
     /// use std::rc::Rc;
     ///
-    /// use rollpacker::pipeline::{Pipeline, PromptSource};
-    /// use rollpacker::prelude::*;
+    /// use rollpacker_dataflow::BoxError;
+    /// use rollpacker_operators::advantage::Rloo;
+    /// use rollpacker_operators::schedule::{Synchronous, sync};
+    /// use rollpacker_operators::trainer::TrainerThread;
+    /// use rollpacker_pipeline::{Pipeline, PromptSource};
+    /// use rollpacker_stages::reward::Router;
+    /// use rollpacker_stages::rollout::RolloutEngine;
     ///
     /// fn pipeline(
     ///     prompts: PromptSource,
     ///     engine: impl RolloutEngine + 'static,
     ///     trainer: TrainerThread,
     ///     router: Router,
-    /// ) -> anyhow::Result<Pipeline> {
+    /// ) -> Result<Pipeline, BoxError> {
     ///     let rounds = sync::Config { prompts: 4, responses: 8, total_steps: Some(100) };
     ///     let schedule = Synchronous::new(rounds)?;
     ///     let builder = Pipeline::builder(prompts, schedule, engine, router, Rc::new(trainer), 512);
@@ -137,6 +142,11 @@ impl PipelineBuilder {
     /// offers every prompt to the schedule.
     pub fn curriculum(self, curriculum: impl Into<Option<CurriculumStage>>) -> Self {
         Self { curriculum: curriculum.into(), ..self }
+    }
+
+    /// Replaces the trainer.
+    pub fn trainer(self, trainer: Rc<TrainerThread>) -> Self {
+        Self { trainer, ..self }
     }
 
     /// Sets the policy that divides devices between generation and training. Default: none, which runs the engine as it is, with the

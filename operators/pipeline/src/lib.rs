@@ -1,4 +1,6 @@
-//! The RL step as one dataflow graph over stages that are passed by value.
+//! The RL step as one dataflow graph over stages that are passed by value: a [`Pipeline`].
+//!
+//! The types of stages and observer are erased, so that the graph is compiled in this crate, with the optimization of the hot loops.
 
 mod builder;
 
@@ -55,6 +57,9 @@ pub enum PromptSource {
     Inline(Box<dyn Iterator<Item = Batch>>),
 }
 
+/// The observer of a run. Its type is erased, so that the graph is compiled once, in this crate.
+type SharedObserver = Rc<RefCell<dyn Observer>>;
+
 /// The time of a run.
 #[derive(Clone)]
 pub enum RunTime {
@@ -102,14 +107,14 @@ pub struct Pipeline {
     engine: Box<dyn RolloutEngine>,
     max_response_length: u32,
     warmup_steps: u64,
-    pub(crate) placement: Option<Box<dyn PlacementPolicy>>,
+    placement: Option<Box<dyn PlacementPolicy>>,
     devices: Option<u32>,
     router: Router,
     limit: Box<dyn TimeLimit>,
     scoring: Scoring,
     advantage: Estimator,
     reward_kl: Option<KlController>,
-    pub(crate) trainer: Rc<TrainerThread>,
+    trainer: Rc<TrainerThread>,
     fetch: GroupDelivery,
     validator: Option<(u64, Rc<ValidatorThread>)>,
     begin: RunStart,
@@ -119,7 +124,7 @@ pub struct Pipeline {
     rewards: Executor,
     /// The runtime of `rewards`, if the program passed none. It must live until the run has ended.
     own_rewards: Option<Runtime>,
-    pub(crate) time: RunTime,
+    time: RunTime,
     stop: Stop,
     watchdog: Option<WatchdogSettings>,
 }
@@ -129,13 +134,16 @@ impl Pipeline {
     ///
     /// # Errors
     /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
-    pub fn run(mut self, observer: impl Observer + 'static) -> Result<(), Fault> {
+    pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
+        self.run_observed(&(Rc::new(RefCell::new(observer)) as SharedObserver))
+    }
+
+    fn run_observed(mut self, observer: &SharedObserver) -> Result<(), Fault> {
         let _rewards = self.own_rewards.take();
         let (policies, budget) = self.start()?;
-        let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
             RunTime::Wall(clock) => {
-                let watchdog = self.watchdog(clock, &observer);
+                let watchdog = self.watchdog(clock, observer);
                 runtime::run_watched(watchdog, |scope, faults| {
                     self.build(&policies, budget, scope, faults, observer)
                 })
@@ -153,9 +161,17 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage of any worker, the loss of a process, or virtual time, which supports a single worker only.
     pub fn run_worker(
-        mut self,
+        self,
         handle: WorkerHandle,
         observer: impl Observer + 'static,
+    ) -> Result<(), Fault> {
+        self.run_worker_observed(handle, &(Rc::new(RefCell::new(observer)) as SharedObserver))
+    }
+
+    fn run_worker_observed(
+        mut self,
+        handle: WorkerHandle,
+        observer: &SharedObserver,
     ) -> Result<(), Fault> {
         let RunTime::Wall(clock) = self.time.clone() else {
             let message = "virtual time supports a single worker only";
@@ -163,17 +179,12 @@ impl Pipeline {
         };
         let _rewards = self.own_rewards.take();
         let (policies, budget) = self.start()?;
-        let observer = Rc::new(RefCell::new(observer));
-        let watchdog = self.watchdog(clock, &observer);
+        let watchdog = self.watchdog(clock, observer);
         handle.run(watchdog, |scope, faults| self.build(&policies, budget, scope, faults, observer))
     }
 
-    fn watchdog<O: Observer + 'static>(
-        &self,
-        clock: Arc<dyn Clock>,
-        observer: &Rc<RefCell<O>>,
-    ) -> Option<Watchdog> {
-        let mut warnings = observer.clone();
+    fn watchdog(&self, clock: Arc<dyn Clock>, observer: &SharedObserver) -> Option<Watchdog> {
+        let mut warnings = Rc::clone(observer);
         let on_stall = move |stall: &Stall| warnings.warning(&stall.fault());
         let stop = self.stop.clone();
         let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, on_stall));
@@ -233,7 +244,7 @@ impl Pipeline {
         budget: Budget,
         scope: Scope<'_, Step>,
         faults: &Faults,
-        observer: impl Observer + 'static,
+        observer: &SharedObserver,
     ) {
         let clock = self.time.clock();
         let resumable = self.resumable(scope);
@@ -289,12 +300,11 @@ impl Pipeline {
             None => gradients.update(),
         };
 
-        let observer = Rc::new(RefCell::new(observer));
-        let mut warned = observer.clone();
+        let mut warned = Rc::clone(observer);
         let warnings =
             route::gather_at_first("warnings_to_first", updates.warnings, &schema::ERRORS);
         warn(warnings, move |warning| warned.warning(&warning));
-        let mut failing = observer.clone();
+        let mut failing = Rc::clone(observer);
         faults.on_fault(move |fault| failing.failed(fault));
         raise(updates.errors, faults);
         let responses = route::gather_at_first("responses_to_first", responses, &schema::RESPONSES);
@@ -311,13 +321,13 @@ impl Pipeline {
         let resume = resumable.clone();
         let observed =
             ReportInputs { responses, groups, decisions, texts, metrics, resumable: resume };
-        observe(observed, clock, observer.clone());
+        observe(observed, clock, Rc::clone(observer));
         raise(resumable.errors(scope), faults);
         if let Some(commits) = resumable.commit() {
             raise(commits.errors, faults);
-            let mut warned = observer.clone();
+            let mut warned = Rc::clone(observer);
             warn(commits.warnings, move |warning| warned.warning(&warning));
-            observe_snapshots(commits.metrics, observer);
+            observe_snapshots(commits.metrics, Rc::clone(observer));
         }
         weights.connect(updates.policies);
     }
