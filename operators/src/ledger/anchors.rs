@@ -12,6 +12,7 @@ use arrow_array::{UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
+use rollpacker_dataflow::differential_dataflow::operators::CountTotal;
 use rollpacker_dataflow::differential_dataflow::{AsCollection, VecCollection};
 use rollpacker_dataflow::operator::{Operator, Updates};
 use rollpacker_dataflow::schema::{self, column};
@@ -20,10 +21,11 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_stages::reward::Execution;
 use rollpacker_stages::train::Metrics;
-use serde::{Deserialize, Serialize};
 
 use super::anchor_totals::{AnchorTotals, Case, Longest, PART};
 use super::by_step::by_step;
+use super::fact::{Fact, Sums};
+use super::summaries::{self, summarize};
 use crate::policy::metrics_batch;
 use crate::resume::Resumable;
 
@@ -43,29 +45,17 @@ pub fn anchors<'scope>(
 ) -> Anchors<'scope> {
     let ExecutionCollections { longest, audits, metrics } = read(executions, resumable);
     let resumed = resumable.step();
-    let anchors = longest.count_core::<i64>();
+    let anchors = longest.count_total_core::<i64>();
     let changes = by_step(anchors.clone(), "anchors", resumed, |_, changes| changes_batch(changes));
-    let sums = anchors
-        .explode(|(_, Longest(took))| Some(((), (1i64, i64::try_from(took).unwrap_or(i64::MAX)))));
-    let summaries = sums
-        .count_core::<isize>()
-        .map(|((), (cases, took))| ExecutionSummary::Anchors { cases, took });
-    let rate = audits
-        .count_core::<isize>()
-        .map(|((), (kills, wrong))| ExecutionSummary::Audits { kills, wrong });
-    let summaries = by_step(summaries.concat(rate), "anchor_metrics", resumed, |_, summaries| {
-        metrics_batch(&summary_metrics(summaries))
+    let sums = anchors.explode(|(_, Longest(took))| {
+        Some((Fact::Anchors, Sums::of([1, i64::try_from(took).unwrap_or(i64::MAX)])))
+    });
+    // The cap matters only for lengths, of which there are none.
+    let summaries = summarize(sums.concat(audits), 0);
+    let summaries = by_step(summaries, "anchor_metrics", resumed, |step, changes| {
+        metrics_batch(&summaries::metrics(step, changes))
     });
     Anchors { changes, metrics: metrics.concat(summaries) }
-}
-
-/// A summary of all executions up to a step.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-enum ExecutionSummary {
-    /// The number of cases with an anchor, and the sum of the anchors in nanoseconds.
-    Anchors { cases: i64, took: i64 },
-    /// The number of audited executions that exceeded their limit, and the number of those that were correct.
-    Audits { kills: i64, wrong: i64 },
 }
 
 /// The results of the executions of a step.
@@ -131,7 +121,7 @@ fn executions(batch: &Batch) -> impl Iterator<Item = Execution> {
 /// The facts as differential collections, and the metrics of single steps.
 struct ExecutionCollections<'scope> {
     longest: VecCollection<'scope, Step, Case, Longest>,
-    audits: VecCollection<'scope, Step, (), (i64, i64)>,
+    audits: VecCollection<'scope, Step, Fact, Sums>,
     metrics: BatchStream<'scope>,
 }
 
@@ -190,7 +180,7 @@ fn read<'scope>(
 
 struct Outputs {
     longest: Updates<(Case, Step, Longest)>,
-    audits: Updates<((), Step, (i64, i64))>,
+    audits: Updates<(Fact, Step, Sums)>,
 }
 
 impl Outputs {
@@ -202,7 +192,7 @@ impl Outputs {
         audits: (i64, i64),
     ) {
         self.longest.give(&held[0], longest.iter().map(|(case, took)| (*case, step, *took)));
-        let audited = (audits.0 > 0).then_some(((), step, audits));
+        let audited = (audits.0 > 0).then_some((Fact::Audits, step, Sums::of(audits.into())));
         self.audits.give(&held[1], audited.into_iter());
     }
 }
@@ -218,20 +208,6 @@ fn changes_batch(changes: &[((Case, Longest), i64)]) -> Batch {
             Arc::new(UInt64Array::from_iter_values(now().map(|(_, Longest(took))| *took))),
         ],
     )
-}
-
-fn summary_metrics(summary: &[(ExecutionSummary, isize)]) -> Metrics {
-    let now = summary.iter().filter(|(_, change)| *change > 0);
-    let metrics = now.flat_map(|(summary, _)| match *summary {
-        ExecutionSummary::Anchors { cases, took } => vec![
-            ("ledger/anchored_cases", cases as f64),
-            ("ledger/mean_anchor_s", took as f64 / 1e9 / cases as f64),
-        ],
-        ExecutionSummary::Audits { kills, wrong } => {
-            vec![("reward/wrong_kill_rate", wrong as f64 / kills as f64)]
-        }
-    });
-    metrics.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]

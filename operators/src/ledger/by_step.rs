@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::differential_dataflow::consolidation::consolidate;
 use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
 use rollpacker_dataflow::differential_dataflow::{Data, VecCollection};
 use rollpacker_dataflow::step::Step;
@@ -15,7 +16,7 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
 type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
 
 /// Emits a batch for each step after `resumed`, once the step is complete. `batch` receives the facts that became true in the step (+1) and
-/// those that no longer hold (-1).
+/// those that no longer hold (-1), and no fact that the step left as it was.
 pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
     facts: VecCollection<'scope, Step, D, R>,
     name: &str,
@@ -36,13 +37,14 @@ pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
                     }
                 });
                 let is_complete = |step: &Step| !frontier.less_equal(step);
-                for (step, (capability, changes)) in
+                for (step, (capability, mut changes)) in
                     steps.extract_if(.., |step, _| is_complete(step))
                 {
                     // Facts restored from a snapshot are not changes of a step.
                     if Some(step) <= resumed {
                         continue;
                     }
+                    consolidate(&mut changes);
                     let mut batch = batch(step, &changes);
                     if batch.num_rows() > 0 {
                         output.session_with_builder(&capability).give_container(&mut batch);

@@ -89,7 +89,7 @@ impl FactTotals {
 
     /// Returns all facts as if they came from one step.
     pub(super) fn facts(&self) -> Facts {
-        let waiting = self.waits.0.iter().map(|(prompt, waiting)| (*prompt, waiting.since, 1));
+        let waiting = self.waits.0.values().map(|waiting| (waiting.since, 1));
         Facts {
             lengths: self.lengths.clone(),
             pairs: self.pairs.clone(),

@@ -10,6 +10,7 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::bias::{WeightSums, units};
+use super::fact::{Fact, Sums};
 use super::pairs::{Member, ObservedGroup, Pair, Products};
 use crate::wire::decision::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
 use crate::wire::finish_reason::finish_reason;
@@ -62,8 +63,8 @@ pub(super) struct Facts {
     pub(super) lengths: BTreeMap<Length, WeightSums>,
     pub(super) pairs: BTreeMap<Pair, Products>,
     pub(super) rows: BTreeMap<u64, Launches>,
-    /// Prompts that were deferred, with the step of the deferral, and 1; or -1 for prompts that were settled.
-    pub(super) waiting: Vec<(PromptId, Step, isize)>,
+    /// For each prompt that was deferred, the step of the deferral and 1; for each one that was settled, the step and -1.
+    pub(super) waiting: Vec<(Step, i64)>,
 }
 
 /// The data of an incomplete step, reduced to what the ledger needs.
@@ -221,6 +222,16 @@ impl Facts {
         Self { waiting: self.waiting, ..Self::default() }
     }
 
+    /// Returns the facts that are summarized as they are, with their sums: all but those about rows.
+    pub(super) fn summarized(&self) -> impl Iterator<Item = (Fact, Sums)> {
+        let lengths =
+            self.lengths.iter().map(|(length, sums)| (Fact::Length(*length), Sums::from(*sums)));
+        let pairs = self.pairs.iter().map(|(pair, sums)| (Fact::Pair(*pair), Sums::from(sums)));
+        let waiting =
+            self.waiting.iter().map(|(since, change)| (Fact::Waiting(*since), Sums::of([*change])));
+        lengths.chain(pairs).chain(waiting)
+    }
+
     fn count(&mut self, length: Length, weighed: WeightSums) {
         self.lengths.entry(length).or_default().add(weighed);
     }
@@ -257,14 +268,14 @@ impl Facts {
 impl DeferredPrompts {
     fn settle(&mut self, prompt: PromptId, facts: &mut Facts) {
         if let Some(waiting) = self.0.remove(&prompt) {
-            facts.waiting.push((prompt, waiting.since, -1));
+            facts.waiting.push((waiting.since, -1));
         }
     }
 
     /// Marks a prompt as deferred. A prompt that was deferred before keeps its first step.
     fn defer(&mut self, prompt: PromptId, step: Step, longest: u32, facts: &mut Facts) {
         let waiting = self.0.entry(prompt).or_insert_with(|| {
-            facts.waiting.push((prompt, step, 1));
+            facts.waiting.push((step, 1));
             DeferredPrompt { since: step, longest }
         });
         waiting.longest = waiting.longest.max(longest);

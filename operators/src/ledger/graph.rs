@@ -8,20 +8,17 @@ use rollpacker_dataflow::differential_dataflow::VecCollection;
 use rollpacker_dataflow::operator::{Operator, Updates};
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::snapshot::Part;
-use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
-use super::bias::WeightSums;
 use super::by_step::by_step;
+use super::fact::{Fact, Sums};
 use super::fact_totals::{self, FactTotals};
-use super::facts::{DeferredPrompts, Facts, Launches, Length, StepFacts};
+use super::facts::{DeferredPrompts, Facts, StepFacts};
 use super::pair_totals;
-use super::pairs::Pair;
-use super::summaries::{
-    RowSums, Sums, Weighing, compare, compare_pairs, histories, metrics, waits,
-};
+use super::summaries::{histories, metrics, summarize};
 use crate::policy::metrics_batch;
 use crate::resume::{OperatorParts, Resumable};
 
@@ -76,22 +73,21 @@ pub struct LedgerInputs<'scope> {
 #[must_use]
 pub fn ledger(recorded: LedgerInputs<'_>, cap: u32) -> BatchStream<'_> {
     let resumed = recorded.resumable.step();
-    let FactCollections { lengths, pairs, rows, waiting } = read(recorded);
-    let summaries = compare(lengths, cap).concat(compare_pairs(pairs));
-    let summaries = summaries.concat(histories(rows)).concat(waits(waiting));
+    let FactCollections { facts, rows } = read(recorded);
+    let summaries = summarize(facts.concat(histories(rows)), cap);
     by_step(summaries, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
 }
 
 /// The facts as differential collections.
 struct FactCollections<'scope> {
-    lengths: VecCollection<'scope, Step, Length, Weighing>,
-    pairs: VecCollection<'scope, Step, Pair, Sums>,
-    rows: VecCollection<'scope, Step, u64, RowSums>,
-    waiting: VecCollection<'scope, Step, (PromptId, Step), isize>,
+    /// All facts but those about rows.
+    facts: VecCollection<'scope, Step, Fact, Sums>,
+    /// The histories of the dataset rows.
+    rows: VecCollection<'scope, Step, u64, Sums>,
 }
 
 /// An incomplete step, with a capability for each output.
-type Open = ([Capability<Step>; 4], StepFacts);
+type Open = ([Capability<Step>; 2], StepFacts);
 
 /// Sums the facts of each step and emits them once the step is complete.
 fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
@@ -103,14 +99,12 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
         operator.input(recorded.groups, Pipeline, &schema::GROUPS),
         operator.input(recorded.decisions, Pipeline, &schema::DECISIONS),
     ];
-    let (lengths, length_stream) = operator.updates(&[0, 1, 2]);
-    let (pairs, pair_stream) = operator.updates(&[0, 1, 2]);
+    let (facts, fact_stream) = operator.updates(&[0, 1, 2]);
     let (rows, row_stream) = operator.updates(&[0, 1, 2]);
-    let (waiting, waiting_stream) = operator.updates(&[0, 1, 2]);
     let parts = [fact_totals::LENGTHS, pair_totals::PAIRS, fact_totals::ROWS, fact_totals::WAITS];
     let mut parts = LedgerParts(parts.map(|name| resumable.keep_first(name, &mut operator)));
     let mut reader = Reader {
-        outputs: Outputs { lengths, pairs, rows, waiting },
+        outputs: Outputs { facts, rows },
         first_counted: Step(recorded.warmup_steps),
         waits: DeferredPrompts::default(),
         known: FactTotals::default(),
@@ -145,12 +139,7 @@ fn read(recorded: LedgerInputs<'_>) -> FactCollections<'_> {
             parts.passed(frontiers, &reader.known);
         }
     });
-    FactCollections {
-        lengths: length_stream.as_collection(),
-        pairs: pair_stream.as_collection(),
-        rows: row_stream.as_collection(),
-        waiting: waiting_stream.as_collection(),
-    }
+    FactCollections { facts: fact_stream.as_collection(), rows: row_stream.as_collection() }
 }
 
 /// The snapshot parts of lengths, pairs, rows and deferred prompts.
@@ -187,22 +176,20 @@ impl LedgerParts {
 }
 
 struct Outputs {
-    lengths: Updates<(Length, Step, Weighing)>,
-    pairs: Updates<(Pair, Step, Sums)>,
-    rows: Updates<(u64, Step, RowSums)>,
-    waiting: Updates<((PromptId, Step), Step, isize)>,
+    facts: Updates<(Fact, Step, Sums)>,
+    rows: Updates<(u64, Step, Sums)>,
 }
 
 impl Outputs {
-    fn indices(&self) -> [usize; 4] {
-        [self.lengths.index(), self.pairs.index(), self.rows.index(), self.waiting.index()]
+    fn indices(&self) -> [usize; 2] {
+        [self.facts.index(), self.rows.index()]
     }
 
     fn give(&mut self, step: Step, held: &[Capability<Step>], facts: &Facts) {
-        self.lengths.give(&held[0], length_updates(facts, step));
-        self.pairs.give(&held[1], pair_updates(facts, step));
-        self.rows.give(&held[2], row_updates(facts, step));
-        self.waiting.give(&held[3], waiting_updates(facts, step));
+        let summarized = facts.summarized().map(|(fact, sums)| (fact, step, sums));
+        self.facts.give(&held[0], summarized);
+        let rows = facts.rows.iter().map(|(row, launches)| (*row, step, launches.into()));
+        self.rows.give(&held[1], rows);
     }
 }
 
@@ -237,30 +224,4 @@ impl Reader {
         }
         self.outputs.give(step, held, &facts);
     }
-}
-
-fn length_updates(facts: &Facts, step: Step) -> impl Iterator<Item = (Length, Step, Weighing)> {
-    facts.lengths.iter().map(move |(length, WeightSums { count, weight, square })| {
-        (*length, step, (*count, *weight, *square))
-    })
-}
-
-fn pair_updates(facts: &Facts, step: Step) -> impl Iterator<Item = (Pair, Step, Sums)> {
-    facts.pairs.iter().map(move |(pair, products)| {
-        let [a, b, c, d, e, f] = products.sums();
-        (*pair, step, ((a, b, c), (d, e, f)))
-    })
-}
-
-fn row_updates(facts: &Facts, step: Step) -> impl Iterator<Item = (u64, Step, RowSums)> {
-    facts.rows.iter().map(move |(row, Launches { launched, whole: [n, s, q], scored: [t, r] })| {
-        (*row, step, (*launched, (*n, *s, *q), (*t, *r)))
-    })
-}
-
-fn waiting_updates(
-    facts: &Facts,
-    step: Step,
-) -> impl Iterator<Item = ((PromptId, Step), Step, isize)> {
-    facts.waiting.iter().map(move |(prompt, since, change)| ((*prompt, *since), step, *change))
 }

@@ -75,6 +75,7 @@ mod anchor_totals;
 mod anchors;
 mod bias;
 mod by_step;
+mod fact;
 mod fact_totals;
 mod facts;
 mod graph;

@@ -1,20 +1,15 @@
 //! Metrics of each step, derived from all facts up to it.
 
 use rollpacker_dataflow::differential_dataflow::VecCollection;
-use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::differential_dataflow::operators::CountTotal;
+use rollpacker_dataflow::step::Step;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 use super::bias::{LengthComparison, UNIT, WeightSums};
+use super::fact::{Fact, Sums, Topic};
 use super::facts::Length;
-use super::pairs::{Pair, Pairs, Products};
-
-/// The diff of a length: the number of responses, their weights and squared weights.
-pub(super) type Weighing = (i64, i64, i64);
-/// The diff of a pair: the sums of its [`Products`].
-pub(super) type Sums = ((i64, i64, i64), (i64, i64, i64));
-/// The diff of a row: launched responses; whole responses, their tokens and squared tokens; trained responses and their scores.
-pub(super) type RowSums = (i64, (i64, i64, i64), (i64, i64));
+use super::pairs::{Pairs, Products};
 
 /// A summary of all facts up to a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,26 +19,49 @@ pub(super) enum Summary {
     Lengths { trained: (i64, i64), mean: u64, metrics: Vec<(String, u64)> },
     /// The metrics of pairs, with their values as bits.
     Pairs(Vec<(String, u64)>),
-    /// Sums over rows, and the sum over rows of the squared deviations from the mean of the row.
-    Rows { rows: i64, sums: RowSums, within: i64 },
+    /// The sums of [`Fact::Rows`].
+    Rows(Sums),
     /// The number of deferred prompts, the sum of the steps at which they were deferred, and the earliest of these.
     Waiting { prompts: i64, sum: i64, first: u64 },
+    /// The number of cases with an anchor, and the sum of the anchors in nanoseconds.
+    Anchors { cases: i64, took: i64 },
+    /// The number of audited executions that exceeded their limit, and the number of those that were correct.
+    Audits { kills: i64, wrong: i64 },
 }
 
-/// Compares the length distributions up to each step.
-pub(super) fn compare(
-    lengths: VecCollection<'_, Step, Length, Weighing>,
+/// Summarizes the facts up to each step, by topic. `cap` is the maximum response length in tokens.
+pub(super) fn summarize(
+    facts: VecCollection<'_, Step, Fact, Sums>,
     cap: u32,
 ) -> VecCollection<'_, Step, Summary> {
-    let output =
-        lengths.map(|length| ((), length)).reduce_named("lengths", move |(), facts, output| {
-            output.push((of_lengths(facts, cap), 1));
-        });
-    output.map(|((), output)| output)
+    let by_topic = facts.map(|fact| (fact.topic(), fact));
+    let summaries = by_topic.reduce_named("summaries", move |topic, facts, output| {
+        output.push((summary(*topic, facts, cap), 1));
+    });
+    summaries.map(|(_, summary)| summary)
 }
 
-fn of_lengths(facts: &[(&Length, Weighing)], cap: u32) -> Summary {
-    let lengths = gathered(facts);
+/// Summarizes the facts of a topic, of which there is at least one. They are in order.
+fn summary(topic: Topic, facts: &[(&Fact, Sums)], cap: u32) -> Summary {
+    let (_, sums) = facts[0];
+    match topic {
+        Topic::Lengths => of_lengths(facts, cap),
+        Topic::Pairs => of_pairs(facts),
+        Topic::Rows => Summary::Rows(sums),
+        Topic::Waiting => of_waits(facts),
+        Topic::Anchors => {
+            let [cases, took] = sums.first();
+            Summary::Anchors { cases, took }
+        }
+        Topic::Audits => {
+            let [kills, wrong] = sums.first();
+            Summary::Audits { kills, wrong }
+        }
+    }
+}
+
+fn of_lengths(facts: &[(&Fact, Sums)], cap: u32) -> Summary {
+    let lengths = compare(facts);
     let mean = lengths.policy.mean().unwrap_or(0.0);
     Summary::Lengths {
         trained: (lengths.trained.count(), lengths.trained.tokens()),
@@ -52,12 +70,14 @@ fn of_lengths(facts: &[(&Length, Weighing)], cap: u32) -> Summary {
     }
 }
 
-fn gathered(facts: &[(&Length, Weighing)]) -> LengthComparison {
+fn compare(facts: &[(&Fact, Sums)]) -> LengthComparison {
     let mut lengths = LengthComparison::default();
-    for (length, (count, weight, square)) in facts {
-        let times = u64::try_from(*count).unwrap_or(0);
+    for (fact, sums) in facts {
+        let Fact::Length(length) = fact else { continue };
+        let [count, weight, square] = sums.first();
+        let times = u64::try_from(count).unwrap_or(0);
         let policies = [&mut lengths.policy, &mut lengths.policy_low];
-        match **length {
+        match *length {
             Length::Entered(at) => policies.map(|policy| policy.enter_many(at, times)),
             Length::Ended(at) => policies.map(|policy| policy.observe_many(at, true, times)),
             Length::Cut(at) => policies.map(|policy| policy.observe_many(at, false, times)),
@@ -68,8 +88,7 @@ fn gathered(facts: &[(&Length, Weighing)]) -> LengthComparison {
                 continue;
             }
             Length::Trained(at) => {
-                let weighed = WeightSums { count: *count, weight: *weight, square: *square };
-                lengths.trained.add(at, weighed);
+                lengths.trained.add(at, WeightSums { count, weight, square });
                 continue;
             }
         };
@@ -77,18 +96,28 @@ fn gathered(facts: &[(&Length, Weighing)]) -> LengthComparison {
     lengths
 }
 
-/// Compares the pairs up to each step.
-pub(super) fn compare_pairs(
-    pairs: VecCollection<'_, Step, Pair, Sums>,
-) -> VecCollection<'_, Step, Summary> {
-    let output = pairs.map(|pair| ((), pair)).reduce_named("pairs", |(), facts, output| {
-        let mut pairs = Pairs::default();
-        for (pair, ((a, b, c), (d, e, f))) in facts {
-            pairs.add(**pair, &Products::of([*a, *b, *c, *d, *e, *f]));
+fn of_pairs(facts: &[(&Fact, Sums)]) -> Summary {
+    let mut pairs = Pairs::default();
+    for (fact, sums) in facts {
+        if let Fact::Pair(pair) = fact {
+            pairs.add(*pair, &Products::of(sums.first()));
         }
-        output.push((Summary::Pairs(as_bits(pairs.metrics())), 1));
-    });
-    output.map(|((), output)| output)
+    }
+    Summary::Pairs(as_bits(pairs.metrics()))
+}
+
+fn of_waits(facts: &[(&Fact, Sums)]) -> Summary {
+    let since = || {
+        facts.iter().filter_map(|(fact, sums)| match fact {
+            Fact::Waiting(since) => Some((since.0, sums.first::<1>()[0])),
+            _ => None,
+        })
+    };
+    Summary::Waiting {
+        prompts: since().map(|(_, prompts)| prompts).sum(),
+        sum: since().map(|(step, prompts)| step as i64 * prompts).sum(),
+        first: since().next().map_or(0, |(step, _)| step),
+    }
 }
 
 fn as_bits(metrics: Metrics) -> Vec<(String, u64)> {
@@ -101,33 +130,10 @@ fn of_bits(metrics: &[(String, u64)]) -> impl Iterator<Item = (String, f64)> {
 
 /// Sums the histories of all rows. Each row is one record, which is revised when the row is launched again.
 pub(super) fn histories(
-    rows: VecCollection<'_, Step, u64, RowSums>,
-) -> VecCollection<'_, Step, Summary> {
-    let by_row = rows.count_core::<i64>();
-    let total = by_row.explode(|(_, sums)| {
-        let (_, (n, s, q), _) = sums;
-        let within = if n > 0 { q - s * s / n } else { 0 };
-        Some(((), ((1i64, within), sums)))
-    });
-    total.count_core::<isize>().map(|((), ((rows, within), sums))| Summary::Rows {
-        rows,
-        sums,
-        within,
-    })
-}
-
-/// Summarizes the deferred prompts.
-pub(super) fn waits(
-    waiting: VecCollection<'_, Step, (PromptId, Step)>,
-) -> VecCollection<'_, Step, Summary> {
-    let since = waiting.map(|(_, since)| ((), since));
-    let output = since.reduce_named("waiting", |(), since, output| {
-        let prompts = since.iter().map(|(_, count)| *count as i64).sum();
-        let sum = since.iter().map(|(since, count)| since.0 as i64 * *count as i64).sum();
-        let first = since.first().map_or(0, |(since, _)| since.0);
-        output.push((Summary::Waiting { prompts, sum, first }, 1));
-    });
-    output.map(|((), output)| output)
+    rows: VecCollection<'_, Step, u64, Sums>,
+) -> VecCollection<'_, Step, Fact, Sums> {
+    let by_row = rows.count_total_core::<i64>();
+    by_row.explode(|(_, launches)| Some((Fact::Rows, Sums::of_row(&launches))))
 }
 
 /// Returns the metrics of a step from the summaries that became valid (+1) or invalid (-1) in it.
@@ -144,9 +150,16 @@ pub(super) fn metrics(step: Step, changes: &[(Summary, isize)]) -> Metrics {
                 }
             }
             Summary::Pairs(columns) => metrics.extend(of_bits(columns)),
-            Summary::Rows { rows, sums, within } => metrics.extend(of_rows(*rows, *sums, *within)),
+            Summary::Rows(sums) => metrics.extend(of_rows(*sums)),
             Summary::Waiting { prompts, sum, first } => {
                 metrics.extend(of_waiting(step, *prompts, *sum, *first));
+            }
+            Summary::Anchors { cases, took } => {
+                metrics.extend(of_anchors(*cases as f64, *took as f64));
+            }
+            Summary::Audits { kills, wrong } => {
+                let rate = *wrong as f64 / *kills as f64;
+                metrics.insert("reward/wrong_kill_rate".to_owned(), rate);
             }
         }
     }
@@ -179,16 +192,14 @@ fn is_over(changes: &[(Summary, isize)]) -> bool {
     waiting(-1) && !waiting(1)
 }
 
-fn of_rows(rows: i64, sums: RowSums, within: i64) -> Metrics {
-    let (launched, (n, s, q), (trained, scores)) = sums;
-    let [rows, launched, n, s, q, trained, within] =
-        [rows, launched, n, s, q, trained, within].map(|sum| sum as f64);
+fn of_rows(sums: Sums) -> Metrics {
+    let [rows, within, launched, n, s, q, trained, scores] = sums.first().map(|sum| sum as f64);
     let mut metrics = Metrics::from([
         ("ledger/rows".to_owned(), rows),
         ("ledger/launches_per_row".to_owned(), launched / rows),
     ]);
     if trained > 0.0 {
-        metrics.insert("ledger/pass_rate".to_owned(), scores as f64 / UNIT / trained);
+        metrics.insert("ledger/pass_rate".to_owned(), scores / UNIT / trained);
     }
     // Analysis of variance: the mean square within rows estimates the variance that no history can predict.
     let (total, within) = ((q - s * s / n) / (n - 1.0), within / (n - rows));
@@ -205,5 +216,12 @@ fn of_waiting(step: Step, prompts: i64, sum: i64, first: u64) -> Metrics {
         ("ledger/waiting_prompts".to_owned(), prompts as f64),
         ("ledger/mean_wait".to_owned(), mean),
         ("ledger/longest_wait".to_owned(), longest as f64),
+    ])
+}
+
+fn of_anchors(cases: f64, took: f64) -> Metrics {
+    Metrics::from([
+        ("ledger/anchored_cases".to_owned(), cases),
+        ("ledger/mean_anchor_s".to_owned(), took / 1e9 / cases),
     ])
 }

@@ -128,14 +128,16 @@ fn a_relaunched_prompt_enters_at_its_cut() {
         (Length::Surplus(10), 1),
     ];
     assert_eq!(counts(&first), expected);
-    assert_eq!(first.waiting, [(PromptId(1), Step(0), 1)]);
+    assert_eq!(first.waiting, [(Step(0), 1)]);
+    assert_eq!(waits.0.keys().collect::<Vec<_>>(), [&PromptId(1)]);
     assert_eq!((first.rows[&10].launched, first.rows[&10].whole), (2, [1, 30, 900]));
 
     let rows = [(1, 40, "stop"), (1, 90, "length"), (3, 20, "stop")];
     let second = close(1, &mut waits, &rows, &[("admit", 1), ("admit", 3)]);
     let expected = [(Length::Entered(50), 1), (Length::Ended(20), 1), (Length::Ended(90), 1)];
     assert_eq!(counts(&second), expected);
-    assert_eq!(second.waiting, [(PromptId(1), Step(0), -1)]);
+    assert_eq!(second.waiting, [(Step(0), -1)]);
+    assert!(waits.0.is_empty());
 }
 
 /// Tokens, and score and weight if the response was trained on. A response that was not trained on was aborted.

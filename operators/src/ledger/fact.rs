@@ -1,0 +1,119 @@
+//! The facts that are summarized at each step, as records of one differential collection.
+//!
+//! All kinds of facts share a type, and all sums share another: differential compiles an arrangement and a reduction for every combination
+//! of types.
+
+use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Multiply, Semigroup};
+use rollpacker_dataflow::step::Step;
+use serde::{Deserialize, Serialize};
+
+use super::bias::WeightSums;
+use super::facts::{Launches, Length};
+use super::pairs::{Pair, Products};
+
+/// A fact, without its [`Sums`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) enum Fact {
+    /// Sums: [`WeightSums`].
+    Length(Length),
+    /// Sums: [`Products`].
+    Pair(Pair),
+    /// All dataset rows. Sums: the number of rows, the sum over rows of the squared deviations from the mean of the row, and [`Launches`].
+    Rows,
+    /// The prompts that are deferred since a step. Sums: their number.
+    Waiting(Step),
+    /// All test cases with an anchor. Sums: their number, and the sum of the anchors in nanoseconds.
+    Anchors,
+    /// All audited executions that exceeded their limit. Sums: their number, and the number of those that were correct.
+    Audits,
+}
+
+/// What a fact is about. The facts of a topic are summarized together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) enum Topic {
+    Lengths,
+    Pairs,
+    Rows,
+    Waiting,
+    Anchors,
+    Audits,
+}
+
+impl Fact {
+    pub(super) fn topic(&self) -> Topic {
+        match self {
+            Self::Length(_) => Topic::Lengths,
+            Self::Pair(_) => Topic::Pairs,
+            Self::Rows => Topic::Rows,
+            Self::Waiting(_) => Topic::Waiting,
+            Self::Anchors => Topic::Anchors,
+            Self::Audits => Topic::Audits,
+        }
+    }
+}
+
+/// The sums of a fact, as a difference type. [`Fact`] states the meaning of the leading values; the others are 0.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub(super) struct Sums([i64; 8]);
+
+impl Sums {
+    pub(super) fn of<const N: usize>(values: [i64; N]) -> Self {
+        const { assert!(N <= 8) };
+        let mut sums = Self::default();
+        sums.0[..N].copy_from_slice(&values);
+        sums
+    }
+
+    /// Returns the first values.
+    pub(super) fn first<const N: usize>(&self) -> [i64; N] {
+        const { assert!(N <= 8) };
+        std::array::from_fn(|at| self.0[at])
+    }
+
+    /// Returns the contribution of a dataset row to [`Fact::Rows`].
+    pub(super) fn of_row(launches: &Self) -> Self {
+        let [launched, n, s, q, trained, scores] = launches.first();
+        let within = if n > 0 { q - s * s / n } else { 0 };
+        Self([1, within, launched, n, s, q, trained, scores])
+    }
+}
+
+impl From<WeightSums> for Sums {
+    fn from(WeightSums { count, weight, square }: WeightSums) -> Self {
+        Self::of([count, weight, square])
+    }
+}
+
+impl From<&Products> for Sums {
+    fn from(products: &Products) -> Self {
+        Self::of(products.sums())
+    }
+}
+
+impl From<&Launches> for Sums {
+    fn from(launches: &Launches) -> Self {
+        Self::of(launches.sums())
+    }
+}
+
+impl IsZero for Sums {
+    fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Semigroup for Sums {
+    fn plus_equals(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+impl Multiply<i64> for Sums {
+    type Output = Self;
+
+    fn multiply(self, times: &i64) -> Self {
+        Self(self.0.map(|sum| sum * times))
+    }
+}
