@@ -1,5 +1,7 @@
 //! The manifest of a snapshot: the list of its parts, with a checksum.
 
+use std::path::{Component, Path};
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
@@ -90,6 +92,17 @@ impl Manifest {
         if manifest.layout != LAYOUT {
             return Err((format!("layout {LAYOUT}"), format!("layout {}", manifest.layout)));
         }
-        Ok(manifest)
+        match manifest.parts.iter().find(|part| !is_inside(&part.path)) {
+            Some(part) => Err((
+                "paths of parts inside the snapshot folder".to_owned(),
+                format!("`{}` of `{}`", part.path, part.operator),
+            )),
+            None => Ok(manifest),
+        }
     }
+}
+
+/// Returns `true` if a relative path does not leave its folder.
+fn is_inside(path: &str) -> bool {
+    Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
 }

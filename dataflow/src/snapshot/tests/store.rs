@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use super::memory::Memory;
 use super::{PARTS, content, open, options, restored, root, take, write};
 use crate::snapshot::{
-    Damage, Draft, Generation, Identity, Part, SnapshotError, SnapshotStore, StoreOptions,
+    Damage, Draft, Generation, Identity, Manifest, Part, SnapshotError, SnapshotStore, StoreOptions,
 };
 use crate::step::Step;
 
@@ -102,6 +102,24 @@ fn a_renamed_manifest_is_not_used() {
         passed_over(&files, "renamed").to_string(),
         "`/run/step-00000009.0001.json`: expected step 9, generation 0001, found step 4, generation 0001"
     );
+}
+
+/// A manifest with a valid checksum, as from a folder that somebody else wrote.
+#[test]
+fn a_part_outside_of_the_snapshot_folder_is_not_read() {
+    for path in ["../secret", "step-00000009/../../secret", "/secret", "."] {
+        let files = two_snapshots();
+        let manifest = Path::new("/run/step-00000009.0001.json");
+        let mut moved = Manifest::decode(&files.content(manifest)).expect("a manifest");
+        path.clone_into(&mut moved.parts[0].path);
+        files.damage(manifest, |content| *content = moved.encode());
+        assert_eq!(
+            passed_over(&files, path).to_string(),
+            format!(
+                "`/run/step-00000009.0001.json`: expected paths of parts inside the snapshot folder, found `{path}` of `schedule`"
+            )
+        );
+    }
 }
 
 #[test]
