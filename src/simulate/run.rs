@@ -45,7 +45,8 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<RunOutcome> {
     let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, traced, log.clone());
     let recorder = Rc::new(RefCell::new(recorder));
     let instances = InstanceLog::default();
-    stages.builder(job, log, &instances)?.build()?.run(recorder.clone())?;
+    let trainer = stages.trainer(job, log);
+    stages.builder(job, trainer, &instances)?.build()?.run(recorder.clone())?;
     let outcome = recorder.borrow_mut().take();
     Ok(RunOutcome { instances: instances.take(), ..outcome })
 }
@@ -56,7 +57,8 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<RunOutcome> {
 /// If the model does not fit, or an option is out of bounds.
 pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
     let stages = Stages::new(job, seed)?;
-    Ok(stages.builder(job, TrainingLog::default(), &InstanceLog::default())?.build()?)
+    let trainer = stages.trainer(job, TrainingLog::default());
+    Ok(stages.builder(job, trainer, &InstanceLog::default())?.build()?)
 }
 
 /// The parts that the simulated stages of a run share.
@@ -87,18 +89,17 @@ impl Stages {
     pub(super) fn builder(
         self,
         job: &Job,
-        log: TrainingLog,
+        trainer: TrainerThread,
         instances: &InstanceLog,
     ) -> anyhow::Result<PipelineBuilder> {
         let placement = instances.watch(placement::policy(job)?, job.raw.sim.warmup_steps);
-        let trainer = Rc::new(self.trainer(job, log));
         let raw = &job.raw;
         let builder = Pipeline::builder(
             PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
             job.schedule()?,
             self.engine(job)?,
             self.router,
-            trainer,
+            Rc::new(trainer),
             raw.data.max_response_length,
         )
         .curriculum(curriculum(job, self.seed)?)

@@ -49,7 +49,7 @@ pub struct PartRecord {
     pub operator: String,
     /// The worker that wrote the part.
     pub worker: u32,
-    /// The path relative to the snapshot folder of the run. An unchanged part may belong to an earlier snapshot.
+    /// The path relative to the snapshot folder of the run, which it cannot leave. An unchanged part may belong to an earlier snapshot.
     pub path: String,
     /// The length in bytes.
     pub length: u64,
@@ -102,7 +102,8 @@ impl Manifest {
     }
 }
 
-/// Returns `true` if a relative path does not leave its folder.
+/// Returns `true` if a path consists of names only, so that it cannot leave the folder to which it is joined.
 fn is_inside(path: &str) -> bool {
-    Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
+    !path.is_empty()
+        && Path::new(path).components().all(|component| matches!(component, Component::Normal(_)))
 }

@@ -144,11 +144,6 @@ impl PipelineBuilder {
         Self { curriculum: curriculum.into(), ..self }
     }
 
-    /// Replaces the trainer.
-    pub fn trainer(self, trainer: Rc<TrainerThread>) -> Self {
-        Self { trainer, ..self }
-    }
-
     /// Sets the policy that divides devices between generation and training. Default: none, which runs the engine as it is, with the
     /// trainer next to it.
     pub fn placement(self, policy: impl PlacementPolicy + 'static) -> Self {

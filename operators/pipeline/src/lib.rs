@@ -1,6 +1,7 @@
 //! The RL step as one dataflow graph over stages that are passed by value: a [`Pipeline`].
 //!
-//! The types of stages and observer are erased, so that the graph is compiled in this crate, with the optimization of the hot loops.
+//! The types of stages and observer are erased, so that the graph is compiled once, in this crate, which the
+//! release profile optimizes for hot loops.
 
 mod builder;
 
@@ -57,7 +58,7 @@ pub enum PromptSource {
     Inline(Box<dyn Iterator<Item = Batch>>),
 }
 
-/// The observer of a run. Its type is erased, so that the graph is compiled once, in this crate.
+/// The observer of a run, with its type erased.
 type SharedObserver = Rc<RefCell<dyn Observer>>;
 
 /// The time of a run.

@@ -1,4 +1,4 @@
-//! Output of the ledger: one batch for each step in which something changed.
+//! Output of the ledger: one batch on each worker for each step in which something changed.
 
 use std::collections::BTreeMap;
 

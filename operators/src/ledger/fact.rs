@@ -12,7 +12,7 @@ use super::facts::{Launches, Length};
 use super::pairs::{Pair, Products};
 
 /// A fact, without its [`Sums`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Fact {
     /// Sums: [`WeightSums`].
     Length(Length),
@@ -52,7 +52,8 @@ impl Fact {
     }
 }
 
-/// The sums of a fact, as a difference type. [`Fact`] states the meaning of the leading values; the others are 0.
+/// The sums of a fact or of a dataset row, as a difference type. [`Fact`] states the meaning of the leading values; the others are 0. Those of a
+/// row are [`Launches`].
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -37,7 +37,8 @@ pub struct LedgerInputs<'scope> {
     pub resumable: Resumable<'scope>,
 }
 
-/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS), one for each step.
+/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS): at most one for each step on each worker. A metric
+/// of a step is in one of them.
 ///
 /// `cap` is the maximum response length of the engine in tokens. Shares are reported at its quarters.
 ///

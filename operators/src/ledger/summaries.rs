@@ -4,7 +4,6 @@ use rollpacker_dataflow::differential_dataflow::VecCollection;
 use rollpacker_dataflow::differential_dataflow::operators::CountTotal;
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::train::Metrics;
-use serde::{Deserialize, Serialize};
 
 use super::bias::{LengthComparison, UNIT, WeightSums};
 use super::fact::{Fact, Sums, Topic};
@@ -12,7 +11,7 @@ use super::facts::Length;
 use super::pairs::{Pairs, Products};
 
 /// A summary of all facts up to a step.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Summary {
     /// Responses and tokens trained so far, the policy's mean length as bits, and metrics with their values as bits. Bits make the values
     /// comparable exactly.

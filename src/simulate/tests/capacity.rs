@@ -1,7 +1,6 @@
 //! Invariant: no device does two things at once, under any schedule.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use arrow_array::types::{UInt32Type, UInt64Type};
@@ -16,7 +15,6 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 use super::{job, owned, reports};
-use crate::simulate::gantt::TrainingLog;
 use crate::simulate::job::Job;
 use crate::simulate::run::Stages;
 use crate::simulate::setup::InstanceLog;
@@ -105,15 +103,15 @@ fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     let seed = job.raw.sim.seed;
     let stages = Stages::new(job, seed).expect("it starts");
     let clock = stages.clock.clone();
-    let builder = stages.builder(job, TrainingLog::default(), &InstanceLog::default());
     let lengths = population::lengths(job, seed).expect("valid lengths");
     let (layout, devices) = (job.training_layout, job.training_gpus);
     let trainer = SimulatedTrainer::new(job.cost(), layout, devices, lengths, clock.clone());
     let trainer = LoggedTrainer { trainer, clock: clock.clone(), devices, log: log.clone() };
+    let trainer = TrainerThread::in_virtual_time(clock, Box::new(trainer));
     let policy = placement::policy(job).expect("it fits");
-    let pipeline = builder
+    let pipeline = stages
+        .builder(job, trainer, &InstanceLog::default())
         .expect("valid options")
-        .trainer(Rc::new(TrainerThread::in_virtual_time(clock, Box::new(trainer))))
         .placement(LoggedPlacement { policy, now: Nanos(0), log: log.clone() })
         .build();
     let reports = reports(pipeline.expect("it publishes"));
