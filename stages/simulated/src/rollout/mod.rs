@@ -282,7 +282,7 @@ impl SimulatedEngine {
         evicted
     }
 
-    /// Assigns responses to the least loaded instances in use.
+    /// Assigns responses to the least loaded instances in use. None starts earlier than now: an instance may be at a boundary before.
     fn distribute(&mut self, slots: Vec<(f64, usize)>) {
         if self.in_use == 0 {
             self.homeless.extend(slots);
@@ -291,12 +291,13 @@ impl SimulatedEngine {
         let load = |(at, site): (usize, &InstanceEntry)| Reverse((site.instance.load(), at));
         let mut loads: BinaryHeap<_> =
             self.instances[..self.in_use].iter().enumerate().map(load).collect();
+        let now = self.now();
         for (arrival, slot) in slots {
             let mut least = loads.peek_mut().expect("invariant: an instance is in use");
             let Reverse((load, instance)) = *least;
             *least = Reverse((load + 1, instance));
             drop(least);
-            self.enqueue(instance, arrival, slot);
+            self.enqueue(instance, arrival.max(now), slot);
         }
     }
 

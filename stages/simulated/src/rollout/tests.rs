@@ -413,6 +413,40 @@ proptest! {
     }
 }
 
+/// The only instance has waiting responses that do not fit when two more instances are added. Those that stay are admitted from then on, not
+/// at the last boundary before.
+#[test]
+fn a_response_that_is_moved_starts_after_its_move() {
+    use Command::{Abort, Generate, Load, Pass, Place};
+    let commands = [
+        Abort(0),
+        Generate(5),
+        Pass(1),
+        Abort(4),
+        Pass(149),
+        Pass(2529),
+        Generate(8),
+        Abort(13),
+        Place(1, 1),
+        Generate(6),
+        Abort(19),
+        Generate(3),
+        Load,
+        Abort(22),
+        Generate(3),
+        Pass(33),
+        Generate(2),
+        Pass(2142),
+        Pass(1996),
+        Pass(1201),
+        Pass(1952),
+        Pass(2056),
+        Pass(1575),
+        Place(3, 1),
+    ];
+    run_commands(&commands, 0);
+}
+
 #[test]
 fn the_engine_passes_the_testkit() {
     let clock = VirtualClock::default();
