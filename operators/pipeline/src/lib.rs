@@ -1,7 +1,7 @@
 //! The RL step as one dataflow graph over stages that are passed by value: a [`Pipeline`].
 //!
-//! The types of stages and observer are erased, so that the graph is compiled once, in this crate, which the
-//! release profile optimizes for hot loops.
+//! The types of stages and observer are erased, so that the graph is compiled once, in this crate, which the release profile optimizes for
+//! hot loops.
 
 mod builder;
 
@@ -136,7 +136,8 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
     pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
-        self.run_observed(&(Rc::new(RefCell::new(observer)) as SharedObserver))
+        let observer: SharedObserver = Rc::new(RefCell::new(observer));
+        self.run_observed(&observer)
     }
 
     fn run_observed(mut self, observer: &SharedObserver) -> Result<(), Fault> {
@@ -166,7 +167,8 @@ impl Pipeline {
         handle: WorkerHandle,
         observer: impl Observer + 'static,
     ) -> Result<(), Fault> {
-        self.run_worker_observed(handle, &(Rc::new(RefCell::new(observer)) as SharedObserver))
+        let observer: SharedObserver = Rc::new(RefCell::new(observer));
+        self.run_worker_observed(handle, &observer)
     }
 
     fn run_worker_observed(

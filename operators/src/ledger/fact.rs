@@ -28,7 +28,7 @@ pub(super) enum Fact {
     Audits,
 }
 
-/// What a fact is about. The facts of a topic are summarized together.
+/// The subject of facts. All facts of a topic are summarized together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) enum Topic {
     Lengths,
@@ -52,11 +52,9 @@ impl Fact {
     }
 }
 
-/// The sums of a fact or of a dataset row, as a difference type. [`Fact`] states the meaning of the leading values; the others are 0. Those of a
-/// row are [`Launches`].
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+/// The sums of a fact or of a dataset row, as a difference type. [`Fact`] states the meaning of the leading values; those of a row are
+/// [`Launches`]. The other values are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Sums([i64; 8]);
 
 impl Sums {

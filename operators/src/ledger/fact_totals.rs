@@ -1,7 +1,7 @@
 //! The sums of the facts of all steps so far, for snapshots of the ledger.
 //!
-//! The arrangements hold the same facts, indexed by step, with deferred prompts as numbers by step. These sums are kept in addition, and only if snapshots are taken. They have one
-//! record for each distinct length, dataset row and deferred prompt.
+//! The arrangements hold the same facts, indexed by step, with deferred prompts as numbers by step. These sums are kept in addition, and
+//! only if snapshots are taken. They have one record for each distinct length, dataset row and deferred prompt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
