@@ -8,7 +8,7 @@ use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 
 use super::bias::WeightSums;
-use super::facts::{Launches, Length};
+use super::facts::{Facts, Launches, Length};
 use super::pairs::{Pair, Products};
 
 /// A fact, without its [`Sums`].
@@ -40,6 +40,18 @@ pub(super) enum Topic {
 }
 
 impl Fact {
+    /// Returns the facts of a step that are summarized as they are, with their sums: all but those about rows.
+    pub(super) fn of_step(facts: &Facts) -> impl Iterator<Item = (Self, Sums)> {
+        let lengths =
+            facts.lengths.iter().map(|(length, sums)| (Self::Length(*length), Sums::from(*sums)));
+        let pairs = facts.pairs.iter().map(|(pair, sums)| (Self::Pair(*pair), Sums::from(sums)));
+        let waiting = facts
+            .waiting
+            .iter()
+            .map(|(since, change)| (Self::Waiting(*since), Sums::of([*change])));
+        lengths.chain(pairs).chain(waiting)
+    }
+
     pub(super) fn topic(&self) -> Topic {
         match self {
             Self::Length(_) => Topic::Lengths,

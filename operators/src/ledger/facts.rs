@@ -10,7 +10,6 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::bias::{WeightSums, units};
-use super::fact::{Fact, Sums};
 use super::pairs::{Member, ObservedGroup, Pair, Products};
 use crate::wire::decision::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
 use crate::wire::finish_reason::finish_reason;
@@ -220,16 +219,6 @@ impl Facts {
     /// Returns only the facts about deferred prompts, for steps that are not counted otherwise.
     pub(super) fn of_waits(self) -> Self {
         Self { waiting: self.waiting, ..Self::default() }
-    }
-
-    /// Returns the facts that are summarized as they are, with their sums: all but those about rows.
-    pub(super) fn summarized(&self) -> impl Iterator<Item = (Fact, Sums)> {
-        let lengths =
-            self.lengths.iter().map(|(length, sums)| (Fact::Length(*length), Sums::from(*sums)));
-        let pairs = self.pairs.iter().map(|(pair, sums)| (Fact::Pair(*pair), Sums::from(sums)));
-        let waiting =
-            self.waiting.iter().map(|(since, change)| (Fact::Waiting(*since), Sums::of([*change])));
-        lengths.chain(pairs).chain(waiting)
     }
 
     fn count(&mut self, length: Length, weighed: WeightSums) {

@@ -187,7 +187,7 @@ impl Outputs {
     }
 
     fn give(&mut self, step: Step, held: &[Capability<Step>], facts: &Facts) {
-        let summarized = facts.summarized().map(|(fact, sums)| (fact, step, sums));
+        let summarized = Fact::of_step(facts).map(|(fact, sums)| (fact, step, sums));
         self.facts.give(&held[0], summarized);
         let rows = facts.rows.iter().map(|(row, launches)| (*row, step, launches.into()));
         self.rows.give(&held[1], rows);
