@@ -122,10 +122,6 @@ impl Default for Engines {
             servers::SGLANG,
             servers::sglang,
         );
-        #[cfg(feature = "servers")]
-        let engines = ["vllm", "sglang"]
-            .into_iter()
-            .fold(engines, |engines, name| engines.with_fields::<servers::ServerOptions>(name));
         Self(engines)
     }
 }

@@ -21,5 +21,5 @@ fn with<P: BuiltIn>(catalog: Catalog<Check>) -> Catalog<Check> {
     let read = |options: P| {
         Ok(Arc::new(move |recipe: &PlacementInputs<'_>| options.clone().check(recipe)) as Check)
     };
-    catalog.described(P::NAME, P::ABOUT, read).with_fields::<P>(P::NAME)
+    catalog.described(P::NAME, P::ABOUT, read)
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::documented::{Documented, Field};
-use crate::fields::fields;
+use crate::fields::fields as option_names;
 use crate::shape::{Shape, field_shapes};
 use crate::wrong_value::{keys_to, missing_field, reason};
 
@@ -142,7 +142,7 @@ pub struct Listed<'a> {
     pub about: About,
     /// The options with their defaults, as JSON; empty for an entry that was added with [`Catalog::with`].
     pub defaults: &'a Options,
-    /// The documentation of the options; empty unless [`Catalog::with_fields`] added it.
+    /// The documentation of the options; empty for an entry that was added with [`Catalog::with`].
     pub fields: &'static [Field],
     /// The types of the options, in the order of their declaration.
     pub shapes: Vec<(&'static str, Shape)>,
@@ -183,12 +183,13 @@ impl<T> Catalog<T> {
         name: &str,
         make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.insert(name, About::default(), Options::new(), make)
+        self.insert(name, About::default(), Options::new(), &[], make)
     }
 
-    /// Adds an entry with its documentation. The defaults of the options are those of `O::default()`. Replaces an entry of the same name.
+    /// Adds an entry with its documentation and that of its options. The defaults of the options are those of `O::default()`. Replaces an
+    /// entry of the same name.
     #[must_use]
-    pub fn described<O: DeserializeOwned + Serialize + Default>(
+    pub fn described<O: DeserializeOwned + Serialize + Default + Documented>(
         self,
         name: &str,
         about: About,
@@ -198,16 +199,7 @@ impl<T> Catalog<T> {
             Ok(serde_json::Value::Object(defaults)) => defaults,
             _ => Options::new(),
         };
-        self.insert(name, about, defaults, make)
-    }
-
-    /// Adds the documentation of the options of the entry `name`, if there is such an entry.
-    #[must_use]
-    pub fn with_fields<O: Documented>(mut self, name: &str) -> Self {
-        if let Some(entry) = self.entries.get_mut(name) {
-            entry.fields = O::FIELDS;
-        }
-        self
+        self.insert(name, about, defaults, O::FIELDS, make)
     }
 
     fn insert<O: DeserializeOwned>(
@@ -215,6 +207,7 @@ impl<T> Catalog<T> {
         name: &str,
         about: About,
         defaults: Options,
+        fields: &'static [Field],
         make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let make: Make<T> = Arc::new(move |options| make(read(options)?));
@@ -222,9 +215,9 @@ impl<T> Catalog<T> {
             name.to_owned(),
             CatalogEntry {
                 about,
-                options: fields::<O>(),
+                options: option_names::<O>(),
                 defaults,
-                fields: &[],
+                fields,
                 shapes: field_shapes::<O>,
                 type_errors: type_errors::<O>,
                 make,
@@ -351,10 +344,14 @@ mod tests {
 
     use super::*;
 
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
-    struct Slope {
-        slope: f64,
+    crate::documented! {
+        /// A curve.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        struct Slope {
+            /// The rise per unit.
+            slope: f64,
+        }
     }
 
     impl Default for Slope {
@@ -380,9 +377,12 @@ mod tests {
         let steep = Choice::of("line").with("slope", 3.0);
         assert_eq!(catalog.make(&steep), Ok(Slope { slope: 3.0 }));
         assert_eq!(catalog.options("line"), Some(["slope"].as_slice()));
-        let listed: Vec<_> =
-            catalog.list().map(|entry| (entry.name, entry.defaults.len())).collect();
-        assert_eq!(listed, [("flat", 0), ("linear", 1)]);
+        let listed: Vec<_> = catalog
+            .list()
+            .map(|entry| (entry.name, entry.defaults.len(), entry.fields.first().map(Field::text)))
+            .collect();
+        let text = "The rise per unit.".to_owned();
+        assert_eq!(listed, [("flat", 0, None), ("linear", 1, Some(text))]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The built-in advantage estimators.
 
 use rollpacker_stages::catalog::{About, Catalog, CatalogError, NoOptions};
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -38,28 +39,30 @@ pub fn advantages() -> Catalog<Estimator> {
         .described("rloo", RLOO, |_: NoOptions| Ok(Rloo.into()))
         .described("opo", OPO, |_: NoOptions| Ok(Opo.into()))
         .described("gpg", GPG, |_: NoOptions| Ok(Estimator::of_tokens(Gpg)))
-        .described("reinforce_plus_plus", REINFORCE, |options: Discount| {
-            let Discount { gamma } = options;
-            share("gamma", gamma)?;
-            Ok(Estimator::of_tokens(ReinforcePlusPlus { gamma }))
+        .described("reinforce_plus_plus", REINFORCE, |estimator: ReinforcePlusPlus| {
+            share("gamma", estimator.gamma)?;
+            Ok(Estimator::of_tokens(estimator))
         })
         .described("reinforce_plus_plus_baseline", REINFORCE_BASELINE, |_: NoOptions| {
             Ok(Estimator::of_tokens(ReinforcePlusPlusBaseline))
         })
-        .described("gae", GAE, |options: GaeOptions| {
-            let GaeOptions { gamma, lam, whiten } = options;
-            share("gamma", gamma)?;
-            share("lam", lam)?;
-            Ok(Estimator::of_tokens(Gae { gamma, lam, whiten }))
+        .described("gae", GAE, |estimator: Gae| {
+            share("gamma", estimator.gamma)?;
+            share("lam", estimator.lam)?;
+            Ok(Estimator::of_tokens(estimator))
         })
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-/// The options of `grpo` and `grpo_passk`; see [`Grpo`].
-struct GrpoOptions {
-    norm_adv_by_std_in_grpo: bool,
-    epsilon: f64,
+documented! {
+    /// The options of `grpo` and `grpo_passk`; see [`Grpo`].
+    #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct GrpoOptions {
+        /// `true` to divide by the standard deviation of the group. (verl: `algorithm.norm_adv_by_std_in_grpo`)
+        norm_adv_by_std_in_grpo: bool,
+        /// Addend of the standard deviation. From 1e-12 to 1e6.
+        epsilon: f64,
+    }
 }
 
 impl Default for GrpoOptions {
@@ -84,34 +87,6 @@ impl GrpoOptions {
 impl From<GrpoOptions> for Grpo {
     fn from(options: GrpoOptions) -> Self {
         Self { norm_by_std: options.norm_adv_by_std_in_grpo, epsilon: options.epsilon }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-/// The options of `reinforce_plus_plus`; see [`ReinforcePlusPlus`].
-struct Discount {
-    gamma: f64,
-}
-
-impl Default for Discount {
-    fn default() -> Self {
-        Self { gamma: 1.0 }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-/// The options of `gae`; see [`Gae`].
-struct GaeOptions {
-    gamma: f64,
-    lam: f64,
-    whiten: bool,
-}
-
-impl Default for GaeOptions {
-    fn default() -> Self {
-        Self { gamma: 1.0, lam: 1.0, whiten: true }
     }
 }
 

@@ -1,18 +1,30 @@
 //! GAE: advantages from a critic.
 
+use rollpacker_stages::documented;
+use serde::{Deserialize, Serialize};
+
 use super::whiten::whiten;
 use super::{Estimate, TokenAdvantage, Trajectory};
 
-/// Generalized advantage estimation (Schulman et al. 2016, eq. 16), whitened over the tokens of the step as in verl. The returns are the
-/// advantages before whitening plus the values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gae {
-    /// Discount factor per token, in `[0, 1]`. Default: 1. (verl: `algorithm.gamma`)
-    pub gamma: f64,
-    /// Decay of later temporal-difference errors, in `[0, 1]`. Default: 1. (verl: `algorithm.lam`)
-    pub lam: f64,
-    /// `true` to whiten over the step. Default: `true`. If `false`, groups are estimated without waiting for the rest of the step.
-    pub whiten: bool,
+documented! {
+    /// Generalized advantage estimation (Schulman et al. 2016, eq. 16), whitened over the tokens of the step as in verl. The returns are the
+    /// advantages before whitening plus the values.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Gae {
+        /// Discount factor per token. In [0, 1]. Default: 1. (verl: `algorithm.gamma`)
+        pub gamma: f64,
+        /// Decay of later temporal-difference errors. In [0, 1]. Default: 1. (verl: `algorithm.lam`)
+        pub lam: f64,
+        /// `true` to whiten over the step. If `false`, groups are estimated without waiting for the rest of the step. Default: `true`.
+        pub whiten: bool,
+    }
+}
+
+impl Default for Gae {
+    fn default() -> Self {
+        Self { gamma: 1.0, lam: 1.0, whiten: true }
+    }
 }
 
 impl TokenAdvantage for Gae {

@@ -1,14 +1,26 @@
 //! REINFORCE++, without and with a group baseline.
 
+use rollpacker_stages::documented;
+use serde::{Deserialize, Serialize};
+
 use super::whiten::whiten;
 use super::{Estimate, TokenAdvantage, Trajectory};
 
-/// The discounted sum of the rewards from each token on, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's
-/// `reinforce_plus_plus`).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReinforcePlusPlus {
-    /// Discount factor per token, in `[0, 1]`. (verl: `algorithm.gamma`)
-    pub gamma: f64,
+documented! {
+    /// The discounted sum of the rewards from each token on, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's
+    /// `reinforce_plus_plus`).
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ReinforcePlusPlus {
+        /// Discount factor per token. In [0, 1]. Default: 1. (verl: `algorithm.gamma`)
+        pub gamma: f64,
+    }
+}
+
+impl Default for ReinforcePlusPlus {
+    fn default() -> Self {
+        Self { gamma: 1.0 }
+    }
 }
 
 impl TokenAdvantage for ReinforcePlusPlus {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rollpacker_stages::catalog::{About, Catalog, NoOptions};
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -73,13 +74,18 @@ fn straight_through(estimator: impl KlEstimator + 'static) -> SharedKl {
     Arc::new(StraightThrough(Arc::new(estimator)))
 }
 
-/// [`Vanilla`] with the bounds of DAPO: a higher upper bound, and a dual clip that rarely applies.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Dapo {
-    clip_ratio_low: f64,
-    clip_ratio_high: f64,
-    clip_ratio_c: f64,
+documented! {
+    /// [`Vanilla`] with the bounds of DAPO: a higher upper bound, and a dual clip that rarely applies.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Dapo {
+        /// The ratio is clipped below at `1 - clip_ratio_low`. In [0, 1]. (verl: `actor.clip_ratio_low`)
+        clip_ratio_low: f64,
+        /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0. (verl: `actor.clip_ratio_high`)
+        clip_ratio_high: f64,
+        /// The loss of a token with advantage `a < 0` is at most `-a * clip_ratio_c`. Above 1. (verl: `actor.clip_ratio_c`)
+        clip_ratio_c: f64,
+    }
 }
 
 impl Default for Dapo {

@@ -1,21 +1,24 @@
 //! CISPO: the clipped ratio as a weight.
 
 use rollpacker_stages::catalog::{CatalogError, within};
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 use tch::TchError;
 
 use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 
-/// REINFORCE, weighted by the clipped ratio. The ratio carries no gradient, so every token keeps the gradient of its log-probability
-/// (MiniMax-M1 2025, section 3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cispo {
-    /// The weight is at least `1 - clip_ratio_low`. At least 0; 1 and more set no lower bound, as in MiniMax-M1. Default 0.2. (verl:
-    /// `actor.clip_ratio_low`)
-    pub clip_ratio_low: f64,
-    /// The weight is at most `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
-    pub clip_ratio_high: f64,
+documented! {
+    /// REINFORCE, weighted by the clipped ratio. The ratio carries no gradient, so every token keeps the gradient of its log-probability
+    /// (MiniMax-M1 2025, section 3.1).
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Cispo {
+        /// The weight is at least `1 - clip_ratio_low`. At least 0. A value of 1 or more sets no lower bound, as in MiniMax-M1. Default:
+        /// 0.2. (verl: `actor.clip_ratio_low`)
+        pub clip_ratio_low: f64,
+        /// The weight is at most `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
+        pub clip_ratio_high: f64,
+    }
 }
 
 impl Default for Cispo {

@@ -1,22 +1,25 @@
 //! The clipped loss of PPO.
 
 use rollpacker_stages::catalog::{CatalogError, within};
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
 
 use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 
-/// The clipped ratio of PPO (Schulman et al. 2017, eq. 7), with a second clip for negative advantages (Ye et al. 2020, eq. 5). With other
-/// bounds, it is also the loss of DAPO (Yu et al. 2025, section 3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Vanilla {
-    /// The ratio is clipped below at `1 - clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
-    pub clip_ratio_low: f64,
-    /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
-    pub clip_ratio_high: f64,
-    /// The loss of a token with advantage `a < 0` is at most `-a * clip_ratio_c`. Above 1; default 3. (verl: `actor.clip_ratio_c`)
-    pub clip_ratio_c: f64,
+documented! {
+    /// The clipped ratio of PPO (Schulman et al. 2017, eq. 7), with a second clip for negative advantages (Ye et al. 2020, eq. 5). With other
+    /// bounds, it is also the loss of DAPO (Yu et al. 2025, section 3.1).
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Vanilla {
+        /// The ratio is clipped below at `1 - clip_ratio_low`. In [0, 1]; default 0.2. (verl: `actor.clip_ratio_low`)
+        pub clip_ratio_low: f64,
+        /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
+        pub clip_ratio_high: f64,
+        /// The loss of a token with advantage `a < 0` is at most `-a * clip_ratio_c`. Above 1; default 3. (verl: `actor.clip_ratio_c`)
+        pub clip_ratio_c: f64,
+    }
 }
 
 impl Default for Vanilla {

@@ -1,6 +1,7 @@
 //! GMPO: the geometric mean of clipped ratios.
 
 use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::documented;
 use rollpacker_stages::train::config::Aggregation;
 use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
@@ -11,17 +12,19 @@ use super::{PolicyLoss, Segments, TokenLoss, Tokens, clip_metrics};
 /// Added to importance weights before taking their logarithm, as in verl, because a weight may be 0.
 const LEAST_WEIGHT: f64 = 1e-10;
 
-/// The geometric mean over a sequence of ratios that are clipped token by token (Zhao et al. 2025, GMPO, section 3).
-///
-/// The bounds apply to the log-ratio, as in verl. The advantage of a sequence is the mean of those of its tokens, and its importance weight
-/// is the geometric mean of theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GeoMean {
-    /// The log-ratio is clipped below at `-clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
-    pub clip_ratio_low: f64,
-    /// The log-ratio is clipped above at `clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
-    pub clip_ratio_high: f64,
+documented! {
+    /// The geometric mean over a sequence of ratios that are clipped token by token (Zhao et al. 2025, GMPO, section 3).
+    ///
+    /// The bounds apply to the log-ratio, as in verl. The advantage of a sequence is the mean of those of its tokens, and its importance weight
+    /// is the geometric mean of theirs.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct GeoMean {
+        /// The log-ratio is clipped below at `-clip_ratio_low`. In [0, 1]; default 0.2. (verl: `actor.clip_ratio_low`)
+        pub clip_ratio_low: f64,
+        /// The log-ratio is clipped above at `clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
+        pub clip_ratio_high: f64,
+    }
 }
 
 impl Default for GeoMean {

@@ -1,6 +1,7 @@
 //! GSPO: the ratio of a whole sequence.
 
 use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 use tch::TchError;
 
@@ -10,17 +11,19 @@ use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 /// The upper bound of sequence log-ratios, as in verl.
 const LOG_RATIO_LIMIT: f64 = 10.0;
 
-/// The clipped ratio of a whole sequence, the geometric mean of its tokens' ratios (Zheng et al. 2025). The gradient of each token flows
-/// through its own log-probability (section 4.3, GSPO-token).
-///
-/// If the advantages of a sequence are equal and the aggregation is `seq-mean-token-mean`, this is the objective of the paper.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Gspo {
-    /// The ratio is clipped below at `1 - clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
-    pub clip_ratio_low: f64,
-    /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
-    pub clip_ratio_high: f64,
+documented! {
+    /// The clipped ratio of a whole sequence, the geometric mean of its tokens' ratios (Zheng et al. 2025). The gradient of each token flows
+    /// through its own log-probability (section 4.3, GSPO-token).
+    ///
+    /// If the advantages of a sequence are equal and the aggregation is `seq-mean-token-mean`, this is the objective of the paper.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Gspo {
+        /// The ratio is clipped below at `1 - clip_ratio_low`. In [0, 1]; default 0.2. (verl: `actor.clip_ratio_low`)
+        pub clip_ratio_low: f64,
+        /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
+        pub clip_ratio_high: f64,
+    }
 }
 
 impl Default for Gspo {

@@ -1,20 +1,23 @@
 //! SAPO: a sigmoid gate instead of a clip.
 
 use rollpacker_stages::catalog::{CatalogError, within};
+use rollpacker_stages::documented;
 use rollpacker_stages::train::config::Aggregation;
 use serde::{Deserialize, Serialize};
 use tch::TchError;
 
 use super::{PolicyLoss, TokenLoss, Tokens};
 
-/// A sigmoid of the ratio around 1, with gradient 1 there, and steeper for negative advantages (Gao et al. 2025, SAPO).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sapo {
-    /// Steepness for positive advantages. From 0.001 to 1000; default 1. (verl: `actor.tau_pos`)
-    pub tau_pos: f64,
-    /// Steepness for all other advantages. From 0.001 to 1000; default 1.05. (verl: `actor.tau_neg`)
-    pub tau_neg: f64,
+documented! {
+    /// A sigmoid of the ratio around 1, with gradient 1 there, and steeper for negative advantages (Gao et al. 2025, SAPO).
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Sapo {
+        /// Steepness for positive advantages. From 0.001 to 1000; default 1. (verl: `actor.tau_pos`)
+        pub tau_pos: f64,
+        /// Steepness for all other advantages. From 0.001 to 1000; default 1.05. (verl: `actor.tau_neg`)
+        pub tau_neg: f64,
+    }
 }
 
 impl Default for Sapo {
