@@ -52,17 +52,17 @@ documented! {
         pause: PauseMode,
         /// The distribution whose log-probabilities vLLM returns: `raw` (the default) or `processed`.
         logprobs_mode: LogprobsMode,
-        /// The longest time without any server before the run ends, in seconds; default 600.
+        /// The longest time without any server before the run ends, in seconds. Above 0, below 3e9. Default: 600.
         server_timeout: f64 [seconds],
-        /// The longest time without a token from a server that samples, in seconds; default 120.
+        /// The longest time without a token from a server that samples, in seconds. Above 0, below 3e9. Default: 120.
         stall_timeout: f64 [seconds],
-        /// The longest time of loading weights, in seconds; default 600.
+        /// The longest time of loading weights, in seconds. Above 0, below 3e9. Default: 600.
         load_timeout: f64 [seconds],
         /// The folder for the weights of each version, which all servers see under the same path. Default: `weights` in the run folder.
         weights_folder: Option<PathBuf>,
-        /// The maximum of `rollout/canary_kl`; default 0.01.
+        /// The maximum of `rollout/canary_kl`. Above 0, below 3e9. Default: 0.01.
         canary_max_kl: f64,
-        /// The maximum of `rollout/canary_max`, in nats; default 1.
+        /// The maximum of `rollout/canary_max`, in nats. Above 0, below 3e9. Default: 1.
         canary_max_difference: f64 [nats],
     }
 }
@@ -110,7 +110,7 @@ impl ServerOptions {
         ];
         positive.into_iter().try_for_each(|(key, value)| {
             // More seconds than in a hundred years would not fit into a duration.
-            within(key, value, |value| value > 0.0 && value < 3e9, "a positive number")
+            within(key, value, |value| value > 0.0 && value < 3e9, "above 0, below 3e9")
         })
     }
 }

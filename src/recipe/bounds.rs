@@ -7,14 +7,15 @@ use rollpacker_model::config::most as size;
 
 use super::choices::check_choice;
 use super::error::{RecipeError, out_of_bounds, within};
+use super::ranges::RANGES;
 use super::raw::{Actor, Algorithm, KlControlType, KlCtrl, RawRecipe};
-use super::{limits, ranges};
+use super::{limits, range};
 
 impl RawRecipe {
     /// Returns the errors of names, of values that are out of their own range, and of the options of the schedule and the placement.
     pub(super) fn wrong_values(&self) -> Vec<RecipeError> {
         let logger = |name: &String| check_choice("trainer.logger", name).err();
-        let errors = ranges::errors(self)
+        let errors = range::errors(RANGES, self)
             .chain(self.trainer.logger.iter().filter_map(logger))
             .chain(self.schedule.errors())
             .chain(self.placement.errors());

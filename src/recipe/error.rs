@@ -170,19 +170,6 @@ pub(crate) fn out_of_bounds(
     RecipeError::Bound { key: key.into(), expected: expected.into(), found: found.to_string() }
 }
 
-/// Rejects a value below `least`.
-pub(crate) fn at_least<T: PartialOrd + std::fmt::Display>(
-    key: impl Into<String>,
-    value: T,
-    least: T,
-) -> Result<(), RecipeError> {
-    if value >= least {
-        Ok(())
-    } else {
-        Err(out_of_bounds(key, format!("at least {least}"), value))
-    }
-}
-
 /// Rejects a value below `least` or above `most`.
 pub(crate) fn between<T: PartialOrd + std::fmt::Display>(
     key: &str,
@@ -193,7 +180,10 @@ pub(crate) fn between<T: PartialOrd + std::fmt::Display>(
     if value > most {
         return Err(out_of_bounds(key, format!("at most {most}"), value));
     }
-    at_least(key, value, least)
+    if value < least {
+        return Err(out_of_bounds(key, format!("at least {least}"), value));
+    }
+    Ok(())
 }
 
 /// Rejects a number that is not finite or for which `fits` returns `false`.

@@ -17,6 +17,7 @@ mod period;
 mod pipeline;
 mod placement;
 #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the command line lists the keys"))]
+pub(crate) mod range;
 pub(crate) mod ranges;
 #[expect(
     unreachable_pub,

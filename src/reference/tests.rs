@@ -3,7 +3,8 @@ use crate::App;
 use crate::cli::keys::{job_sections, sections};
 #[cfg(all(feature = "servers", feature = "code", feature = "http"))]
 use crate::generated_page::assert_tables;
-use crate::recipe::ranges::range_of;
+use crate::recipe::range::words_of;
+use crate::recipe::ranges::RANGES;
 use crate::recipe::{RawRecipe, Recipe};
 use crate::simulate::raw::RawJob;
 
@@ -98,33 +99,36 @@ fn the_table_of_verl_keys_matches_their_meaning() {
 #[test]
 fn ranges_and_choices_belong_to_keys() {
     for (range, choices) in [("rollout.n", ""), ("actor.grad_clip", ""), ("", "placement.kind")] {
-        assert!(range.is_empty() || key(range).range == range_of(range).map(|range| range.words()));
+        assert!(range.is_empty() || key(range).range == words_of(RANGES, range));
         assert!(choices.is_empty() || key(choices).range.expect("choices").contains("`fixed`"));
     }
-    let numbers = |key: &Key| ["integer", "number"].contains(&key.kind.as_str());
+    let numbers = |key: &&Key| ["integer", "number"].contains(&key.kind.as_str());
     // These have a meaning of their own for every value.
-    let free = ["data.seed", "rollout.seed", "trainer.seed", "data.curriculum.pass_score"];
-    // The selected loss or estimator checks these.
-    let of_entry = [
-        "clip_ratio",
-        "clip_ratio_low",
-        "clip_ratio_high",
-        "clip_ratio_c",
-        "tau_pos",
-        "tau_neg",
-        "gamma",
-        "lam",
-    ];
-    let keys = keys();
-    let plain = keys.iter().filter(|key| key.of.is_none() && numbers(key));
-    for key in
-        plain.filter(|key| !of_entry.iter().any(|end| key.name.ends_with(&format!(".{end}"))))
-    {
+    let free =
+        ["data.seed", "rollout.seed", "trainer.seed", "data.curriculum.pass_score", "sim.seed"];
+    // The selected loss checks these.
+    let of_loss =
+        ["clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg"];
+    let of_loss = of_loss.map(|key| format!("actor.{key}"));
+    let jobs = job_sections(&App::new());
+    let (keys, job_keys) = (keys(), jobs.iter().flat_map(|section| &section.keys));
+    for key in keys.iter().chain(job_keys).filter(numbers) {
         assert!(
-            key.range.is_some() || free.contains(&key.name.as_str()),
-            "{} has no range",
-            key.name
+            key.range.is_some() || free.contains(&&*key.name) || of_loss.contains(&key.name),
+            "{} of {:?} has no range",
+            key.name,
+            key.of
         );
+    }
+}
+
+/// Options of rewards are described in `docs/rewards.md`.
+#[test]
+fn every_option_of_a_name_has_a_meaning() {
+    let keys = keys();
+    let of_names = keys.iter().filter(|key| key.of.is_some());
+    for key in of_names.filter(|key| !key.name.starts_with("reward.options.")) {
+        assert!(!key.meaning.is_empty(), "{} of {:?} has no meaning", key.name, key.of);
     }
 }
 

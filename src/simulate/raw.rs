@@ -11,10 +11,12 @@ use rollpacker_simulated::cluster::Calibration;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::bounds::RANGES;
 use super::calibration_bounds;
 use crate::placements::{Placements, PlannerRule};
 use crate::recipe::aliases::{Alias, alias};
 use crate::recipe::keys::{Section, Sections};
+use crate::recipe::range;
 use crate::recipe::section::section;
 use crate::recipe::{Gradient, schedule};
 
@@ -83,11 +85,11 @@ section! {
     Rollout {
         /// The number of responses to a prompt, R0 in the paper. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         n: u32 = 8,
-        /// The number of GPUs over which an engine instance is sharded. Default: 1. (verl: `rollout.tensor_model_parallel_size`)
+        /// The number of GPUs over which an engine instance is sharded: a divisor of `cluster.gpus`. Default: 1. (verl: `rollout.tensor_model_parallel_size`)
         tensor_parallel: u32 = 1,
         /// Maximum number of responses that an instance runs at once. Default: 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: u32 = 256,
-        /// The share of GPU memory for weights and KV cache, from 0.001 to 1. Default: that of the calibration. (verl:
+        /// The share of GPU memory for weights and KV cache. Default: that of the calibration. (verl:
         /// `rollout.gpu_memory_utilization`)
         gpu_memory_utilization: Option<f64> = None,
         /// Dispatch of responses to instances: `round_robin`, `prompt_chunks` or `least_loaded`. Default: as the authors of the schedule
@@ -96,7 +98,7 @@ section! {
         /// The time at which instances receive requests that are launched together: `together` once all of them are handed out, `streamed`
         /// each one immediately. Default: `together`.
         hand_out: HandOut = HandOut::Together,
-        /// Interval between two checks for ended responses, in seconds, from 0 to 60. Default: 0.01.
+        /// Interval between two checks for ended responses, in seconds. Default: 0.01.
         report_interval_s: f64 = 0.01,
     }
 }
@@ -156,8 +158,8 @@ section! {
         prompt_column: Option<String> = None,
         /// The column of prompt lengths. Default: found by name. Where no length is recorded, it is drawn from `population`.
         prompt_length_column: Option<String> = None,
-        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0
-        /// to 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace allows.
+        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula),
+        /// for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace allows.
         correlation: Option<f64> = None,
         /// The folder of the tokenizer that counts the tokens of a trace of texts.
         tokenizer: Option<PathBuf> = None,
@@ -246,8 +248,7 @@ section! {
         headroom: f64 = 0.95,
         /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,
-        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s: 0, or from 1e6 to
-        /// 1e15. With 0, KV caches are not sent but computed again. Default: 0.
+        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s. With 0, KV caches are not sent but computed again. Default: 0.
         kv_transfer_bandwidth: f64 = 0.0,
     }
 }
@@ -415,6 +416,9 @@ impl Sections for RawJob {
     }
 
     fn range(key: &str) -> Option<String> {
-        key.strip_prefix("calibration.").and_then(calibration_bounds::range_of)
+        match key.strip_prefix("calibration.") {
+            Some(constant) => calibration_bounds::range_of(constant),
+            None => range::words_of(RANGES, key),
+        }
     }
 }

@@ -43,8 +43,8 @@ documented! {
         /// The number of prompts launched at the start of a round, at least `prompts`. If `None` (the default), it is `prompts`.
         #[serde(default)]
         pub gen_prompts: Option<usize> [prompts],
-        /// The maximum number of prompts that a round may launch, in batches of `prompts`. (verl:
-        /// `algorithm.filter_groups.max_num_gen_batches`)
+        /// The maximum number of prompts that a round may launch, in batches of `prompts`. From 1 to
+        /// 1048576. (verl: `algorithm.filter_groups.max_num_gen_batches`)
         pub max_generated_batches: usize [batches],
         /// The action to take when these prompts do not yield enough groups with variance.
         pub on_exhausted: OnExhausted,

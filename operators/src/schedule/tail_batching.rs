@@ -76,7 +76,7 @@ documented! {
         #[serde(default)]
         pub quotas: BTreeMap<Arc<str>, usize>,
         /// The maximum number of rounds that a prompt may stay in the queue after the round that deferred it; 0 launches it in the next
-        /// round. If `None` (the default), there is no limit.
+        /// round. From 0 to 1048576. If `None` (the default), there is no limit.
         #[serde(default)]
         pub max_queue_age: Option<u64> [rounds],
         /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.

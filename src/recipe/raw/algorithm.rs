@@ -18,9 +18,9 @@ section! {
         /// `true` if GRPO divides advantages by the standard deviation of the group; `false` gives Dr. GRPO. Default: that of the
         /// estimator, which is `true` for `grpo`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
         norm_adv_by_std_in_grpo: Option<bool> = None,
-        /// Discount factor per token. Default: 1. (verl: `algorithm.gamma`)
+        /// Discount factor per token. In [0, 1]. Default: 1. (verl: `algorithm.gamma`)
         gamma: Option<f64> = None,
-        /// Lambda of generalized advantage estimation. Default: 1. (verl: `algorithm.lam`)
+        /// Lambda of generalized advantage estimation. In [0, 1]. Default: 1. (verl: `algorithm.lam`)
         lam: Option<f64> = None,
         /// Further options of the estimator.
         adv_options: Table = Table::new(),

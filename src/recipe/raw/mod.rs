@@ -30,7 +30,8 @@ use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
 use super::keys::{Section, Sections};
-use super::ranges::{Range, range_of};
+use super::range;
+use super::ranges::RANGES;
 use super::schedule;
 use super::section::section;
 use super::verl::entries;
@@ -237,7 +238,7 @@ impl Sections for RawRecipe {
     }
 
     fn range(key: &str) -> Option<String> {
-        range_of(key).map(Range::words)
+        range::words_of(RANGES, key)
     }
 
     fn is_resumable(key: &str) -> bool {

@@ -82,6 +82,18 @@ fn unknown_keys_are_named_at_every_level() {
 }
 
 #[test]
+fn every_number_out_of_its_range_has_an_error() {
+    check_error(
+        "",
+        &["cluster.gpus=0", "stream.keep=1.5", "pipeline.max_groups=0"],
+        expect![[r#"
+            key `cluster.gpus`: expected at least 1, found 0
+            key `pipeline.max_groups`: expected at least 1, found 0
+            key `stream.keep`: expected in (0, 1], found 1.5"#]],
+    );
+}
+
+#[test]
 fn errors_list_the_valid_names_and_bounds() {
     check_error(
         "",
