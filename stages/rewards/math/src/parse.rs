@@ -20,6 +20,9 @@ use finish::{exact, expand, joined};
 const MAX_DEPTH: usize = 48;
 const MAX_TOKENS: usize = 3000;
 
+/// The name of the variable that a comparison without a left side, such as `\geq 5`, is about.
+pub(super) const UNNAMED: &str = "";
+
 /// Parses an answer. Returns `None` if the text is not one.
 pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     if let Some(words) = prose(text) {
@@ -211,7 +214,16 @@ impl Parser {
 
     fn relation(&mut self) -> Option<Expr> {
         self.nested(|parser| {
-            let first = parser.join()?;
+            let omitted = parser.at;
+            let first = match parser.comparison() {
+                // A comparison without its left side, as in `\geq 5`: about an unnamed variable.
+                Some(Comparison::Equal | Comparison::Approximate) => parser.join()?,
+                Some(_) => {
+                    parser.at = omitted;
+                    Expr::Symbol(UNNAMED.to_owned())
+                }
+                None => parser.join()?,
+            };
             if parser.accept_command("in") || parser.accept_command("to") {
                 return parser.join();
             }

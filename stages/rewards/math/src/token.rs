@@ -1,13 +1,16 @@
 //! Tokens of LaTeX and plain text.
 
-use super::names::{FUNCTIONS, known_prefix, superscript, unicode};
+use super::names::{FUNCTIONS, fraction, known_prefix, superscript, unicode};
 use super::number::{self, Rational};
 use super::units;
 
 /// The maximum number of characters of an answer. Longer texts are not answers.
 pub(super) const MAX_CHARACTERS: usize = 10_000;
 
-/// Spaces that separate thousands.
+/// Spaces that separate groups of three digits in LaTeX.
+const SPACES: [&str; 5] = ["\\,", "\\;", "\\:", "\\ ", "~"];
+
+/// Other spaces that separate thousands.
 const NARROW: [&str; 4] = ["{\\,}", "\u{2009}", "\u{202f}", "\u{a0}"];
 
 /// A token of an answer.
@@ -57,10 +60,11 @@ pub(super) fn value(digits: &str) -> Option<Rational> {
     }
 }
 
-/// Replaces doubled backslashes before commands by single ones, unless the text has rows to separate, and removes the braces around commas.
-/// Narrow spaces become blanks.
+/// Replaces doubled backslashes before commands by single ones, unless the text has rows to separate, and removes the braces around commas
+/// and colons. Narrow spaces become blanks, and fullwidth characters those of ASCII.
 fn prepare(text: &str) -> String {
-    let text = text.replace("{,}", ",").replace("\\! ", "").replace("\\!", "");
+    let text = text.replace("{,}", ",").replace("{:}", ":").replace("\\! ", "").replace("\\!", "");
+    let text: String = text.chars().map(halfwidth).collect();
     let text = NARROW.iter().fold(text, |text, space| text.replace(space, " "));
     let rows = ["matrix", "array", "cases", "aligned"].iter().any(|name| text.contains(name));
     if rows || !text.contains("\\\\") {
@@ -80,6 +84,21 @@ fn prepare(text: &str) -> String {
     single
 }
 
+/// Returns the ASCII character of a fullwidth one, and any other character as it is.
+fn halfwidth(character: char) -> char {
+    match character {
+        '！'..='～' => char::from_u32(u32::from(character) - 0xFEE0).unwrap_or(character),
+        other => other,
+    }
+}
+
+/// Returns the digits that repeat at the end of a decimal fraction, such as `18` in `2.1818`: the shortest ones that occur twice.
+fn repetition(digits: &str) -> Option<&str> {
+    let (_, fraction) = digits.split_once('.')?;
+    let ends = (1..=fraction.len() / 2).map(|length| fraction.split_at(fraction.len() - length));
+    ends.into_iter().find(|(before, period)| before.ends_with(period)).map(|(_, period)| period)
+}
+
 /// Returns the letter of a choice within its brackets or before its period, as in `(A)` or `A.`. Returns any other text as it is.
 fn choice(text: &str) -> &str {
     let bare = text.trim_start_matches(['(', '[']).trim_end_matches([')', ']', '.', ':']).trim();
@@ -92,6 +111,12 @@ fn choices(text: &str) -> Option<String> {
     let letters: Vec<&str> = text.split(',').map(|part| choice(part.trim())).collect();
     let all = letters.iter().all(|letter| letter.chars().count() == 1);
     all.then(|| letters.join(","))
+}
+
+/// Returns `true` for digits with separators and a sign, such as `-1,234.5`.
+fn is_number(text: &str) -> bool {
+    text.chars().any(|c| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_digit() || "+-., ".contains(c))
 }
 
 struct Lexer {
@@ -129,6 +154,14 @@ impl Lexer {
         if character.is_whitespace() || "$\"\u{200b}".contains(character) {
             return;
         }
+        if let Some((above, below)) = fraction(character) {
+            self.tokens.push(Token::Command("frac".to_owned()));
+            for part in [above, below] {
+                let part = Token::Number(part.to_string());
+                self.tokens.extend([Token::Char('{'), part, Token::Char('}')]);
+            }
+            return;
+        }
         if let Some(power) = superscript(character) {
             self.tokens.push(Token::Char('^'));
             self.tokens.push(Token::Number(power.to_string()));
@@ -163,11 +196,8 @@ impl Lexer {
             None => Token::Char(match character {
                 '−' | '–' | '—' => '-',
                 '×' | '·' | '⋅' | '∗' | '∙' => '*',
-                '÷' | '∕' => '/',
-                '：' => ':',
-                '，' | '、' => ',',
-                '（' => '(',
-                '）' => ')',
+                '÷' | '∕' | '⁄' => '/',
+                '、' => ',',
                 '’' | '′' => '\'',
                 other => other,
             }),
@@ -184,38 +214,78 @@ impl Lexer {
     fn number(&mut self) {
         let mut digits = String::new();
         self.digits(&mut digits);
-        self.groups(&mut digits);
-        if self.peek(0) == Some('.') && (self.digit(1) || self.period(1).is_some()) {
+        let decimal_comma = self.groups(&mut digits) == Some(".") && self.peek(0) == Some(',');
+        let point = self.peek(0) == Some('.') || decimal_comma;
+        if point && (self.digit(1) || self.period(1).is_some()) {
             digits.push('.');
             self.at += 1;
-            self.digits(&mut digits);
+            self.fraction(&mut digits);
         }
         match self.period(0).filter(|_| digits.contains('.')) {
             Some((period, length)) => {
                 self.at += length;
                 digits.extend(["(", &period, ")"]);
             }
+            None if digits.contains('.') && self.ellipsis() => {
+                if let Some(period) = repetition(&digits).map(str::to_owned) {
+                    digits.extend(["(", &period, ")"]);
+                }
+            }
             None => self.exponent(&mut digits),
         }
         self.tokens.push(Token::Number(digits));
     }
 
-    /// Reads groups of exactly three digits, all after the same separator. A comma followed by a blank separates answers instead.
-    fn groups(&mut self, digits: &mut String) {
-        if digits.len() > 3 || digits.is_empty() || digits.starts_with('0') {
-            return;
-        }
-        let Some(separator) = self.separator() else { return };
-        while self.starts_with(separator) && self.three_digits(separator.len()) {
-            self.at += separator.len();
+    /// Reads the digits after a decimal point, in groups of three if a space of LaTeX follows the third, as in `0.678\,9`.
+    fn fraction(&mut self, digits: &mut String) {
+        let begin = digits.len();
+        self.digits(digits);
+        let Some(space) = SPACES.into_iter().find(|space| self.starts_with(space)) else { return };
+        while (digits.len() - begin).is_multiple_of(3)
+            && digits.len() > begin
+            && self.starts_with(space)
+            && self.digit(space.len())
+            && !(0..4).all(|digit| self.digit(space.len() + digit))
+        {
+            self.at += space.len();
             self.digits(digits);
         }
     }
 
+    /// Reads the ellipsis after a decimal fraction that is not written to its end.
+    fn ellipsis(&mut self) -> bool {
+        let marks = ["...", "…", "\\ldots", "\\dots", "\\cdots"];
+        let Some(mark) = marks.into_iter().find(|mark| self.starts_with(mark)) else {
+            return false;
+        };
+        self.at += mark.chars().count();
+        true
+    }
+
+    /// Reads groups of exactly three digits, all after the same separator, and returns it. A comma followed by a blank separates answers
+    /// instead. Points separate groups if there are several, because a number has one decimal point.
+    fn groups(&mut self, digits: &mut String) -> Option<&'static str> {
+        if digits.len() > 3 || digits.is_empty() || digits.starts_with('0') {
+            return None;
+        }
+        let separator = self.separator()?;
+        while self.starts_with(separator) && self.three_digits(separator.len()) {
+            self.at += separator.len();
+            self.digits(digits);
+        }
+        Some(separator)
+    }
+
     /// Returns the separator of thousands that follows, if any.
     fn separator(&self) -> Option<&'static str> {
-        let mut separators = vec![" ", "\\,", "\\;", "\\:", "\\ ", "~"];
+        let twice = self.starts_with(".")
+            && self.three_digits(1)
+            && self.peek(4) == Some('.')
+            && self.three_digits(5);
+        let mut separators = vec![" "];
+        separators.extend(SPACES);
         separators.extend(self.thousands.then_some(","));
+        separators.extend(twice.then_some("."));
         separators.into_iter().find(|separator| self.starts_with(separator))
     }
 
@@ -401,7 +471,9 @@ impl Lexer {
                 Token::Command(trimmed.to_owned())
             }
             _ if command == "mathbb" => Token::Command(format!("mathbb:{trimmed}")),
-            _ if command.starts_with("math") && trimmed.chars().all(|c| !c.is_alphabetic()) => {
+            _ if is_number(trimmed)
+                || (command.starts_with("math") && trimmed.chars().all(|c| !c.is_alphabetic())) =>
+            {
                 return self.inline(trimmed);
             }
             _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,

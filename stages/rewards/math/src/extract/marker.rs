@@ -41,7 +41,9 @@ pub(super) fn is_sentence(line: &str) -> bool {
         bare.split(|c: char| !c.is_alphabetic()).filter(|word| word.chars().count() > 2).collect();
     let known = |word: &&str| {
         let lower = word.to_lowercase();
-        units::is_unit(&lower) || KNOWN.contains(&lower.as_str())
+        // Capital letters name points, as in `\angle ABC`.
+        let points = word.len() <= 5 && word.chars().all(char::is_uppercase);
+        points || units::is_unit(&lower) || KNOWN.contains(&lower.as_str())
     };
     let symbols = line.contains(|c: char| c.is_ascii_digit() || "\\$=".contains(c));
     symbols && words.iter().any(|word| !known(word))

@@ -26,7 +26,7 @@ pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
 }
 
 /// A number with groups of three digits, with a decimal point or comma, or without either; optionally with a percent sign.
-const VALUE: &str = r"(?:(?P<grouped>-?[1-9][0-9]{0,2}(?:[ ,\u{a0}\u{2009}\u{202f}][0-9]{3})+)(?P<after_groups>\.[0-9]+)?|(?P<whole>-?[0-9]+)(?P<point>[.,][0-9]+)?|(?P<fraction>-?\.[0-9]+))(?P<percent>\s*(?:%|[Pp]ercent(?:age)?|[Pp]ct))?";
+const VALUE: &str = r"(?:(?P<grouped>-?[1-9][0-9]{0,2}(?:[ ,\u{a0}\u{2009}\u{202f}][0-9]{3})+)(?P<after_groups>\.[0-9]+)?|(?P<whole>-?[0-9]+)(?P<point>[.,][0-9]+(?:\.{3}|…)?)?|(?P<fraction>-?\.[0-9]+))(?P<percent>\s*(?:%|[Pp]ercent(?:age)?|[Pp]ct))?";
 /// Digits and operators that begin with a digit, optionally after a sign or parenthesis.
 const TERM: &str = r"(?P<term>-?\(?-?[0-9][0-9.\s+*×/^()÷-]*[+*×/^()÷-][0-9.\s+*×/^()÷-]+\)?)";
 const BEFORE: &str = r"(?:^|\s|=)(?:\*\*)?";

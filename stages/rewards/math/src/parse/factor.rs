@@ -113,7 +113,32 @@ impl Parser {
         if self.transposes(matches!(base, Expr::Matrix(_))) {
             return Some(Expr::apply(Function::Transpose, vec![base]));
         }
+        if matches!(base, Expr::Number(_)) && self.ordinal() {
+            return Some(base);
+        }
         Some(base.power(self.exponent()?))
+    }
+
+    /// Parses the ending of an ordinal number, such as `^{th}` or `^{\text{th}}`, which does not change the value.
+    fn ordinal(&mut self) -> bool {
+        const ENDINGS: [&str; 4] = ["st", "nd", "rd", "th"];
+        let begin = self.at;
+        let braced = self.accept('{');
+        let found = match self.take() {
+            Some(Token::Text(text)) => ENDINGS.contains(&text.as_str()),
+            Some(Token::Char(first)) if braced => match self.take() {
+                Some(Token::Char(second)) => {
+                    ENDINGS.iter().any(|ending| ending.chars().eq([first, second]))
+                }
+                _ => false,
+            },
+            _ => false,
+        };
+        if found && (!braced || self.accept('}')) {
+            return true;
+        }
+        self.at = begin;
+        false
     }
 
     /// Parses `^*` and similar marks, which are part of a name.
