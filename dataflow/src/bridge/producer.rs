@@ -98,7 +98,7 @@ pub fn produce_inline<'scope>(
         let mut rest: Option<RecordBatch> = None;
         move |_frontiers| {
             while let Some(open) = &capability {
-                let next = rest.take().or_else(|| batches.next().and_then(Batch::into_rows));
+                let next = rest.take().or_else(|| batches.by_ref().find_map(Batch::into_rows));
                 let Some(rows) = next.filter(|_| !budget.is_closed()) else {
                     capability = None;
                     break;

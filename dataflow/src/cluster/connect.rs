@@ -16,7 +16,7 @@ use crate::clock::{Clock, Nanos, WallClock};
 /// The pause before the next attempt to connect to a process that does not listen yet, or to accept a connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(25);
 
-/// The time limit for a caller to introduce itself. A stranger, such as a port scanner, may send nothing.
+/// The time limit for a caller to introduce itself. A stranger, such as a port scanner, may send nothing, or very slowly.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connections to another process.
@@ -95,23 +95,23 @@ impl ConnectionPhase<'_> {
     /// its own connections, and accepts the higher ones last. Process 0 connects to none and replies immediately. By induction every
     /// process gets its replies.
     fn run(&self) -> Result<Connected, ClusterError> {
-        let door = self.listen()?;
+        let listener = self.listen()?;
         let (mut clock, mut note) = (self.clock, self.note.clone());
-        let mut halves: Vec<PartialPeer> = Vec::new();
+        let mut partial_peers: Vec<PartialPeer> = Vec::new();
         for process in 0..self.process {
-            let mut half = PartialPeer::default();
+            let mut partial = PartialPeer::default();
             for role in [Role::Data, Role::Control] {
                 let (stream, hello) = self.call(process, role)?;
                 if process == 0 {
                     (clock, note) = (WallClock::starting_at(hello.now), hello.note);
                 }
-                half.take(role, stream);
+                partial.take(role, stream);
             }
-            halves.push(half);
+            partial_peers.push(partial);
         }
-        halves.resize_with(self.hosts.len(), PartialPeer::default);
-        self.answer(&door, &mut halves)?;
-        let peers = halves.into_iter().map(PartialPeer::peer).collect();
+        partial_peers.resize_with(self.hosts.len(), PartialPeer::default);
+        self.answer(&listener, &mut partial_peers)?;
+        let peers = partial_peers.into_iter().map(PartialPeer::peer).collect();
         Ok(Connected { peers, clock, note: note.unwrap_or_default() })
     }
 
@@ -121,9 +121,9 @@ impl ConnectionPhase<'_> {
             address: address.to_owned(),
             reason: error.to_string(),
         };
-        let door = TcpListener::bind(address).map_err(refused)?;
-        door.set_nonblocking(true).map_err(refused)?;
-        Ok(door)
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        Ok(listener)
     }
 
     fn left(&self) -> Option<Duration> {
@@ -183,24 +183,25 @@ impl ConnectionPhase<'_> {
     ) -> io::Result<Hello> {
         stream.set_nodelay(true)?;
         message::write(stream, &self.hello(role))?;
-        stream.set_read_timeout(Some(timeout))?;
-        let hello = message::read(stream)?;
-        stream.set_read_timeout(None)?;
-        Ok(hello)
+        message::read_within(stream, timeout)
     }
 
     /// Accepts the connections of all processes with a higher index.
-    fn answer(&self, door: &TcpListener, halves: &mut [PartialPeer]) -> Result<(), ClusterError> {
-        let absent = |halves: &[PartialPeer]| -> Vec<usize> {
-            let after = halves.iter().enumerate().skip(self.process + 1);
-            after.filter(|(_, half)| !half.is_whole()).map(|(process, _)| process).collect()
+    fn answer(
+        &self,
+        listener: &TcpListener,
+        partial_peers: &mut [PartialPeer],
+    ) -> Result<(), ClusterError> {
+        let absent = |partial_peers: &[PartialPeer]| -> Vec<usize> {
+            let after = partial_peers.iter().enumerate().skip(self.process + 1);
+            after.filter(|(_, partial)| !partial.is_whole()).map(|(process, _)| process).collect()
         };
-        while !absent(halves).is_empty() {
-            let left = self.left().ok_or_else(|| self.missing(absent(halves)))?;
-            match door.accept() {
+        while !absent(partial_peers).is_empty() {
+            let left = self.left().ok_or_else(|| self.missing(absent(partial_peers)))?;
+            match listener.accept() {
                 Ok((stream, _)) => {
                     if let Some((stream, hello)) = self.admit(stream)? {
-                        halves[hello.process].take(hello.role, stream);
+                        partial_peers[hello.process].take(hello.role, stream);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -236,9 +237,7 @@ impl ConnectionPhase<'_> {
     fn greet(&self, stream: &mut TcpStream) -> io::Result<Hello> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
-        let hello: Hello = message::read(stream)?;
-        stream.set_read_timeout(None)?;
+        let hello: Hello = message::read_within(stream, HELLO_TIMEOUT)?;
         message::write(stream, &self.hello(hello.role))?;
         Ok(hello)
     }

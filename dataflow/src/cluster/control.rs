@@ -30,36 +30,47 @@ impl ControlConnections {
         run_state: &Arc<RunState>,
     ) -> Result<Self, ClusterError> {
         let system = |error: std::io::Error| ClusterError::System { reason: error.to_string() };
-        let mut threads = Vec::new();
+        let mut incoming = Vec::new();
         let mut streams = Vec::new();
         for (process, control) in controls.into_iter().enumerate() {
             let Some(control) = control else { continue };
             control.set_write_timeout(Some(DRAIN_TIMEOUT)).map_err(system)?;
             control.set_read_timeout(Some(PEER_TIMEOUT)).map_err(system)?;
-            let (incoming, run_state) = (control.try_clone().map_err(system)?, run_state.clone());
-            let name = format!("from process {process}");
-            let thread = std::thread::Builder::new().name(name);
-            threads.push(
-                thread
-                    .spawn(move || receive_loop(incoming, process, &run_state))
-                    .map_err(system)?,
-            );
+            incoming.push((process, control.try_clone().map_err(system)?));
             streams.push(Mutex::new(control));
         }
-        let streams = Arc::new(streams);
-        let (senders, sender_state) = (streams.clone(), run_state.clone());
-        let thread = std::thread::Builder::new().name("to processes".to_owned());
-        threads.push(thread.spawn(move || send_loop(&senders, &sender_state)).map_err(system)?);
-        Ok(Self { streams, run_state: run_state.clone(), threads })
+        let (streams, run_state) = (Arc::new(streams), run_state.clone());
+        // If a thread cannot be started, the connections are dropped, which ends the others.
+        let mut connections = Self { streams, run_state, threads: Vec::new() };
+        for (process, stream) in incoming {
+            let run_state = connections.run_state.clone();
+            let receive = move || receive_loop(stream, process, &run_state);
+            connections.spawn(format!("from process {process}"), receive).map_err(system)?;
+        }
+        let (streams, run_state) = (connections.streams.clone(), connections.run_state.clone());
+        let send = move || send_loop(&streams, &run_state);
+        connections.spawn("to processes".to_owned(), send).map_err(system)?;
+        Ok(connections)
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), std::io::Error> {
+        self.threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+        Ok(())
     }
 
     /// Reports to the other processes that the workers of this process have run to the end.
     pub(super) fn done(&self) {
         broadcast(&self.streams, &ControlMessage::Done);
     }
+}
 
+impl Drop for ControlConnections {
     /// Closes the connections, after reporting a fault that is not yet reported.
-    pub(super) fn close(self) {
+    fn drop(&mut self) {
         if let Some(fault) = self.run_state.wait(Duration::ZERO).flatten() {
             broadcast(&self.streams, &ControlMessage::Fault(fault));
         }
@@ -69,7 +80,7 @@ impl ControlConnections {
             // `shutdown` fails if the other side has already closed the connection.
             drop(stream.shutdown(Shutdown::Both));
         }
-        for thread in self.threads {
+        for thread in self.threads.drain(..) {
             drop(thread.join());
         }
     }
@@ -104,15 +115,17 @@ fn receive_loop(mut stream: TcpStream, process: usize, run_state: &RunState) {
             }
             Ok(ControlMessage::Fault(fault)) => return run_state.fail_reported(fault),
             Ok(ControlMessage::Done) => return,
-            Err(error) => return run_state.fail_lost(process, why(&error)),
+            Err(error) => return run_state.fail_lost(process, &why(&error)),
         }
     }
 }
 
-fn why(error: &std::io::Error) -> &'static str {
+fn why(error: &std::io::Error) -> String {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it sent nothing for 30 s",
-        _ => "it exited without reporting an error",
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("it sent nothing for {} s", PEER_TIMEOUT.as_secs())
+        }
+        _ => "it exited without reporting an error".to_owned(),
     }
 }
 

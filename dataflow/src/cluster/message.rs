@@ -1,12 +1,13 @@
 //! Messages between processes on the control connections: one line of JSON each.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Nanos;
+use crate::clock::{Clock, Nanos, WallClock};
 use crate::fault::Fault;
 
 /// Settings on which all processes of a run must agree, as pairs of name and value. Error messages read "has a different `name`".
@@ -60,16 +61,73 @@ pub(super) fn write(stream: &mut TcpStream, message: &impl Serialize) -> io::Res
 
 /// Reads one line and not a byte more: timely's data may follow.
 pub(super) fn read<M: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<M> {
+    read_line(stream, |_| Ok(()))
+}
+
+/// Like [`read`], but the whole line must arrive within `timeout`. Afterwards, the stream has no read timeout.
+///
+/// # Errors
+/// Of the kind [`ErrorKind::TimedOut`] or [`ErrorKind::WouldBlock`] if the line is late.
+pub(super) fn read_within<M: DeserializeOwned>(
+    stream: &mut TcpStream,
+    timeout: Duration,
+) -> io::Result<M> {
+    let clock = WallClock::start();
+    let timeout = Nanos::from_secs_f64(timeout.as_secs_f64());
+    let message = read_line(stream, |stream| match timeout.since(clock.now()) {
+        Nanos(0) => Err(ErrorKind::TimedOut.into()),
+        Nanos(left) => stream.set_read_timeout(Some(Duration::from_nanos(left))),
+    })?;
+    stream.set_read_timeout(None)?;
+    Ok(message)
+}
+
+/// Reads one line. Calls `before_byte` before each byte.
+fn read_line<M: DeserializeOwned>(
+    stream: &mut TcpStream,
+    before_byte: impl Fn(&TcpStream) -> io::Result<()>,
+) -> io::Result<M> {
     let mut line = Vec::new();
     let mut byte = [0];
     loop {
+        before_byte(stream)?;
         stream.read_exact(&mut byte)?;
         if byte == *b"\n" {
             return Ok(serde_json::from_slice(&line)?);
         }
         line.push(byte[0]);
         if line.len() > LONGEST {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the line exceeds 1 MiB"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "the line exceeds 1 MiB"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_line_must_arrive_in_time_as_a_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let sender = std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).expect("connected");
+            write(&mut stream, &ControlMessage::Beat(7)).expect("sent");
+            // A byte at a time, without an end, until the reader hangs up.
+            while stream.write_all(b" ").is_ok() {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        });
+        let (mut stream, _) = listener.accept().expect("a caller");
+        let beat = read_within(&mut stream, Duration::from_secs(60)).expect("in time");
+        assert!(matches!(beat, ControlMessage::Beat(7)));
+        assert_eq!(stream.read_timeout().expect("readable"), None);
+        let late = read_within::<ControlMessage>(&mut stream, Duration::from_millis(50));
+        let late = late.expect_err("the line has no end").kind();
+        assert!(matches!(late, ErrorKind::TimedOut | ErrorKind::WouldBlock), "{late}");
+        drop(stream);
+        sender.join().expect("it ends");
     }
 }

@@ -171,19 +171,17 @@ impl Cluster {
         let inner = ProcessBuilder::new_typed_vector(self.threads, hooks.refill.clone(), None);
         let (builders, guard) =
             initialize_networking_from_sockets(inner, data, process, self.threads, hooks)
-                .map_err(|error| ClusterError::System { reason: error.to_string() })?;
+                .map_err(|error| refused(&run_state, error.to_string()))?;
         let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
-        let results = join_workers(
-            start(builders, &run_state, connected.clock, &connected.note, body)?,
-            &run_state,
-        );
+        let results = start(builders, &run_state, connected.clock, &connected.note, body)
+            .and_then(|workers| join_workers(workers, &run_state));
         // `Done` goes out only on success, because it ends the monitoring of this process by the others. The control connections stay open
         // while the data connections drain: a peer that is lost meanwhile must still be detected.
         if results.is_ok() {
             connections.done();
         }
         settle(guard, &run_state);
-        connections.close();
+        drop(connections);
         results
     }
 }
@@ -222,17 +220,25 @@ fn start<R: Send + 'static>(
     note: &str,
     body: impl Fn(WorkerHandle) -> Result<R, Fault> + Send + Sync + 'static,
 ) -> Result<Guards<R>, ClusterError> {
-    let (run_state, note) = (run_state.clone(), Arc::<str>::from(note));
-    initialize_from(builders, Box::new(()), move |allocator| {
+    let (shared, note) = (run_state.clone(), Arc::<str>::from(note));
+    let started = initialize_from(builders, Box::new(()), move |allocator| {
         let index = allocator.index();
-        let _guard = run_state.panic_guard(index);
-        let result = body(WorkerHandle::new(allocator, run_state.clone(), clock, note.clone()));
+        let _guard = shared.panic_guard(index);
+        let result = body(WorkerHandle::new(allocator, shared.clone(), clock, note.clone()));
         if let Err(fault) = &result {
-            run_state.fail(fault.clone());
+            shared.fail(fault.clone());
         }
         result
-    })
-    .map_err(|reason| ClusterError::System { reason })
+    });
+    started.map_err(|reason| refused(run_state, reason))
+}
+
+/// Fails the run because the system refused to start its threads, and returns the error. The other processes receive the fault when the
+/// control connections are dropped.
+fn refused(run_state: &RunState, reason: String) -> ClusterError {
+    let error = ClusterError::System { reason };
+    run_state.fail(Fault::of(NAME, &error));
+    error
 }
 
 /// Returns the results of the workers, or the reason why the run failed: the first fault in time, not in the order of workers.

@@ -26,7 +26,7 @@ pub(crate) struct RunState {
     over: AtomicBool,
     /// The latest step of which a worker has seen rows.
     step: AtomicU64,
-    /// The number of rows and frontier changes that the workers of this process have processed.
+    /// The progress that the workers of this process have recorded, in the graph and outside of it.
     moved: AtomicU64,
     /// The progress of other processes.
     elsewhere: ProgressCounter,
