@@ -96,6 +96,9 @@ fn without_times(run: &RunRecord, line: &StepMetrics) -> ReadError {
 fn continuations(run: &RunRecord, range: StepRange) -> Result<Continuations, ReadError> {
     let mut continuations = Continuations::default();
     for line in run.training_steps().skip_while(|line| !range.has(line.step)) {
+        if !range.has(line.step) && !continuations.has_open() {
+            break;
+        }
         let responses = responses(run, line.step)?;
         continuations.observe(line.step, &responses, range.has(line.step));
     }

@@ -45,6 +45,12 @@ impl Continuations {
         }
     }
 
+    /// Returns `true` if a later step may train on a response of a step that is shown.
+    #[must_use]
+    pub fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// Marks the responses of a step that a later step trained on, with their scores.
     pub fn complete(&self, step: &mut TimelineStep) {
         for response in &mut step.responses {
@@ -75,6 +81,7 @@ mod tests {
         let mut continuations = Continuations::default();
         for (step, part) in (1..).zip(parts) {
             continuations.observe(step, std::slice::from_ref(part), step <= shown as u64);
+            assert!(!(part.trained && continuations.has_open()));
         }
         let completed = (1..).zip(&parts[..shown]).map(|(step, part)| {
             let responses = vec![part.clone()];
