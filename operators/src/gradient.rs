@@ -2,22 +2,20 @@
 
 use std::rc::Rc;
 
-use arrow_array::types::UInt32Type;
 use rollpacker_dataflow::batch::BatchStream;
-use rollpacker_dataflow::bridge::Reply;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::schema;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
-use rollpacker_dataflow::watchdog::WaitGuard;
-use rollpacker_stages::train::TrainError;
 
 use crate::group::Groups;
-use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
+use crate::group_queue::{GroupCalls, HeldGroups};
 use crate::overlap::GroupDelivery;
 use crate::streams::StepStreams;
-use crate::trainer::{TrainerCallError, TrainerThread};
+use crate::trainer::TrainerThread;
+
+/// The name of the operator in metrics and faults.
+const NAME: &str = "gradient";
 
 /// Groups whose gradients are accumulated, and the trainer that accumulated them.
 pub struct Gradients<'scope> {
@@ -26,6 +24,8 @@ pub struct Gradients<'scope> {
     /// The streams that the next operators pass on.
     pub streams: StepStreams<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
+    /// As in [`Groups`].
+    pub(crate) redistributed: bool,
 }
 
 /// Accumulates gradients.
@@ -55,18 +55,11 @@ pub trait GradientExt<'scope> {
 
 impl<'scope> GradientExt<'scope> for Groups<'scope> {
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope> {
-        let streams = self.streams;
+        let (streams, redistributed) = (self.streams, self.redistributed);
         let (accumulated, errors) =
             accumulate(self.groups, streams.placements.clone(), trainer.clone(), self.fetch);
-        Gradients { accumulated, streams: streams.with_errors(errors), trainer }
+        Gradients { accumulated, streams: streams.with_errors(errors), trainer, redistributed }
     }
-}
-
-/// The accumulation that the trainer is working on.
-struct RunningAccumulation {
-    held: HeldGroups,
-    reply: Reply<Result<(), TrainError>>,
-    _awaited: WaitGuard,
 }
 
 fn accumulate<'scope>(
@@ -75,7 +68,7 @@ fn accumulate<'scope>(
     trainer: Rc<TrainerThread>,
     fetch: GroupDelivery,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
-    let mut operator = Operator::new("gradient", groups.scope());
+    let mut operator = Operator::new(NAME, groups.scope());
     // Without placements, the trainer always has a device.
     let devices = u32::from(placements.is_none());
     let placements = placements.unwrap_or_else(|| empty(groups.scope()));
@@ -84,59 +77,29 @@ fn accumulate<'scope>(
     let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let stream = operator.end_spans_by(stream);
-    let (wake, awaits) = (operator.waker(), operator.wait_handle());
-    let mut unplaced = DeviceWait::new(operator.wait_handle());
+    let wake = operator.waker();
+    let mut calls = GroupCalls::new(&mut operator, fetch, devices);
     operator.build(move |_capabilities| {
-        let mut waiting = GroupQueue::new(fetch, devices);
-        let mut running: Option<RunningAccumulation> = None;
-        let mut failed: Option<HeldGroups> = None;
         move |frontiers| {
             placements.for_each(|_, batch| {
-                let devices = batch.values::<UInt32Type>(column::TRAINING_DEVICES).values();
-                if let Some(&devices) = devices.last()
-                    && waiting.place(devices)
-                {
+                if let Some(devices) = calls.place(&batch) {
                     trainer.place(devices);
                 }
             });
             groups.for_each(|capability, batch| {
-                waiting.push(HeldGroups {
+                calls.push(HeldGroups {
                     output: capability.retain(accumulated.index()),
                     errors: capability.retain(errors.index()),
                     batch,
                 });
             });
-            unplaced.update(&waiting);
-            if let Some((held, outcome)) = take_reply(&mut running) {
-                match outcome {
-                    Ok(()) => accumulated.give(&held.output, held.batch),
-                    Err(error) => {
-                        let fault = Fault::of("gradient", &error);
-                        errors.give(&held.errors, faults_batch(&[fault]));
-                        // Keep the capabilities: the step must not complete, and no later group may be trained on.
-                        failed = Some(held);
-                    }
-                }
+            if let Some((held, ())) = calls.poll_ended(NAME, &mut errors) {
+                accumulated.give(&held.output, held.batch);
             }
-            if running.is_none() && failed.is_none() {
-                running = waiting.next(&frontiers[0]).map(|held| {
-                    let (step, batch) = (held.step(), held.batch.clone());
-                    let _awaited = awaits.hold(step, || "the trainer to accumulate groups");
-                    RunningAccumulation {
-                        held,
-                        reply: trainer.accumulate(step, batch, wake.clone()),
-                        _awaited,
-                    }
-                });
-            }
+            calls.begin(&frontiers[0], "the trainer to accumulate groups", |step, batch| {
+                trainer.accumulate(step, batch, wake.clone())
+            });
         }
     });
     (stream, error_stream)
-}
-
-fn take_reply(
-    running: &mut Option<RunningAccumulation>,
-) -> Option<(HeldGroups, Result<(), TrainerCallError>)> {
-    let outcome = running.as_ref()?.reply.poll_outcome()?;
-    Some((running.take()?.held, outcome))
 }

@@ -34,6 +34,8 @@ pub struct Groups<'scope> {
     pub(crate) reward_kl: Option<KlController>,
     /// `true` if the inference must return values.
     pub(crate) needs_values: bool,
+    /// `true` if groups were distributed to the workers by their prompts' ids, so that a worker may hold groups that it did not admit.
+    pub(crate) redistributed: bool,
 }
 
 impl Groups<'_> {
@@ -108,6 +110,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             inferred: false,
             reward_kl: None,
             needs_values: false,
+            redistributed: false,
         }
     }
 }

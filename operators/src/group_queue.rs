@@ -1,14 +1,18 @@
-//! A queue of groups that have not been passed to the trainer yet.
+//! The groups that wait for the trainer, and the calls that pass them to it.
 
 use std::collections::VecDeque;
 
-use arrow_array::types::UInt64Type;
+use arrow_array::types::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::Reply;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{WaitGuard, WaitHandle};
+use rollpacker_stages::train::TrainError;
 
 use crate::overlap::GroupDelivery;
 use crate::wire::rows::{Row, gather_first};
@@ -81,24 +85,95 @@ impl GroupQueue {
     }
 }
 
-/// The wait of queued groups for a device that trains, which the watchdog reports.
-pub(crate) struct DeviceWait {
-    waiting: WaitHandle,
-    held: Option<(Step, WaitGuard)>,
+/// The calls that pass queued groups to the trainer, one at a time. `T` is the result of a call.
+pub(crate) struct GroupCalls<T> {
+    queue: GroupQueue,
+    waits: WaitHandle,
+    /// The wait of queued groups for a device that trains, which the watchdog reports. It has a handle of its own.
+    device_waits: WaitHandle,
+    without_device: Option<(Step, WaitGuard)>,
+    running: Option<RunningCall<T>>,
+    /// The groups of a failed call. Their capabilities are kept: the step must not complete, and no later group may be passed on.
+    failed: Option<HeldGroups>,
 }
 
-impl DeviceWait {
-    /// Creates a wait that is reported through `waiting`, which must not be used for other waits.
-    pub(crate) fn new(waiting: WaitHandle) -> Self {
-        Self { waiting, held: None }
+/// The call that the trainer is working on.
+struct RunningCall<T> {
+    held: HeldGroups,
+    reply: Reply<Result<T, TrainError>>,
+    _waiting: WaitGuard,
+}
+
+impl<T> GroupCalls<T> {
+    /// Creates the calls of `operator`. `devices` train at first.
+    pub(crate) fn new(operator: &mut Operator<'_>, fetch: GroupDelivery, devices: u32) -> Self {
+        Self {
+            queue: GroupQueue::new(fetch, devices),
+            waits: operator.wait_handle(),
+            device_waits: operator.wait_handle(),
+            without_device: None,
+            running: None,
+            failed: None,
+        }
     }
 
-    /// Begins or ends the wait according to the queue.
-    pub(crate) fn update(&mut self, queue: &GroupQueue) {
-        let step = queue.first().filter(|_| queue.devices == 0);
-        if self.held.as_ref().map(|(step, _)| *step) != step {
+    /// Reads the number of devices that train from a batch of placements. Returns the number if it changed.
+    pub(crate) fn place(&mut self, placements: &Batch) -> Option<u32> {
+        let devices = placements.values::<UInt32Type>(column::TRAINING_DEVICES).values();
+        devices.last().copied().filter(|&devices| self.queue.place(devices))
+    }
+
+    pub(crate) fn push(&mut self, held: HeldGroups) {
+        self.queue.push(held);
+    }
+
+    /// Returns the earliest step with queued groups.
+    pub(crate) fn first(&self) -> Option<Step> {
+        self.queue.first()
+    }
+
+    /// Returns the groups and the result of the call that has ended since, if there is one. An error is emitted as a fault of the operator
+    /// `name`, and no call follows.
+    pub(crate) fn poll_ended(
+        &mut self,
+        name: &str,
+        errors: &mut Output,
+    ) -> Option<(HeldGroups, T)> {
+        self.update_device_wait();
+        let outcome = self.running.as_ref()?.reply.poll_outcome()?;
+        let held = self.running.take()?.held;
+        match outcome {
+            Ok(result) => Some((held, result)),
+            Err(error) => {
+                errors.give(&held.errors, faults_batch(&[Fault::of(name, &error)]));
+                self.failed = Some(held);
+                None
+            }
+        }
+    }
+
+    /// Begins a call with the groups that are due, unless one is running or has failed. `what` describes what they wait for.
+    pub(crate) fn begin(
+        &mut self,
+        frontier: &MutableAntichain<Step>,
+        what: &'static str,
+        call: impl FnOnce(Step, Batch) -> Reply<Result<T, TrainError>>,
+    ) {
+        if self.running.is_some() || self.failed.is_some() {
+            return;
+        }
+        self.running = self.queue.next(frontier).map(|held| {
+            let _waiting = self.waits.hold(held.step(), || what);
+            RunningCall { reply: call(held.step(), held.batch.clone()), held, _waiting }
+        });
+    }
+
+    /// Begins or ends the wait for a device according to the queue.
+    fn update_device_wait(&mut self) {
+        let step = self.queue.first().filter(|_| self.queue.devices == 0);
+        if self.without_device.as_ref().map(|(step, _)| *step) != step {
             let what = || "the placement to let a device train";
-            self.held = step.map(|step| (step, self.waiting.hold(step, what)));
+            self.without_device = step.map(|step| (step, self.device_waits.hold(step, what)));
         }
     }
 }

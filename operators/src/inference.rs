@@ -7,22 +7,19 @@
 
 use std::rc::Rc;
 
-use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::types::Float32Type;
 use arrow_array::{ArrayRef, RecordBatch};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::Reply;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::schema;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
-use rollpacker_dataflow::watchdog::WaitGuard;
-use rollpacker_stages::train::{Inferred, TrainError};
+use rollpacker_stages::train::Inferred;
 
 use crate::group::Groups;
-use crate::group_queue::{DeviceWait, GroupQueue, HeldGroups};
+use crate::group_queue::{GroupCalls, HeldGroups};
 use crate::needed_outputs::NeededOutputs;
-use crate::trainer::{TrainerCallError, TrainerThread};
+use crate::trainer::TrainerThread;
 use crate::wire::columns::taken_lists;
 
 /// The name of the operator in metrics and faults.
@@ -56,13 +53,6 @@ pub trait InferenceExt {
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self;
 }
 
-/// The inference that the trainer is working on.
-struct RunningInference {
-    held: HeldGroups,
-    reply: Reply<Result<Vec<Inferred>, TrainError>>,
-    _awaited: WaitGuard,
-}
-
 impl InferenceExt for Groups<'_> {
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self {
         let mut operator = Operator::new(NAME, self.groups.scope());
@@ -77,50 +67,27 @@ impl InferenceExt for Groups<'_> {
         let stream = operator.end_spans_by(stream);
         let (wake, trainer) = (operator.waker(), trainer.clone());
         trainer.on_update(operator.waker());
-        let awaits = operator.wait_handle();
-        let mut unplaced = DeviceWait::new(operator.wait_handle());
-        let mut waiting = GroupQueue::new(self.fetch, devices);
+        let mut calls = GroupCalls::new(&mut operator, self.fetch, devices);
         let needed =
             NeededOutputs { reward_kl: self.reward_kl.is_some(), values: self.needs_values };
         operator.build(move |_capabilities| {
-            let mut running: Option<RunningInference> = None;
-            let mut failed: Option<HeldGroups> = None;
             move |frontiers| {
                 placements.for_each(|_, batch| {
-                    if let Some(&devices) =
-                        batch.values::<UInt32Type>(column::TRAINING_DEVICES).values().last()
-                    {
-                        waiting.place(devices);
-                    }
+                    calls.place(&batch);
                 });
                 groups.for_each(|capability, batch| {
-                    waiting.push(HeldGroups {
+                    calls.push(HeldGroups {
                         output: capability.retain(inferred.index()),
                         errors: capability.retain(errors.index()),
                         batch,
                     });
                 });
-                unplaced.update(&waiting);
-                if let Some((held, outcome)) = take_reply(&mut running) {
-                    match outcome {
-                        Ok(results) => {
-                            inferred.give(&held.output, with_inferred(&held.batch, results));
-                        }
-                        Err(error) => {
-                            let fault = Fault::of(NAME, &error);
-                            errors.give(&held.errors, faults_batch(&[fault]));
-                            // Keep the capabilities: the step must not complete.
-                            failed = Some(held);
-                        }
-                    }
+                if let Some((held, results)) = calls.poll_ended(NAME, &mut errors) {
+                    inferred.give(&held.output, with_inferred(&held.batch, results));
                 }
-                let due = waiting.first().is_some_and(|step| step <= trainer.next());
-                if due && running.is_none() && failed.is_none() {
-                    running = waiting.next(&frontiers[0]).map(|held| {
-                        let reply =
-                            trainer.infer(held.step(), held.batch.clone(), needed, wake.clone());
-                        let _awaited = awaits.hold(held.step(), || "the trainer to infer");
-                        RunningInference { held, reply, _awaited }
+                if calls.first().is_some_and(|step| step <= trainer.next()) {
+                    calls.begin(&frontiers[0], "the trainer to infer", |step, batch| {
+                        trainer.infer(step, batch, needed, wake.clone())
                     });
                 }
             }
@@ -128,13 +95,6 @@ impl InferenceExt for Groups<'_> {
         let streams = self.streams.with_errors(error_stream);
         Self { groups: stream, streams, inferred: true, ..self }
     }
-}
-
-fn take_reply(
-    running: &mut Option<RunningInference>,
-) -> Option<(HeldGroups, Result<Vec<Inferred>, TrainerCallError>)> {
-    let outcome = running.as_ref()?.reply.poll_outcome()?;
-    Some((running.take()?.held, outcome))
 }
 
 fn with_inferred(batch: &Batch, mut results: Vec<Inferred>) -> Batch {

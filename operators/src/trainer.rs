@@ -33,6 +33,23 @@ pub fn state_file(restored: &RestoredSnapshot) -> Result<PathBuf, ResumeError> {
     })
 }
 
+/// Checks that the policies that a trainer restored from a snapshot end with the one that the next step samples with.
+///
+/// # Errors
+/// If there are none, or the last one has another version.
+pub fn check_current(restored: &RestoredSnapshot, policies: &[Policy]) -> Result<(), ResumeError> {
+    let step = restored.step();
+    let expected = PolicyVersion(step.next().0);
+    let found = match policies.last() {
+        Some(policy) if policy.version == expected => return Ok(()),
+        Some(policy) => policy.version.to_string(),
+        None => "no policy".to_owned(),
+    };
+    let reason =
+        format!("expected the trainer to restore policies up to {expected}, found {found}");
+    Err(ResumeError::Refused { step, part: PART, reason: reason.into() })
+}
+
 /// The reason why a call of a trainer has no result: the error of the trainer, or a panic of its thread.
 pub type TrainerCallError = CallError<TrainError>;
 
@@ -304,6 +321,11 @@ impl TimedTrainer {
         self.failed.take().map_or(Ok(()), Err)?;
         let begun = self.clock.now();
         let (policy, mut metrics) = self.trainer.update(step)?;
+        let expected = PolicyVersion(step.next().0);
+        if policy.version != expected {
+            let reason = format!("expected the policy {expected}, found {}", policy.version);
+            return Err(TrainError::Backend { operation: "update", reason });
+        }
         self.next = step.next();
         self.published = Some(policy.clone());
         let inferring = std::mem::take(&mut self.inferring).as_secs_f64();

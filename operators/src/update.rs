@@ -94,7 +94,7 @@ struct RunningUpdate {
 
 impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
     fn update(self) -> Updates<'scope> {
-        let Gradients { accumulated, streams, trainer } = self;
+        let Gradients { accumulated, streams, trainer, .. } = self;
         let StepStreams { decisions, warnings, resumable, .. } = streams;
         let (earlier_metrics, earlier) = (streams.metrics, streams.errors);
         let mut operator = Operator::new("update", accumulated.scope());

@@ -96,7 +96,7 @@ fn every_estimator_matches_its_reference() {
         let what = format!("{name} {} {}", entry["scores"], entry["mask"]);
         let mask = &all["inputs"][entry["mask"].as_str().unwrap()];
         let trajectories = trajectories(&all, entry);
-        let estimates = estimator(name).estimate(&trajectories);
+        let estimates = estimator(name).estimate(&trajectories).expect("it keeps its contract");
         let ours: Vec<_> = estimates.iter().map(|one| one.advantages.clone()).collect();
         let theirs = match entry.get("advantages_seq") {
             Some(rows) => {

@@ -4,6 +4,9 @@ mod support;
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
+use rollpacker_operators::advantage::{
+    Advantage, Estimate, EstimateError, Estimator, ScoredResponse, TokenAdvantage, Trajectory,
+};
 use rollpacker_operators::placement::{PlacementPolicy, Separate};
 use rollpacker_operators::schedule::sync::Config;
 use rollpacker_operators::schedule::{Decision, Event, Schedule, Synchronous};
@@ -147,6 +150,64 @@ fn an_unrequested_response_is_a_fault() {
         vec![Completion { id, ..completion }]
     });
     assert!(error.ends_with("which was not requested or was reported before"), "{error}");
+}
+
+/// Returns the error of a run whose estimator returns these advantages for each group.
+fn with_advantages(advantages: &'static [f64]) -> String {
+    struct Constant(&'static [f64]);
+
+    impl Advantage for Constant {
+        fn advantages(&self, _group: &[ScoredResponse]) -> Vec<f64> {
+            self.0.to_vec()
+        }
+    }
+
+    let estimator = Constant(advantages).into();
+    let run = Run { estimator, ..Run::of(synchronous()) };
+    run.run().expect_err("a violation").to_string()
+}
+
+#[test]
+fn an_estimator_with_too_few_or_infinite_advantages_is_a_fault() {
+    let expected = "advantage, step 1: the advantage estimator violates its contract: expected ";
+    let error = with_advantages(&[1.0]);
+    assert_eq!(error, format!("{expected}one estimate for each of 2 responses, found 1"));
+    for (advantages, found) in [([0.5, f64::NAN], "NaN"), ([1e300, 0.5], "1e300")] {
+        let error = with_advantages(advantages.to_vec().leak());
+        let prefix = format!("{expected}finite numbers in `advantages` for a response to prompt ");
+        assert!(
+            error.starts_with(&prefix) && error.ends_with(&format!(", found {found}")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_estimator_with_a_wrong_number_of_token_advantages_or_returns_is_a_fault() {
+    /// Returns one advantage per response, instead of one per token, or no returns.
+    struct Short {
+        is_complete: bool,
+    }
+
+    impl TokenAdvantage for Short {
+        fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+            let tokens = |one: &Trajectory| if self.is_complete { one.rewards.len() } else { 0 };
+            let estimate =
+                |one| Estimate { advantages: vec![1.0; tokens(one)], returns: Vec::new() };
+            trajectories.iter().map(estimate).collect()
+        }
+
+        fn needs_values(&self) -> bool {
+            true
+        }
+    }
+
+    let trajectory = Trajectory { group: 7, score: 1.0, rewards: vec![0.0, 1.0], values: vec![] };
+    for (is_complete, field) in [(false, "advantages"), (true, "returns")] {
+        let estimator = Estimator::of_tokens(Short { is_complete });
+        let error = estimator.estimate(std::slice::from_ref(&trajectory)).expect_err("a violation");
+        assert_eq!(error, EstimateError::Tokens { field, prompt: 7, expected: 2, found: 0 });
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ use rollpacker_operators::schedule::{
     Schedule, Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group,
     history_sorted, longest_first, partial, sorted, sync, tail_batching,
 };
-use rollpacker_operators::trainer::{TrainerThread, state_file};
+use rollpacker_operators::trainer::{TrainerThread, check_current, state_file};
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
     UpdateExt,
@@ -702,6 +702,21 @@ fn only_a_snapshot_of_a_curriculum_requires_a_curriculum() {
     let judged = Run { every: 0, ..judged };
     let rest = judged.go(without.path(), Some(Step(3))).expect("no fault");
     assert!(!rest.is_empty() && judged.skipped() > 0);
+}
+
+#[test]
+fn a_trainer_that_restores_no_current_policy_is_refused() {
+    let folder = folder();
+    let run = Run { every: 1, ..Run::of(&schedules().remove(0).1, 0) };
+    run.go(folder.path(), None).expect("no fault");
+    let restored = open(folder.path()).at(Step(3)).expect("readable").restored.expect("one");
+    let policies = [3, 4].map(|version| Folding::policy((version, 7)));
+    check_current(&restored, &policies).expect("the next step samples with version 4");
+    for (policies, found) in [(&policies[..1], "v3"), (&[], "no policy")] {
+        let error = check_current(&restored, policies).expect_err("refused").to_string();
+        let expected = "snapshot after step 4, part `trainer`: expected the trainer to restore policies up to v4, found";
+        assert_eq!(error, format!("{expected} {found}"));
+    }
 }
 
 /// The placements of later rounds depend on the state of the planner after earlier ones.

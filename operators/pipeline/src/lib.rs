@@ -214,6 +214,7 @@ impl Pipeline {
         let file = trainer::state_file(&restored).map_err(failed)?;
         let loaded = self.trainer.load_state(file);
         let mut policies = loaded.map_err(|error| Fault::of("resume", &error))?;
+        trainer::check_current(&restored, &policies).map_err(failed)?;
         let earlier = policies.len().saturating_sub(self.lag() + 1);
         Ok((policies.split_off(earlier), budget))
     }

@@ -17,6 +17,8 @@ mod whiten;
 
 use std::sync::Arc;
 
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
+
 pub use crate::kl_controller::{KlControl, KlController};
 pub use builtin::advantages;
 pub use gae::Gae;
@@ -39,8 +41,9 @@ pub struct ScoredResponse {
 /// An advantage estimator that uses one group at a time.
 ///
 /// # Contract
-/// Returns one number per response, in the order of the responses. It applies to every token of the response. The result must not depend on
-/// other groups: groups are trained on while later ones are still being generated.
+/// Returns one finite number per response, in the order of the responses. It applies to every token of the response. The result must not
+/// depend on other groups: groups are trained on while later ones are still being generated. A violation ends the run with an
+/// [`EstimateError`].
 ///
 /// # Example
 /// ```
@@ -95,7 +98,8 @@ pub struct Estimate {
 /// An advantage estimator that works on tokens.
 ///
 /// # Contract
-/// Returns one estimate per trajectory, in their order, with as many advantages as the trajectory has tokens.
+/// Returns one estimate per trajectory, in their order, with as many finite advantages as the trajectory has tokens, and as many returns if
+/// the estimator [needs values](Self::needs_values). A violation ends the run with an [`EstimateError`].
 ///
 /// # Example
 /// ```
@@ -121,8 +125,9 @@ pub struct Estimate {
 ///
 /// let rewards = vec![0.25, 0.0, 0.75];
 /// let trajectory = Trajectory { group: 0, score: 1.0, rewards, values: Vec::new() };
-/// let estimates = Estimator::of_tokens(RewardToGo).estimate(&[trajectory]);
+/// let estimates = Estimator::of_tokens(RewardToGo).estimate(&[trajectory])?;
 /// assert_eq!(estimates[0].advantages, [1.0, 0.75, 0.75]);
+/// # Ok::<(), rollpacker_operators::advantage::EstimateError>(())
 /// ```
 pub trait TokenAdvantage: Send + Sync {
     /// Returns the estimates of whole groups: of all groups of a step, ordered by prompt, if [`whole_step`](Self::whole_step) is `true`;
@@ -169,51 +174,125 @@ impl Estimator {
 
     /// Returns the estimates of whole groups.
     ///
-    /// # Panics
-    /// If an estimator violates its contract.
-    #[must_use]
-    pub fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+    /// # Errors
+    /// If the estimator violates its contract.
+    pub fn estimate(&self, trajectories: &[Trajectory]) -> Result<Vec<Estimate>, EstimateError> {
         let estimates = match self {
-            Self::Group(estimator) => trajectories
-                .chunk_by(|one, next| one.group == next.group)
-                .flat_map(|group| of_group(estimator.as_ref(), group))
-                .collect(),
+            Self::Group(estimator) => {
+                let groups = trajectories.chunk_by(|one, next| one.group == next.group);
+                let estimates = groups.map(|group| of_group(estimator.as_ref(), group));
+                return Ok(estimates.collect::<Result<Vec<_>, _>>()?.concat());
+            }
             Self::Token(estimator) => estimator.estimate(trajectories),
         };
-        let fits = |(one, of): (&Estimate, &Trajectory)| one.advantages.len() == of.rewards.len();
-        assert!(
-            estimates.len() == trajectories.len() && estimates.iter().zip(trajectories).all(fits),
-            "invariant: an estimator returns one advantage per token"
-        );
-        estimates
+        EstimateError::check_count(estimates.len(), trajectories.len())?;
+        for (estimate, of) in estimates.iter().zip(trajectories) {
+            EstimateError::check_tokens("advantages", &estimate.advantages, of)?;
+            if self.needs_values() {
+                EstimateError::check_tokens("returns", &estimate.returns, of)?;
+            }
+        }
+        Ok(estimates)
     }
 }
 
-/// Returns the advantages of a group.
-///
-/// # Panics
-/// If the estimator violates its contract.
-fn checked_advantages(estimator: &dyn Advantage, group: &[ScoredResponse]) -> Vec<f64> {
-    let advantages = estimator.advantages(group);
-    assert_eq!(
-        advantages.len(),
-        group.len(),
-        "invariant: an estimator returns one advantage per response"
-    );
-    advantages
+/// A violation of the contract of an [`Advantage`] or a [`TokenAdvantage`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EstimateError {
+    /// The number of estimates differs from that of responses.
+    #[error(
+        "the advantage estimator violates its contract: expected one estimate for each of {expected} responses, found {found}"
+    )]
+    Responses {
+        /// The number of responses.
+        expected: usize,
+        /// The number of estimates.
+        found: usize,
+    },
+    /// The number of advantages or returns of a response differs from that of its tokens.
+    #[error(
+        "the advantage estimator violates its contract: expected {expected} numbers in `{field}`, one for each token of a response to prompt {prompt}, found {found}"
+    )]
+    Tokens {
+        /// `advantages` or `returns`.
+        field: &'static str,
+        /// The prompt.
+        prompt: u64,
+        /// The number of tokens.
+        expected: usize,
+        /// The number of entries.
+        found: usize,
+    },
+    /// A number is not finite in single precision, in which it is trained on.
+    #[error(
+        "the advantage estimator violates its contract: expected finite numbers in `{field}` for a response to prompt {prompt}, found {found:?}"
+    )]
+    NotFinite {
+        /// `advantages` or `returns`.
+        field: &'static str,
+        /// The prompt.
+        prompt: u64,
+        /// The number.
+        found: f64,
+    },
 }
 
-fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
+impl HasOrigin for EstimateError {
+    fn origin(&self) -> Origin {
+        Origin::Program
+    }
+}
+
+impl EstimateError {
+    fn check_count(found: usize, expected: usize) -> Result<(), Self> {
+        if found == expected { Ok(()) } else { Err(Self::Responses { expected, found }) }
+    }
+
+    fn check_tokens(field: &'static str, list: &[f64], of: &Trajectory) -> Result<(), Self> {
+        let (prompt, expected, found) = (of.group, of.rewards.len(), list.len());
+        if found != expected {
+            return Err(Self::Tokens { field, prompt, expected, found });
+        }
+        list.iter().try_for_each(|&number| Self::check_finite(field, number, prompt))
+    }
+
+    fn check_finite(field: &'static str, found: f64, prompt: u64) -> Result<(), Self> {
+        let is_finite = (found as f32).is_finite();
+        if is_finite { Ok(()) } else { Err(Self::NotFinite { field, prompt, found }) }
+    }
+}
+
+/// Returns the advantages of the group of a prompt.
+///
+/// # Errors
+/// If the estimator violates its contract.
+fn checked_advantages(
+    estimator: &dyn Advantage,
+    prompt: u64,
+    group: &[ScoredResponse],
+) -> Result<Vec<f64>, EstimateError> {
+    let advantages = estimator.advantages(group);
+    EstimateError::check_count(advantages.len(), group.len())?;
+    let check = |&one: &f64| EstimateError::check_finite("advantages", one, prompt);
+    advantages.iter().try_for_each(check)?;
+    Ok(advantages)
+}
+
+fn of_group(
+    estimator: &dyn Advantage,
+    group: &[Trajectory],
+) -> Result<Vec<Estimate>, EstimateError> {
     let scored: Vec<ScoredResponse> = group
         .iter()
         .map(|one| ScoredResponse { score: one.score, tokens: one.rewards.len() })
         .collect();
-    let advantages = checked_advantages(estimator, &scored);
+    let prompt = group.first().map_or(0, |one| one.group);
+    let advantages = checked_advantages(estimator, prompt, &scored)?;
     let spread = |(one, advantage): (&ScoredResponse, f64)| Estimate {
         advantages: vec![advantage; one.tokens],
         returns: Vec::new(),
     };
-    scored.iter().zip(advantages).map(spread).collect()
+    Ok(scored.iter().zip(advantages).map(spread).collect())
 }
 
 impl<A: Advantage + 'static> From<A> for Estimator {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use arrow_array::types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use arrow_array::{ArrayRef, RecordBatch};
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
@@ -16,13 +17,18 @@ use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::train::Metrics;
 
 use super::token_rewards::{Rewarded, rewarded};
-use super::{Advantage, Estimate, Estimator, ScoredResponse, Trajectory, checked_advantages};
+use super::{
+    Advantage, Estimate, EstimateError, Estimator, ScoredResponse, Trajectory, checked_advantages,
+};
 use crate::group::Groups;
 use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
 use crate::resume::OperatorParts;
 use crate::wire::columns::{empty_lists, taken_lists};
 use crate::wire::rows::{Row, gather_first};
+
+/// The name of the operator in metrics and faults.
+const NAME: &str = "advantage";
 
 /// Adds advantages to groups.
 ///
@@ -43,7 +49,7 @@ use crate::wire::rows::{Row, gather_first};
 /// ```
 pub trait AdvantageExt {
     /// Adds the advantages of `estimator`: batches have the schema [`schema::GROUPS`] afterwards. Groups are passed on at once, unless the
-    /// estimator needs all groups of a step.
+    /// estimator needs all groups of a step. An estimator that violates its contract is an error.
     #[must_use]
     fn advantage(self, estimator: impl Into<Estimator>) -> Self;
 }
@@ -59,10 +65,11 @@ impl AdvantageExt for Groups<'_> {
             true => route::gather_at_first("groups_to_first", self.groups, schema),
             false => self.groups,
         };
-        let mut operator = Operator::new("advantage", input.scope());
+        let mut operator = Operator::new(NAME, input.scope());
         let mut input = operator.input(input, Pipeline, schema);
         let (mut output, groups) = operator.output(&schema::GROUPS, &[0]);
         let (mut measured, metrics) = operator.output(&schema::METRICS, &[0]);
+        let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
         let groups = operator.end_spans_by(groups);
         let adapting = self.reward_kl.filter(KlController::adapts);
         let resumable = &self.streams.resumable;
@@ -74,6 +81,7 @@ impl AdvantageExt for Groups<'_> {
             controller: known.or(self.reward_kl),
             open: BTreeMap::new(),
             parts,
+            failed: None,
         };
         operator.build(move |capabilities| {
             if let Some(parts) = &mut estimating.parts {
@@ -85,15 +93,23 @@ impl AdvantageExt for Groups<'_> {
                     let capabilities = Capabilities {
                         groups: capability.retain(output.index()),
                         metrics: capability.retain(measured.index()),
+                        errors: capability.retain(errors.index()),
                     };
                     estimating.hold(capabilities, batch);
                 });
-                estimating.advance(
+                let advanced = estimating.advance(
                     |step| !frontiers[0].less_equal(&step),
                     &mut output,
                     &mut measured,
                 );
-                estimating.passed(frontiers);
+                match advanced {
+                    Ok(()) => estimating.passed(frontiers),
+                    Err(Failed { step, error }) => {
+                        let faults = faults_batch(&[Fault::of(NAME, &error)]);
+                        errors.give(&step.capabilities.errors, faults);
+                        estimating.failed = Some(step);
+                    }
+                }
             }
         });
         let groups = match central {
@@ -105,7 +121,8 @@ impl AdvantageExt for Groups<'_> {
             ),
             false => groups,
         };
-        Self { groups, streams: self.streams.with_metrics(metrics), ..self }
+        let streams = self.streams.with_metrics(metrics).with_errors(error_stream);
+        Self { groups, streams, redistributed: central, ..self }
     }
 }
 
@@ -113,6 +130,7 @@ impl AdvantageExt for Groups<'_> {
 struct Capabilities {
     groups: Capability<Step>,
     metrics: Capability<Step>,
+    errors: Capability<Step>,
 }
 
 /// The state of the operator.
@@ -123,6 +141,14 @@ struct AdvantageState {
     open: BTreeMap<Step, OpenStep>,
     /// The snapshot parts of an adaptive coefficient.
     parts: Option<OperatorParts>,
+    /// The step whose estimation failed. Its capabilities are kept: the step must not complete, and no group is passed on.
+    failed: Option<OpenStep>,
+}
+
+/// A step that could not be estimated.
+struct Failed {
+    step: OpenStep,
+    error: EstimateError,
 }
 
 /// A step that is not complete.
@@ -160,18 +186,23 @@ impl AdvantageState {
         passed: impl Fn(Step) -> bool,
         output: &mut Output,
         measured: &mut Output,
-    ) {
+    ) -> Result<(), Failed> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
         let whole = self.estimator.whole_step();
         let in_order = whole || self.controller.is_some_and(|controller| controller.adapts());
         let steps: Vec<Step> = self.open.keys().copied().collect();
         for step in steps {
             let complete = passed(step);
             if in_order && !step.0.checked_sub(1).is_none_or(|before| passed(Step(before))) {
-                return;
+                return Ok(());
             }
             if let Some(mut open) = self.open.remove(&step) {
-                if !whole || complete {
-                    self.estimate(&mut open, whole, output);
+                if (!whole || complete)
+                    && let Err(error) = self.estimate(&mut open, whole, output)
+                {
+                    return Err(Failed { step: open, error });
                 }
                 if complete {
                     self.end(&open, measured);
@@ -180,6 +211,7 @@ impl AdvantageState {
                 }
             }
         }
+        Ok(())
     }
 
     fn passed(&mut self, frontiers: &[MutableAntichain<Step>]) {
@@ -188,14 +220,19 @@ impl AdvantageState {
         }
     }
 
-    fn estimate(&self, open: &mut OpenStep, whole: bool, output: &mut Output) {
+    fn estimate(
+        &self,
+        open: &mut OpenStep,
+        whole: bool,
+        output: &mut Output,
+    ) -> Result<(), EstimateError> {
         let held = std::mem::take(&mut open.held);
         let batches = if whole { Vec::from_iter(ordered(&held)) } else { held };
         let coefficient = self.controller.map(|controller| controller.coefficient());
         for batch in batches {
             let estimates = match (&self.estimator, coefficient) {
                 (Estimator::Group(estimator), None) => {
-                    let advantages = repeated_advantages(&batch, estimator.as_ref());
+                    let advantages = repeated_advantages(&batch, estimator.as_ref())?;
                     [advantages, empty_lists::<Float32Type>(batch.num_rows())]
                 }
                 _ => {
@@ -204,7 +241,7 @@ impl AdvantageState {
                     if coefficient.is_some() {
                         open.record(&batch, &trajectories, &divergences);
                     }
-                    let estimates = self.estimator.estimate(&trajectories);
+                    let estimates = self.estimator.estimate(&trajectories)?;
                     let column = |of: fn(&Estimate) -> &[f64]| {
                         let single =
                             |list: &[f64]| list.iter().map(|&value| value as f32).collect();
@@ -216,6 +253,7 @@ impl AdvantageState {
             output
                 .give(&open.capabilities.groups, with_estimates(&batch, self.inferred, estimates));
         }
+        Ok(())
     }
 
     fn end(&mut self, open: &OpenStep, measured: &mut Output) {
@@ -277,7 +315,10 @@ fn ordered(held: &[Batch]) -> Option<Batch> {
 }
 
 /// Returns the advantages of a group estimator. Each token has the advantage of its response.
-fn repeated_advantages(batch: &Batch, estimator: &dyn Advantage) -> ArrayRef {
+fn repeated_advantages(
+    batch: &Batch,
+    estimator: &dyn Advantage,
+) -> Result<ArrayRef, EstimateError> {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
     let scores = batch.values::<Float64Type>(column::SCORE).values();
     let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
@@ -285,14 +326,13 @@ fn repeated_advantages(batch: &Batch, estimator: &dyn Advantage) -> ArrayRef {
         .iter()
         .enumerate()
         .map(|(row, &score)| ScoredResponse { score, tokens: tokens.get(row).len() });
-    let groups = prompts.chunk_by(|one, next| one == next).map(<[_]>::len);
     let mut rows = Vec::with_capacity(prompts.len());
-    for members in groups {
-        let group: Vec<ScoredResponse> = responses.by_ref().take(members).collect();
-        let advantages = checked_advantages(estimator, &group);
+    for members in prompts.chunk_by(|one, next| one == next) {
+        let group: Vec<ScoredResponse> = responses.by_ref().take(members.len()).collect();
+        let advantages = checked_advantages(estimator, members[0], &group)?;
         rows.extend(advantages.iter().zip(&group).map(|(one, of)| (*one as f32, of.tokens)));
     }
-    repeated_lists(&rows)
+    Ok(repeated_lists(&rows))
 }
 
 /// Returns `batch` with the columns of the advantages and of the returns.
@@ -338,13 +378,14 @@ mod tests {
                 (column::RESPONSE_IDS, taken_lists::<Int32Type>(ids)),
             ];
             let batch = blank::batch(&schema::SCORED, responses.len(), &given);
-            let repeated = repeated_advantages(&batch, &Grpo::default());
+            let repeated = repeated_advantages(&batch, &Grpo::default()).expect("it keeps its contract");
             let empty = empty_lists::<Float32Type>(responses.len());
             let found = with_estimates(&batch, false, [repeated, empty]);
             let found = found.lists::<Float32Type>(column::ADVANTAGES);
 
             let trajectories = rewarded(&batch, false, None).trajectories;
             let estimates = Estimator::from(Grpo::default()).estimate(&trajectories);
+            let estimates = estimates.expect("it keeps its contract");
             for (row, estimate) in estimates.iter().enumerate() {
                 let expected: Vec<f32> = estimate.advantages.iter().map(|&one| one as f32).collect();
                 prop_assert_eq!(found.get(row), expected.as_slice());

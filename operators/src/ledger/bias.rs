@@ -39,8 +39,13 @@ impl WeightSums {
     }
 }
 
+/// The bound of a value, in units: about a million. It keeps the extreme scores of a faulty reward from overflowing the sums, unless there
+/// are more than eight million of them.
+const MOST: f64 = (1u64 << 40) as f64;
+
+/// Returns a value in units of 2^-20, clamped to ±2^20.
 pub(super) fn units(value: f64) -> i64 {
-    (value * UNIT).round() as i64
+    (value * UNIT).round().clamp(-MOST, MOST) as i64
 }
 
 /// The lengths of the responses that were trained on.

@@ -86,7 +86,9 @@ impl Sums {
     /// Returns the contribution of a dataset row to [`Fact::Rows`].
     pub(super) fn of_row(launches: &Self) -> Self {
         let [launched, n, s, q, trained, scores] = launches.first();
-        let within = if n > 0 { q - s * s / n } else { 0 };
+        let square = || i128::from(s) * i128::from(s) / i128::from(n);
+        let within = if n > 0 { i128::from(q) - square() } else { 0 };
+        let within = i64::try_from(within).unwrap_or(0);
         Self([1, within, launched, n, s, q, trained, scores])
     }
 }

@@ -8,7 +8,8 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 
-use super::bias::{LengthComparison, WeightSums, buckets};
+use super::bias::{LengthComparison, WeightSums, buckets, units};
+use super::fact::Sums;
 use super::facts::{DeferredPrompts, Facts, Length, StepFacts};
 use super::pairs::{Member, ObservedGroup, Pair, Pairs, Products};
 use crate::wire::blank::batch;
@@ -45,6 +46,19 @@ fn bias_metrics_match_a_manual_computation() {
     near(metrics["bias/inclusion/1024_2048"], 0.0);
     near(metrics["bias/ess"], 1.0);
     assert!(metrics.keys().all(|name| !name.contains("weighted")), "all weights are 1");
+}
+
+#[test]
+fn extreme_weights_and_scores_do_not_overflow() {
+    let mut sums = WeightSums::default();
+    (0..100_000).for_each(|_| sums.add(WeightSums::one(f32::MAX)));
+    assert_eq!(sums.count, 100_000);
+    let scores: i64 = [1e30, 1e30, -1e30].map(units).into_iter().sum();
+    assert_eq!(scores, units(1e30));
+    // A million responses of two million tokens each: launched, ended, their tokens, the squares, trained, and their scores.
+    let (n, tokens) = (1 << 20, 1 << 21);
+    let row = Sums::of([n, n, n * tokens, n * tokens * tokens, 0, 0]);
+    assert_eq!(Sums::of_row(&row).first(), [1, 0, n], "all deviations from the mean are 0");
 }
 
 /// The response of 900 tokens represents the two that are longer than 512.

@@ -7,7 +7,8 @@
 //!
 //! A worker may send its gradient of a step in several parts, but each part costs as much as the whole gradient. A worker therefore sends a
 //! part before the end of the step only when it has no known work left in the step (`share`). Its part of the reduction then
-//! overlaps with the tail of the other workers' rollouts.
+//! overlaps with the tail of the other workers' rollouts. Groups that were gathered on one worker for their advantages, and distributed
+//! again, are not known in advance; each worker then sends its gradient at the end of the step.
 //!
 //! On a single worker, nothing is reduced.
 
@@ -77,7 +78,8 @@ impl ReduceExt for Gradients<'_> {
             self.accumulated,
             self.streams.decisions.clone(),
             self.trainer.clone(),
-            self.streams.in_flight.clone(),
+            // The end of the responses of a worker says nothing about groups that others send it.
+            (!self.redistributed).then(|| self.streams.in_flight.clone()),
             costs.clone(),
         );
         let chunks = route::exchange(

@@ -38,11 +38,13 @@ struct Capabilities {
 }
 
 /// Builds the operator. Steps are processed in order, each after the update of its predecessor: a replica accumulates one step at a time.
+///
+/// With `in_flight`, the responses of this worker, all groups of this worker come from its own responses, and a gradient may be sent early.
 pub(super) fn take<'scope>(
     accumulated: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
     trainer: Rc<TrainerThread>,
-    in_flight: InFlightResponses,
+    in_flight: Option<InFlightResponses>,
     costs: Costs,
 ) -> Taken<'scope> {
     let scope = accumulated.scope();
@@ -86,7 +88,8 @@ pub(super) fn take<'scope>(
                 None => {}
             }
             let passed = |step: Step| !frontiers.iter().any(|frontier| frontier.less_equal(&step));
-            taker.advance(passed, in_flight.is_none(), &trainer, &wake);
+            let idle = in_flight.as_ref().is_some_and(InFlightResponses::is_none);
+            taker.advance(passed, idle, &trainer, &wake);
         }
     });
     Taken { chunks: chunk_stream, totals: total_stream, errors: error_stream }

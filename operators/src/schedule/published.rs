@@ -31,8 +31,11 @@ pub(super) struct PublishedPolicies {
 }
 
 impl PublishedPolicies {
-    /// Records that one more of `workers` workers has the policy of a step.
+    /// Records that one more of `workers` workers has the policy of a step. No further step becomes ready once replicas differ.
     pub(super) fn announce(&mut self, step: Step, open: OpenStep, workers: usize) {
+        if self.diverged.is_some() {
+            return;
+        }
         let (first, count) = self.announced.entry(step).or_insert_with(|| (open.clone(), 0));
         *count += 1;
         if first.policy.digest != open.policy.digest {
@@ -64,7 +67,8 @@ impl PublishedPolicies {
         self.ready.clear();
     }
 
-    /// Returns once the fault that replicas differ. The capabilities of their step are kept, so that no frontier marks it as complete.
+    /// Returns the fault about differing replicas; `None` after the first call. The capabilities of their step are kept, so that no
+    /// frontier marks it as complete.
     pub(super) fn take_fault(&mut self) -> Option<(&OpenStep, Fault)> {
         let (open, message) = self.diverged.as_mut().filter(|(_, message)| !message.is_empty())?;
         Some((open, Fault::new("schedule", Origin::Program, std::mem::take(message))))

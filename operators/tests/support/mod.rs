@@ -30,7 +30,7 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, schema};
-use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::advantage::{Estimator, Grpo};
 use rollpacker_operators::curriculum::CurriculumStage;
 use rollpacker_operators::ledger::{LedgerInputs, ledger};
 use rollpacker_operators::placement::PlacementPolicy;
@@ -368,6 +368,7 @@ pub struct Run<E = ShortestFirst> {
     pub engine: E,
     /// `true` if races are decided by tokens.
     pub in_lockstep: bool,
+    pub estimator: Estimator,
     pub trainer: Remembering,
     /// With a curriculum, each epoch reads the same rows.
     pub curriculum: Option<CurriculumStage>,
@@ -400,6 +401,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             schedule: Box::new(schedule),
             engine,
             in_lockstep: false,
+            estimator: Grpo::default().into(),
             trainer: Remembering::default(),
             curriculum: None,
             placement: None,
@@ -433,6 +435,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             schedule,
             engine,
             in_lockstep,
+            estimator,
             trainer,
             curriculum,
             placement,
@@ -490,7 +493,7 @@ impl<E: RolloutEngine + 'static> Run<E> {
             let gradients = rollouts
                 .reward(router, Limits::default(), Executor::Tokio(handle), clock.clone())
                 .group()
-                .advantage(Grpo::default())
+                .advantage(estimator)
                 .gradient(trainer);
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();

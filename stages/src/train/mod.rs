@@ -266,7 +266,8 @@ pub trait Trainer: Send {
     /// If the loss is not finite or the backend fails. The step is lost then.
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError>;
 
-    /// Applies the optimizer to the accumulated gradient, publishes the new weights, and clears the accumulation.
+    /// Applies the optimizer to the accumulated gradient, publishes the new weights with the version `step + 1`, and clears the
+    /// accumulation.
     ///
     /// # Errors
     /// If the gradient is not finite or the backend fails.
@@ -313,8 +314,8 @@ pub trait Trainer: Send {
 
     /// Restores a state in place of the initial weights. Later updates are identical to the bit to those of the trainer that saved it.
     ///
-    /// Returns the policies that are published again under their versions: the oldest first, the current one last. With staleness, the
-    /// engines of the next steps may request any of them.
+    /// Returns the policies that are published again under their versions: the oldest first, the current one last. There is at least the
+    /// current one. With staleness, the engines of the next steps may request any of them.
     ///
     /// # Errors
     /// If the file cannot be read, or belongs to another model or algorithm. Nothing is overwritten then. The error names the file and the

@@ -169,6 +169,9 @@ impl RoundLog {
         if launched.is_decided {
             return Err(Violation::DecidedTwice { decision: decision.to_string(), prompt });
         }
+        if samples.is_empty() {
+            return Err(Violation::NoSamples { prompt, samples });
+        }
         for sample in samples {
             if launched.samples.insert(sample, SampleState::Running).is_some() {
                 let id = SampleId { step: open.step, prompt, sample };

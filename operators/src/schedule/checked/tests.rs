@@ -124,6 +124,14 @@ fn rounds_out_of_order_are_named() {
 }
 
 #[test]
+fn a_launch_has_samples() {
+    let error = "it launches the samples 2 to 2 of p1, which are none";
+    assert_eq!(failure(1, [open(0), launch(2..2)]), error);
+    let error = "it launches the samples 3 to 1 of p1, which are none";
+    assert_eq!(failure(1, [open(0), launch(Range { start: 3, end: 1 })]), error);
+}
+
+#[test]
 fn prompts_are_decided_once() {
     let twice = [open(0), launch(0..2), admit(&[0, 1]), admit(&[0, 1])];
     assert!(failure(2, twice).contains("p1 was never offered, or was admitted or rejected before"));

@@ -1,5 +1,7 @@
 //! Violations of the contract of a schedule.
 
+use std::ops::Range;
+
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 /// A decision that the contract of a schedule forbids, or a round that can never close.
@@ -56,6 +58,14 @@ pub enum Violation {
         decision: String,
         /// The prompt.
         prompt: PromptId,
+    },
+    /// A launch has no samples.
+    #[error("it launches the samples {} to {} of {prompt}, which are none", .samples.start, .samples.end)]
+    NoSamples {
+        /// The prompt.
+        prompt: PromptId,
+        /// The samples.
+        samples: Range<u32>,
     },
     /// A sample is launched a second time in a round.
     #[error("it launches {id} a second time")]
