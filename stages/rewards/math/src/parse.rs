@@ -19,6 +19,8 @@ use finish::{exact, expand, joined};
 /// The maximum nesting depth and number of tokens of an answer, which bound the stack and the work.
 const MAX_DEPTH: usize = 48;
 const MAX_TOKENS: usize = 3000;
+/// The maximum number of suffixes and operators that put the value before them one level deeper, such as `!` and `\cup`.
+const MAX_WRAPS: usize = 200;
 
 /// The name of the variable that a comparison without a left side, such as `\geq 5`, is about.
 pub(super) const UNNAMED: &str = "";
@@ -32,7 +34,8 @@ pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     if tokens.is_empty() || tokens.len() > MAX_TOKENS {
         return None;
     }
-    let mut parser = Parser { tokens, at: 0, depth: 0, bars: 0, angle: false, colon_divides: true };
+    let mut parser =
+        Parser { tokens, at: 0, depth: 0, bars: 0, wraps: 0, angle: false, colon_divides: true };
     let expr = parser.list()?;
     (parser.at == parser.tokens.len()).then(|| expand(expr))
 }
@@ -59,6 +62,8 @@ struct Parser {
     tokens: Vec<Token>,
     at: usize,
     depth: usize,
+    /// The number of values that were put one level deeper.
+    wraps: usize,
     /// The number of open absolute values. If it is not 0, the next bar closes the innermost.
     bars: usize,
     /// `true` within the argument of a trigonometric function, where a degree sign means a factor of π / 180. Elsewhere degrees are a unit.
@@ -107,6 +112,12 @@ impl Parser {
         let found = rule(self);
         self.depth -= 1;
         found
+    }
+
+    /// Counts a value that is put one level deeper. Returns `None` if there are too many.
+    fn wrap(&mut self) -> Option<()> {
+        self.wraps += 1;
+        (self.wraps <= MAX_WRAPS).then_some(())
     }
 
     /// Applies a rule one level deeper, within brackets in which `bars` absolute values are open. The outer number is restored even if the
@@ -260,6 +271,7 @@ impl Parser {
                 _ => return Some(left),
             };
             self.at += 1;
+            self.wrap()?;
             let right = self.sum()?;
             left = Expr::Join(operation, vec![left, right]);
         }
@@ -297,8 +309,10 @@ impl Parser {
             {
                 left = left.over(self.unary()?);
             } else if self.accept_command("mod") || self.accept_command("bmod") {
+                self.wrap()?;
                 left = Expr::apply(Function::Mod, vec![left, self.unary()?]);
             } else if self.accept_command("choose") {
+                self.wrap()?;
                 left = Expr::apply(Function::Binomial, vec![left, self.unary()?]);
             } else {
                 return Some(left);

@@ -81,10 +81,12 @@ impl Parser {
         let mut base = self.atom()?;
         loop {
             if self.accept('!') {
+                self.wrap()?;
                 base = Expr::apply(Function::Factorial, vec![base]);
             } else if self.accept('°') {
                 base = self.in_degrees(base);
             } else if self.accept('^') {
+                self.wrap()?;
                 base = self.raised(base)?;
             } else {
                 return Some(base);

@@ -68,6 +68,56 @@ fn deep_and_long() {
     survives(&"x+".repeat(1 << 19));
 }
 
+/// Each text is shorter than the maximum number of tokens, and would be a deep tree.
+#[test]
+fn chains_of_suffixes_and_operators_do_not_overflow_the_stack() {
+    let survive = || {
+        let suffixes =
+            ["!", "^2", "^x", "^\\top", "^\\circ", "°", "'", "%", "^{-1}", "_1", "\\%", "^*"];
+        let operators = [
+            "\\cup",
+            "\\cap",
+            "\\setminus",
+            "\\bmod",
+            " mod ",
+            "\\choose",
+            "-",
+            "+",
+            "/",
+            ":",
+            "*",
+            "\\pm",
+            "=",
+            "<",
+            "\\le",
+            "\\in",
+            "\\to",
+            ",",
+            ";",
+            "|",
+            "\\over",
+            "\\pmod",
+        ];
+        for start in ["5", "x", "\\infty"] {
+            for count in [190, 1450] {
+                let chains = suffixes.map(|suffix| format!("{start}{}", suffix.repeat(count)));
+                chains.iter().for_each(|text| survives(text));
+            }
+        }
+        for count in [190, 1450] {
+            for operator in operators {
+                survives(&format!("5{}", format!("{operator} 5").repeat(count)));
+                survives(&format!("x{}", format!("{operator} x").repeat(count)));
+            }
+            let nested = format!("{}5{}", "(".repeat(20), format!("{})", "!".repeat(9)).repeat(20));
+            survives(&nested);
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(survive);
+    thread.expect("started").join().expect("no panic");
+    assert!(is_correct("$3!!$", "720") && is_correct(r"\boxed{5!}", "120"));
+}
+
 #[test]
 fn unclosed_brackets_cause_no_panic() {
     for text in
