@@ -81,11 +81,11 @@ fn a_sliding_window_is_refused_where_a_layer_uses_it() {
 fn wrong_values_name_their_key() {
     check_refused(
         json!({ "hidden_size": null }),
-        "key `hidden_size`: expected a whole number above 0, found null",
+        "key `hidden_size`: expected a whole number from 1 to 2147483647, found null",
     );
     check_refused(
         json!({ "vocab_size": "8" }),
-        "key `vocab_size`: expected a whole number above 0, found \"8\"",
+        "key `vocab_size`: expected a whole number from 1 to 2147483647, found \"8\"",
     );
     check_refused(
         json!({ "num_attention_heads": 5 }),

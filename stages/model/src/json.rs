@@ -66,13 +66,15 @@ impl Object {
 
     pub(crate) fn size(&self, key: &str) -> Result<Option<i64>, ModelError> {
         let size = |value: &Value| value.as_i64().filter(|&n| n > 0 && n <= i64::from(i32::MAX));
-        self.get(key)
-            .map(|value| size(value).ok_or_else(|| self.wrong(key, "a whole number above 0")))
-            .transpose()
+        self.get(key).map(|value| size(value).ok_or_else(|| self.wrong_size(key))).transpose()
     }
 
     pub(crate) fn required_size(&self, key: &str) -> Result<i64, ModelError> {
-        self.size(key)?.ok_or_else(|| self.wrong(key, "a whole number above 0"))
+        self.size(key)?.ok_or_else(|| self.wrong_size(key))
+    }
+
+    fn wrong_size(&self, key: &str) -> ModelError {
+        self.wrong(key, &format!("a whole number from 1 to {}", i32::MAX))
     }
 
     /// Returns a size of at most `most`. Memory and arithmetic depend on such sizes, so a damaged file is rejected before either overflows.

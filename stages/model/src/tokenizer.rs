@@ -48,7 +48,11 @@ impl Tokenizer {
         let path = folder.join("tokenizer.json");
         let text = rollpacker_files::read(&path, MOST_BYTES).map_err(ModelError::read(&path))?;
         let place = path.display().to_string();
-        let inner = Inner::from_bytes(text).map_err(failed(&place))?;
+        let mut inner = Inner::from_bytes(text).map_err(failed(&place))?;
+        // Settings of the program that wrote the file, such as a maximum length. As in transformers, they do not apply here: they would
+        // silently cut or fill prompts.
+        inner.with_truncation(None).map_err(failed(&place))?;
+        inner.with_padding(None);
         Ok(Self { bound: TokenBound::of(&inner), inner, place })
     }
 
@@ -244,6 +248,26 @@ mod tests {
             assert_eq!(again.encode(text).unwrap(), tokenizer.encode(text).unwrap(), "{text:?}");
         }
         assert_eq!(again.vocab_size(), tokenizer.vocab_size());
+    }
+
+    #[test]
+    fn truncation_and_padding_of_the_file_do_not_apply() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = Tokenizer::characters("ab").unwrap();
+        tokenizer.save(folder.path()).unwrap();
+        let path = folder.path().join("tokenizer.json");
+        let mut file: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        file["truncation"] = serde_json::json!({
+            "direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0
+        });
+        file["padding"] = serde_json::json!({
+            "strategy": { "Fixed": 9 }, "direction": "Right", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": PAD
+        });
+        std::fs::write(&path, file.to_string()).unwrap();
+        let again = Tokenizer::from_folder(folder.path()).unwrap();
+        assert_eq!(again.encode("abab").unwrap(), tokenizer.encode("abab").unwrap());
     }
 
     #[test]
