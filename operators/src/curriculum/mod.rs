@@ -195,18 +195,20 @@ impl JudgedPrompts {
     }
 }
 
-/// An epoch whose prompts were all skipped.
+/// The number of consecutive epochs whose prompts may all be skipped if some are explored. Without exploration, no later epoch differs.
+const SKIPPED_EPOCHS: u32 = 1000;
+
+/// An epoch whose prompts were all skipped, after which no later one is expected to differ.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "the curriculum skipped all {} prompts of epoch {epoch}: {} are too easy (pass rate of at least {max_pass_rate}) and {} are too hard \
-     (at most {min_pass_rate}); set data.curriculum.exploration above 0, or widen min_pass_rate and max_pass_rate",
-    .skipped.skipped(), .skipped.too_easy, .skipped.too_hard
+    "the curriculum skipped all {} prompts of epoch {epoch}: {} are too easy (pass rate of at least {}) and {} are too hard (at most {}); \
+     set data.curriculum.exploration above {}, or widen min_pass_rate and max_pass_rate",
+    .skipped.skipped(), .skipped.too_easy, .options.max_pass_rate, .skipped.too_hard, .options.min_pass_rate, .options.exploration
 )]
 pub struct SkippedEpoch {
     epoch: u32,
     skipped: JudgedPrompts,
-    min_pass_rate: f64,
-    max_pass_rate: f64,
+    options: CurriculumOptions,
 }
 
 /// The counts of skipped prompts of a run, readable after the run has ended. Clones share the counts.
@@ -259,6 +261,9 @@ pub(crate) struct CurriculumState {
     results: Results,
     /// The current epoch and the prompts judged in it.
     epoch: Option<(u32, JudgedPrompts)>,
+    /// The number of epochs before it whose prompts were all skipped, since the last prompt that was drawn.
+    #[serde(default)]
+    skipped_epochs: u32,
     /// The prompts judged since the last metrics.
     unreported: JudgedPrompts,
     /// The prompts judged in the whole run.
@@ -311,7 +316,7 @@ impl Curriculum {
     /// Judges the next prompt, read in `epoch` from dataset row `row`, for a round of `step`. Steps never decrease.
     ///
     /// # Errors
-    /// If the prompt begins an epoch and all prompts of the epoch before were skipped.
+    /// If the prompt begins an epoch and [the one before](Self::end_of_epoch) cannot be followed by another.
     pub fn judge(&mut self, step: Step, epoch: u32, row: u64) -> Result<Judgement, SkippedEpoch> {
         self.use_results(step);
         if self.state.epoch.is_none_or(|(current, _)| current != epoch) {
@@ -330,15 +335,19 @@ impl Curriculum {
     /// Ends the current epoch.
     ///
     /// # Errors
-    /// If all of its prompts were skipped.
+    /// If all of its prompts were skipped, and none are explored or this holds for a thousand epochs in a row.
     pub fn end_of_epoch(&mut self) -> Result<(), SkippedEpoch> {
-        match self.state.epoch.take() {
-            Some((epoch, skipped)) if skipped.drawn() == 0 => {
-                let CurriculumOptions { min_pass_rate, max_pass_rate, .. } = self.options;
-                Err(SkippedEpoch { epoch, skipped, min_pass_rate, max_pass_rate })
-            }
-            _ => Ok(()),
+        let Some((epoch, skipped)) = self.state.epoch.take() else { return Ok(()) };
+        if skipped.drawn() > 0 {
+            self.state.skipped_epochs = 0;
+            return Ok(());
         }
+        self.state.skipped_epochs += 1;
+        let options = self.options;
+        if options.exploration > 0.0 && self.state.skipped_epochs < SKIPPED_EPOCHS {
+            return Ok(());
+        }
+        Err(SkippedEpoch { epoch, skipped, options })
     }
 
     /// Records that the round of `step` has opened. Scores of steps that are neither open nor recent are ignored.

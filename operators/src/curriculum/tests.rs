@@ -103,6 +103,23 @@ fn an_epoch_that_is_skipped_entirely_is_an_error() {
 }
 
 #[test]
+fn with_exploration_a_later_epoch_may_draw_what_one_skipped() {
+    let mut seldom = curriculum(CurriculumOptions { exploration: 0.02, ..unexplored() });
+    train(&mut seldom, 0, 0, &[0.0, 0.0]);
+    let mut drawn = (1..500).map(|epoch| seldom.judge(Step(1), epoch, 0).expect("no error"));
+    let first = drawn.position(Judgement::is_drawn).expect("one is explored");
+    assert!(first > 0, "some epochs are skipped");
+    let mut never = curriculum(CurriculumOptions { exploration: 1e-12, ..unexplored() });
+    train(&mut never, 0, 0, &[0.0, 0.0]);
+    let judged = (1..).find_map(|epoch| never.judge(Step(1), epoch, 0).err());
+    let error = judged.expect("it ends").to_string();
+    assert!(
+        error.contains("of epoch 1000:") && error.contains("exploration above 0.000000000001"),
+        "{error}"
+    );
+}
+
+#[test]
 fn options_out_of_range_are_named() {
     let default = CurriculumOptions::default();
     for (options, key) in [
