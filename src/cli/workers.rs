@@ -62,13 +62,13 @@ impl Workers {
 
     /// Returns the facts on which all processes must agree: the version, the prompts, and every setting except the path of the run folder.
     fn facts(&self) -> RunFacts {
-        let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
-        let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));
-        let own = [version, prompts].map(|(name, value)| (name.to_owned(), value));
+        let version = ("version of the program".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        // After the settings, on some of which it depends: the first difference is reported.
+        let prompts = ("fingerprint of the prompts".to_owned(), format!("{:016x}", self.data));
         let settings = self.recipe.settings().into_iter();
         let shared = settings.filter(|(key, _)| key != "trainer.default_local_dir");
         let shared = shared.map(|(key, value)| (format!("value of {key}"), value));
-        own.into_iter().chain(shared).collect()
+        std::iter::once(version).chain(shared).chain([prompts]).collect()
     }
 
     fn joined(

@@ -59,6 +59,7 @@ pub static ALIASES: &[Alias] = &[
     alias("actor", "dual_clip", "clip_ratio_c", "OpenRLHF"),
     alias("actor", "delta", "clip_ratio_c", "TRL"),
     alias("actor", "beta", "kl_loss_coef", "TRL"),
+    alias("actor", "num_iterations", "ppo_epochs", "TRL"),
     alias("actor", "entropy_coef", "entropy_coeff", "slime, OpenRLHF"),
     alias("trainer", "max_steps", "total_training_steps", "TRL"),
     alias("trainer", "num_train_epochs", "total_epochs", "TRL"),

@@ -26,6 +26,7 @@ impl RawRecipe {
     pub(super) fn conflicts(&self) -> Vec<RecipeError> {
         let checks = [
             self.check_data(),
+            self.check_run_folder(),
             self.check_rollout(),
             check_limits(&self.reward.timeout),
             self.check_algorithm(),
@@ -42,6 +43,15 @@ impl RawRecipe {
         let epochs = f64::from(self.trainer.total_epochs);
         let expected = "at least 2 with data.curriculum: pass rates are unknown in the first epoch";
         within("trainer.total_epochs", epochs, |epochs| epochs >= 2.0, expected)
+    }
+
+    /// Rejects an empty path, such as that of an unset variable of a shell. It would be the current folder.
+    fn check_run_folder(&self) -> Result<(), RecipeError> {
+        if self.trainer.default_local_dir.as_os_str().is_empty() {
+            let (key, expected) = ("trainer.default_local_dir", "the path of a folder");
+            return Err(out_of_bounds(key, expected, "an empty text"));
+        }
+        Ok(())
     }
 
     fn check_rollout(&self) -> Result<(), RecipeError> {

@@ -89,7 +89,9 @@ pub(crate) const NULL: &str = "null";
 /// Reads the value of an override: TOML, Hydra's `True`, `False`, `None` and lists without quotes, or a string.
 pub(crate) fn value_of(text: &str) -> Value {
     let parsed = format!("value = {text}").parse::<Table>();
-    if let Some(value) = parsed.ok().and_then(|mut table| table.remove("value")) {
+    // A text of several lines may be a document with more keys. None of them is dropped: the text is the value.
+    let parsed = parsed.ok().filter(|table| table.len() == 1);
+    if let Some(value) = parsed.and_then(|mut table| table.remove("value")) {
         return value;
     }
     // Hydra ignores the case of these words.
@@ -111,4 +113,17 @@ pub(crate) fn value_of(text: &str) -> Value {
         _ => text,
     };
     Value::String(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_several_lines_keeps_all_of_them() {
+        for text in ["\"warm\"\n[rollout]\nn=9", "1\nx=2"] {
+            assert_eq!(value_of(text), Value::String(text.to_owned()));
+        }
+        assert_eq!(value_of("[1,\n 2]"), Value::Array(vec![1.into(), 2.into()]));
+    }
 }

@@ -168,14 +168,14 @@ section! {
         /// `actor.ppo_mini_batch_size`)
         ppo_mini_batch_size: Option<usize> [prompts] = None,
         /// Number of passes over the responses of a step, at least 1; default 1. Each pass makes the updates of `ppo_mini_batch_size`.
-        /// Needs one worker if above 1. (verl: `actor.ppo_epochs`; TRL: `num_iterations`)
+        /// Needs one worker if above 1. (verl: `actor.ppo_epochs`)
         ppo_epochs: u32 [passes] = 1,
         /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. A longer sequence is a micro-batch of its own. (verl:
         /// `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize [tokens] = 4096,
         /// Precision of the matrix products of the trainer's layers: `float32`, the default, or `bfloat16`, whose sums are float32.
         /// Weights, gradients, moments, attention and logits are float32 in any case. `bfloat16` is faster on GPUs and on CPUs with AVX-512
-        /// BF16 or AMX, and slower on others. (TRL: `bf16`)
+        /// BF16 or AMX, and slower on others. TRL's `bf16` is `true` for it.
         dtype: Precision = Precision::Float32,
         /// Number of CPU threads that train. Up to 8 of them compute micro-batches of their own, each with a gradient in memory; tensor
         /// operations use the rest, but not in deterministic mode. From 1 to 1024. Default: the number of cores divided by

@@ -18,6 +18,7 @@ use self::override_text::{interpolate, last_of_each_key};
 use super::error::RecipeError;
 use super::keys::{is_key_or_section, is_known};
 use super::table::override_key;
+use super::value::value_of;
 use super::{RawRecipe, Recipe};
 pub(crate) use override_text::Override;
 
@@ -43,7 +44,7 @@ pub(crate) struct Translation {
 /// Translates overrides for a recipe whose file is `file`. `rewards` are the names of the rewards that it may select.
 ///
 /// Keys that are not verl's stay as they are. Keys with verl's and our name keep their checks, unless a key of verl is among the overrides:
-/// then those that verl would not use are left out, and `${key}` in a value is the value of that override.
+/// then those that verl would not use are left out. `${key}` in a value is the value of that override, of the file, or the default.
 ///
 /// The [errors](Translation::errors) of the translation are those of overrides that cannot be read or are refused.
 pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) -> Translation {
@@ -56,12 +57,18 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
     }
     let is_of_verl =
         |one: &Override| !is_known::<RawRecipe>(&one.key) && find(&one.key, false).is_some();
-    if !written.iter().any(is_of_verl) {
+    let is_of_verl = written.iter().any(is_of_verl);
+    if is_of_verl || written.iter().any(Override::has_reference) {
+        written = last_of_each_key(written);
+        interpolate(&mut written, |key| setting_or_default(file, key));
+    }
+    if !is_of_verl {
+        // Another text in `${...}`, such as the name of an environment variable, is part of the value.
+        let refers = |one: &&Override| one.references().iter().any(|key| is_key(key));
+        errors.extend(written.iter().filter(refers).map(unresolved));
         let overrides = written.iter().map(Override::text).collect();
         return Translation { overrides, errors, ..Translation::default() };
     }
-    let mut written = last_of_each_key(written);
-    interpolate(&mut written);
     let mut translator = Translator {
         settings: settings(file, &written),
         defaults: Recipe::default_settings(),
@@ -77,6 +84,33 @@ pub(crate) fn translate(file: &Table, overrides: &[String], rewards: &[&str]) ->
     translator.fail_if_exhausted();
     translator.note_defaults();
     translator.done
+}
+
+/// Returns the value of a key of ours or of verl in the file or, without one, its default.
+fn setting_or_default(file: &Table, key: &str) -> Option<String> {
+    let ours = match find(key, true) {
+        Some(Use::Key(ours) | Use::If(_, &Use::Key(ours))) => ours,
+        _ => key,
+    };
+    let mut parts = ours.split('.');
+    let section = parts.next().and_then(|section| file.get(section));
+    let written =
+        section.and_then(|section| parts.try_fold(section, |value, part| value.get(part)));
+    let value = written
+        .cloned()
+        .or_else(|| Recipe::default_settings().get(ours).map(|text| value_of(text)));
+    value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+}
+
+/// Returns `true` for a key of ours or of verl.
+fn is_key(key: &str) -> bool {
+    is_known::<RawRecipe>(key) || find(key, false).is_some()
+}
+
+/// Returns the error of an override that refers to a key without a value.
+fn unresolved(one: &Override) -> RecipeError {
+    let reason = "a key in `${...}` is not set here".to_owned();
+    RecipeError::Verl { text: one.written.clone(), reason }
 }
 
 /// Returns the file with the overrides, in which keys that mean the same have our names. Conditions look up other settings in it.
@@ -180,7 +214,7 @@ impl Translator<'_> {
 
     fn set(&mut self, one: &Override, ours: &str) {
         if one.has_reference() {
-            self.refuse(one, "a key in `${...}` is not set here");
+            self.done.errors.push(unresolved(one));
             return;
         }
         self.done.overrides.push(one.renamed(ours));

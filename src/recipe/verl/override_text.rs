@@ -1,5 +1,7 @@
 //! An override as Hydra writes it.
 
+use std::collections::BTreeSet;
+
 use toml::Value;
 
 use crate::recipe::RawRecipe;
@@ -57,6 +59,12 @@ impl Override {
     /// Returns `true` if the value refers to another key, as in `${data.max_prompt_length}`.
     pub(super) fn has_reference(&self) -> bool {
         self.value_text().contains("${")
+    }
+
+    /// Returns the keys that the value refers to.
+    pub(super) fn references(&self) -> Vec<String> {
+        let parts = self.value_text().split("${").skip(1);
+        parts.filter_map(|part| Some(part.split_once('}')?.0.to_owned())).collect()
     }
 
     /// Returns the text after the first `=`; empty if there is none.
@@ -140,8 +148,15 @@ pub(super) fn last_of_each_key(written: Vec<Override>) -> Vec<Override> {
     written.into_iter().zip(kept).filter_map(|(one, is_kept)| is_kept.then_some(one)).collect()
 }
 
-/// Replaces each `${key}` in a value by the value of that override. Others are left as they are.
-pub(super) fn interpolate(written: &mut [Override]) {
+/// Replaces each `${key}` in a value by the value of that override or, without one, by that of `known`. Others are left as they are.
+pub(super) fn interpolate(written: &mut [Override], known: impl Fn(&str) -> Option<String>) {
+    let referred: BTreeSet<String> = written.iter().flat_map(Override::references).collect();
+    let is_written = |key: &String| written.iter().any(|one| one.key == *key);
+    let others: Vec<(String, String)> = referred
+        .into_iter()
+        .filter(|key| !is_written(key))
+        .filter_map(|key| Some((format!("${{{key}}}"), known(&key)?)))
+        .collect();
     // A value may refer to one that refers to another. More levels than keys would be a circle.
     for _ in 0..written.len() {
         if !written.iter().any(Override::has_reference) {
@@ -150,6 +165,7 @@ pub(super) fn interpolate(written: &mut [Override]) {
         let values: Vec<(String, String)> = written
             .iter()
             .map(|one| (format!("${{{}}}", one.key), one.value_text().to_owned()))
+            .chain(others.iter().cloned())
             .collect();
         for one in written.iter_mut().filter(|one| one.has_reference()) {
             for (reference, value) in values.iter().filter(|(_, value)| !value.contains("${")) {

@@ -89,6 +89,19 @@ fn references_have_the_value_of_their_key() {
     assert_eq!(overrides("", &keys), expected);
     let text = refused("", &[VERL, "trainer.default_local_dir=ckpts/${trainer.project_name}"]);
     assert!(text.contains("a key in `${...}` is not set here"), "{text}");
+    let from_file = "[data]\nmax_prompt_length = 77";
+    let keys = [VERL, "actor_rollout_ref.rollout.prompt_length=${data.max_prompt_length}"];
+    assert_eq!(overrides(from_file, &keys), overrides(from_file, &[VERL]), "the value of the file");
     let circle = ["data.seed=${rollout.seed}", "rollout.seed=${data.seed}", VERL];
     assert!(refused("", &circle).contains("`${...}`"));
+}
+
+#[test]
+fn references_between_keys_of_ours_have_their_values_too() {
+    let keys = ["data.train_files=a.parquet", "data.val_files=${data.train_files}"];
+    assert_eq!(overrides("", &keys), ["data.train_files=a.parquet", "data.val_files=a.parquet"]);
+    let keys = ["trainer.default_local_dir=runs/${rollout.n}-${HOME}"];
+    assert_eq!(overrides("", &keys), ["trainer.default_local_dir=runs/8-${HOME}"]);
+    let text = refused("", &["trainer.default_local_dir=ckpts/${trainer.project_name}"]);
+    assert!(text.contains("a key in `${...}` is not set here"), "{text}");
 }
