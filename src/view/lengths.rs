@@ -32,6 +32,8 @@ pub(super) struct Distributions {
     /// The bounds in tokens of the bins of all sources.
     lengths: Bins,
     sources: Vec<SourceHistograms>,
+    /// The errors of files that cannot be read, whose steps are left out.
+    unreadable: Vec<String>,
 }
 
 /// Bins of equal width between two bounds.
@@ -90,15 +92,11 @@ impl Bins {
 }
 
 impl Distributions {
-    /// Reads the responses of steps. A file that was removed meanwhile is left out.
-    ///
-    /// # Errors
-    /// If the rollouts of a step cannot be read.
-    pub(super) fn read(folder: &Path, steps: &[u64]) -> Result<Self, ReadError> {
+    /// Reads the responses of steps. A step whose file cannot be read is left out.
+    pub(super) fn read(folder: &Path, steps: &[u64]) -> Self {
         let mut sources = BTreeMap::new();
-        for &step in steps {
-            collect(&Rollouts::read(folder, step, &COLUMNS)?, &mut sources)?;
-        }
+        let read = |step| collect(&Rollouts::read(folder, step, &COLUMNS)?, &mut sources);
+        let (steps, unreadable) = readable(steps, read);
         let scores = sources.values().flat_map(|source| source.scores.iter().copied());
         let lengths = sources.values().flat_map(|source| {
             source.trained.iter().chain(&source.untrained).chain(&source.cut).copied()
@@ -112,8 +110,23 @@ impl Distributions {
             cut: lengths.counts(&source.cut),
         };
         let sources = sources.iter().map(histograms).collect();
-        Ok(Self { steps: steps.to_vec(), scores, lengths, sources })
+        Self { steps, scores, lengths, sources, unreadable }
     }
+}
+
+/// Calls `read` with each step. Returns the steps that were read, and the errors of the others.
+pub(super) fn readable(
+    steps: &[u64],
+    mut read: impl FnMut(u64) -> Result<(), ReadError>,
+) -> (Vec<u64>, Vec<String>) {
+    let (mut readable, mut errors) = (Vec::new(), Vec::new());
+    for &step in steps {
+        match read(step) {
+            Ok(()) => readable.push(step),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    (readable, errors)
 }
 
 fn collect(rows: &Rollouts, sources: &mut BTreeMap<String, Source>) -> Result<(), ReadError> {

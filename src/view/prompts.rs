@@ -8,6 +8,7 @@ use rollpacker_dataflow::schema::column;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::lengths::readable;
 use crate::run_reader::{ReadError, Rollouts, number, text};
 
 /// The number of characters of a prompt that the table shows.
@@ -30,6 +31,8 @@ const COLUMNS: [&str; 9] = [
 pub(super) struct PromptTable {
     steps: Vec<u64>,
     prompts: Vec<PromptLine>,
+    /// The errors of files that cannot be read, whose steps are left out.
+    unreadable: Vec<String>,
 }
 
 /// A row of the dataset with its responses in these steps.
@@ -56,17 +59,13 @@ struct PromptLine {
 }
 
 impl PromptTable {
-    /// Reads the prompts of steps.
-    ///
-    /// # Errors
-    /// If the rollouts of a step cannot be read.
-    pub(super) fn read(folder: &Path, steps: &[u64]) -> Result<Self, ReadError> {
+    /// Reads the prompts of steps. A step whose file cannot be read is left out.
+    pub(super) fn read(folder: &Path, steps: &[u64]) -> Self {
         let mut lines = BTreeMap::new();
-        for &step in steps {
-            collect(&Rollouts::read(folder, step, &COLUMNS)?, step, &mut lines)?;
-        }
+        let read = |step| collect(&Rollouts::read(folder, step, &COLUMNS)?, step, &mut lines);
+        let (steps, unreadable) = readable(steps, read);
         let prompts = lines.into_values().map(PromptLine::with_means).collect();
-        Ok(Self { steps: steps.to_vec(), prompts })
+        Self { steps, prompts, unreadable }
     }
 }
 

@@ -200,7 +200,7 @@ async fn distributions(
         let (folder, steps) = runs.with(&name, |run| {
             Ok((run.folder().to_owned(), spread(run.rollout_steps(), range.from, range.to)))
         })?;
-        Ok(Distributions::read(&folder, &steps)?)
+        Ok(Distributions::read(&folder, &steps))
     })
     .await
 }
@@ -219,7 +219,7 @@ async fn prompts(
             steps.reverse();
             Ok((run.folder().to_owned(), steps))
         })?;
-        Ok(PromptTable::read(&folder, &steps)?)
+        Ok(PromptTable::read(&folder, &steps))
     })
     .await
 }

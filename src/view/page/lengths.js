@@ -40,8 +40,9 @@ export async function show(root, params, shared) {
   }
 
   function drawHistograms(found) {
+    const unreadable = found.unreadable.map((text) => h("p", { class: "error" }, text));
     if (!found.steps.length) {
-      histograms.replaceChildren(h("p", { class: "quiet-text" }, "No rollouts of these steps (trainer.write_rollouts)."));
+      histograms.replaceChildren(...unreadable, h("p", { class: "quiet-text" }, "No rollouts of these steps (trainer.write_rollouts)."));
       return;
     }
     const sources = found.sources.map((own) => {
@@ -60,7 +61,7 @@ export async function show(root, params, shared) {
     const [first, last] = [found.steps[0], found.steps.at(-1)];
     const all = last - first + 1 === found.steps.length;
     const text = `Responses of ${all ? "" : `${found.steps.length} of the `}steps ${first} to ${last}${all ? "" : ", evenly spread"}.`;
-    histograms.replaceChildren(h("p", { class: "quiet-text" }, text), ...sources.map(({ section }) => section));
+    histograms.replaceChildren(...unreadable, h("p", { class: "quiet-text" }, text), ...sources.map(({ section }) => section));
     for (const { lengths, scores, layers, own } of sources) {
       closers.push(histogram(lengths, found.lengths, layers));
       closers.push(histogram(scores, found.scores, [{ name: "responses", color: themed("series-0"), counts: own.scores }]));

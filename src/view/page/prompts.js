@@ -25,12 +25,13 @@ export async function show(root, params, shared) {
     from: params.get("from") ?? "",
     to: params.get("to") ?? "",
   };
-  let found = { steps: [], prompts: [] };
+  let found = { steps: [], prompts: [], unreadable: [] };
   let marked = -1;
   let count = SHOWN;
   const body = h("tbody");
   const heads = h("tr");
   const told = h("p", { class: "quiet-text" });
+  const unreadable = h("div");
   const more = h("button", { click: () => { count += 5 * SHOWN; draw(); } }, "more");
 
   async function load() {
@@ -83,6 +84,7 @@ export async function show(root, params, shared) {
     body.replaceChildren(...lines.slice(0, count).map(row));
     more.hidden = lines.length <= count;
     const { steps } = found;
+    unreadable.replaceChildren(...found.unreadable.map((text) => h("p", { class: "error" }, text)));
     const range = steps.length ? `steps ${steps[0]} to ${steps.at(-1)}` : "no step with rollouts";
     told.textContent = `${lines.length} prompts of ${range}${steps.length === 64 ? " (64 steps at most)" : ""}. A line leads to the prompt's last group.`;
   }
@@ -106,7 +108,7 @@ export async function show(root, params, shared) {
     remember({ [key]: state[key] });
     load().catch((error) => (told.textContent = error.message));
   } });
-  root.append(h("div", { class: "bar" }, search, h("label", {}, "Steps ", input("from"), " to ", input("to"))), told,
+  root.append(h("div", { class: "bar" }, search, h("label", {}, "Steps ", input("from"), " to ", input("to"))), unreadable, told,
     h("table", { class: "rows prompts" }, h("thead", {}, heads), body), more);
   await load();
   const open = () => {
