@@ -103,6 +103,10 @@ impl Files for Disk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn Read>> {
+        // Opening a pipe would wait for a writer.
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+        }
         Ok(Box::new(File::open(path)?))
     }
 }
@@ -119,4 +123,21 @@ pub(crate) fn read_all(files: &dyn Files, path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     files.open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("part");
+        fs::write(&file, "rows").expect("written");
+        assert_eq!(read_all(&Disk, &file).expect("a file"), b"rows");
+        for path in [folder.path(), Path::new("/dev/null")] {
+            let error = read_all(&Disk, path).expect_err("no file").to_string();
+            assert_eq!(error, "not a regular file");
+        }
+    }
 }
