@@ -94,6 +94,7 @@ fn marked(dataset: &Dataset) -> Result<Option<String>, PromptError> {
 }
 
 fn overlap(training: &Dataset, validation: &Dataset) -> Result<Option<String>, PromptError> {
+    let least = if validation.len() > COMPARED as u64 { "at least " } else { "" };
     let validation: HashSet<String> = first(validation, COMPARED)?
         .map(|prompt| prompt.map(|prompt| prompt.messages_json()))
         .collect::<Result<_, _>>()?;
@@ -104,7 +105,7 @@ fn overlap(training: &Dataset, validation: &Dataset) -> Result<Option<String>, P
     }
     Ok((found > 0).then(|| {
         format!(
-            "warning: {found} of the first {all} training prompts are validation prompts, too: validation scores do not show what the model \
+            "warning: {least}{found} of the first {all} training prompts are validation prompts, too: validation scores do not show what the model \
              learned beyond them; remove them from `data.train_files`"
         )
     }))

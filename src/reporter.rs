@@ -327,7 +327,9 @@ impl Totals {
         self.discarded_tokens += metric("rollout/discarded_tokens") as usize;
         self.trained_tokens += trained.total();
         self.trained_responses += trained.finished.len();
-        self.prompts += metric("schedule/admitted_prompts") as u64;
+        // A group that cannot be scored is dropped after its prompt is admitted.
+        self.prompts +=
+            (metric("schedule/admitted_prompts") - metric("reward/dropped_groups")) as u64;
     }
 
     fn summary(&self, finished: &RunResult) -> RunSummary {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -49,6 +50,14 @@ pub enum RecordError {
         expected: u64,
         /// The size of the file in bytes, or the reason why it cannot be read.
         found: String,
+    },
+    /// Another process has opened the run folder since.
+    #[error(
+        "{path}: another process has begun a run in this folder since: a run needs a folder of its own (`--out`)"
+    )]
+    Taken {
+        /// The metrics file, which the other process has replaced.
+        path: PathBuf,
     },
     /// The path holds something that must not be replaced.
     #[error(transparent)]
@@ -234,6 +243,7 @@ impl RunFolder {
         unix_s: f64,
         metrics: &Metrics,
     ) -> Result<(), RecordError> {
+        self.check_owner()?;
         if self.rollouts {
             self.write_rollouts(report)?;
         }
@@ -263,6 +273,7 @@ impl RunFolder {
             time: LineTime,
             data: &'a Metrics,
         }
+        self.check_owner()?;
         let failed = RecordError::of(&self.folder.join(METRICS));
         let line = serde_json::to_string(&Line { step, round, time, data: metrics })
             .map_err(|error| failed(&error))?;
@@ -281,10 +292,22 @@ impl RunFolder {
     /// # Errors
     /// If the file cannot be written.
     pub fn summary(&self, summary: &impl Serialize) -> Result<(), RecordError> {
+        self.check_owner()?;
         let path = self.folder.join(SUMMARY);
         let text =
             serde_json::to_vec_pretty(summary).map_err(|error| RecordError::of(&path)(&error))?;
         Ok(rollpacker_files::write(&path, &text)?)
+    }
+
+    /// Checks that no other process has replaced the metrics file, which each run creates anew.
+    fn check_owner(&self) -> Result<(), RecordError> {
+        let path = self.folder.join(METRICS);
+        let id = |file: fs::Metadata| (file.dev(), file.ino());
+        let own = self.metrics.get_ref().metadata().map(id);
+        match (own, fs::metadata(&path).map(id)) {
+            (Ok(own), Ok(found)) if own != found => Err(RecordError::Taken { path }),
+            _ => Ok(()),
+        }
     }
 
     fn write_placement(&self, placement: &StepPlacement) -> Result<(), RecordError> {

@@ -193,6 +193,23 @@ mod tests {
         fs::read_to_string(folder.join("run/metrics.jsonl")).expect("metrics")
     }
 
+    #[test]
+    fn a_run_ends_once_another_has_taken_its_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut first, stop) = writer(folder.path());
+        first.write_metrics(0, "test", Metrics::new());
+        assert!(first.take_failure().is_none());
+        let (mut second, _) = writer(folder.path());
+        first.write_metrics(1, "test", Metrics::new());
+        let error = first.take_failure().expect("the folder is taken").to_string();
+        assert!(error.contains("another process has begun a run in this folder"), "{error}");
+        assert!(stop.is_requested());
+        first.finish(json!({})).expect_err("no summary of the first run");
+        second.write_metrics(0, "test", Metrics::new());
+        second.finish(json!({})).expect("the folder is its own");
+        assert_eq!(metrics(folder.path()).lines().count(), 1);
+    }
+
     /// Returns the lines without the times of the reports, which are all later than 2020.
     fn timeless(metrics: &str) -> Vec<Value> {
         let lines = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));

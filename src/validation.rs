@@ -24,8 +24,6 @@ pub(crate) fn metrics(
             .collect::<Vec<_>>()
     };
     let mut metrics: Metrics = [
-        ("val/score", sampled.score),
-        ("val/greedy_score", greedy.score),
         ("val/response_length/mean", sampled.mean_length),
         ("val/response_length/max", sampled.longest as f64),
         ("val/greedy_response_length/mean", greedy.mean_length),
@@ -33,6 +31,9 @@ pub(crate) fn metrics(
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
+    let scores = [("val/score", sampled.score), ("val/greedy_score", greedy.score)];
+    let scores = scores.into_iter().filter_map(|(name, score)| Some((name.to_owned(), score?)));
+    metrics.extend(scores);
     metrics.extend(by_source(&format!("acc/mean@{samples}"), sampled));
     metrics.extend(by_source("acc/greedy@1", greedy));
     metrics

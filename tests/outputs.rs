@@ -97,6 +97,21 @@ fn every_command_refuses_its_inputs_and_special_files_as_outputs() {
 }
 
 #[test]
+fn a_conversion_into_another_format_than_its_extension_says_is_refused() {
+    let place = place_with_traps();
+    let convert = ["data", "convert", "data/train.parquet"];
+    for (format, output, extension) in [
+        ("verl", "out.jsonl", ".parquet"),
+        ("roll", "out.parquet", ".jsonl"),
+        ("messages", "out.parquet", ".jsonl"),
+    ] {
+        let error = place.refused(&[&convert[..], &["--to", format, "--output", output]].concat());
+        assert!(error.contains(&format!("a name that ends with `{extension}`")), "{error}");
+        assert!(!place.path(output).exists());
+    }
+}
+
+#[test]
 fn a_score_file_appears_when_all_rows_are_scored() {
     let place = place_with_traps();
     place.write("scores.jsonl", "earlier\n");

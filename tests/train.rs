@@ -12,7 +12,7 @@ use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use serde_json::Value;
+use serde_json::{Value, json as object};
 use workplace::{Workplace, json};
 
 const RECIPE: &str = r#"
@@ -305,6 +305,32 @@ fn overlong_prompts_are_left_out_and_counted() {
     ]);
     let error = error.err;
     assert!(error.contains("every prompt is longer than 1"), "{error}");
+}
+
+#[test]
+fn unusable_inputs_leave_the_results_of_an_earlier_run() {
+    let place = Workplace::new(workplace::RECIPE);
+    let start = ["trainer.total_training_steps=1", "trainer.default_local_dir=run"];
+    assert_eq!(place.ended(&start).code, Some(0));
+    let summary = place.summary("run");
+    let long = object!({"data_source": "rollpacker/chain", "prompt": "1+".repeat(40), "ground_truth": "3"});
+    fs::write(place.path("long.jsonl"), format!("{long}\n")).expect("written");
+    for (settings, expected) in [
+        (
+            ["data.val_files=long.jsonl", "data.max_prompt_length=40"],
+            "validation prompts (data.val_files): ",
+        ),
+        (
+            ["rollout.replay_lengths=none.json", "data.val_files=[]"],
+            "key `rollout.replay_lengths`: ",
+        ),
+        (["trainer.default_local_dir=", "data.val_files=[]"], "key `trainer.default_local_dir`: "),
+    ] {
+        let ended = place.ended(&[&start[..], &settings].concat());
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.err.contains(expected), "{ended:?}");
+        assert_eq!(place.summary("run"), summary, "{settings:?}");
+    }
 }
 
 /// Trains on real prompt sets, two files in verl's schema, if they exist on this machine.

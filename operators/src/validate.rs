@@ -32,8 +32,9 @@ use crate::update::Updates;
 /// The result of a validation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ValidationResult {
-    /// Mean score over all responses, except those that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]).
-    pub score: f64,
+    /// Mean score over all responses, except those that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]). `None`
+    /// if that leaves none.
+    pub score: Option<f64>,
     /// Mean score per data source.
     pub by_source: BTreeMap<String, f64>,
     /// Mean response length, in tokens.
@@ -165,8 +166,9 @@ impl Validator {
         // The number of tolerated errors per data source, and the first of them.
         let mut tolerated: BTreeMap<&str, (u32, ValidationError)> = BTreeMap::new();
         for (sample, score) in samples.iter().zip(&scores) {
-            outcome.mean_length += sample.response_ids.len() as f64 / samples.len() as f64;
-            outcome.longest = outcome.longest.max(sample.response_ids.len());
+            let tokens = sample.response_length as usize;
+            outcome.mean_length += tokens as f64 / samples.len() as f64;
+            outcome.longest = outcome.longest.max(tokens);
             let on_error = self.router.on_error_of(&sample.data_source);
             outcome.reward_errors += usize::from(score.is_err());
             let value = match score {
@@ -196,7 +198,7 @@ impl Validator {
             return Err(error);
         }
         let all = sources.values().fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
-        outcome.score = if all.1 > 0.0 { all.0 / all.1 } else { 0.0 };
+        outcome.score = (all.1 > 0.0).then(|| all.0 / all.1);
         outcome.by_source = sources
             .into_iter()
             .map(|(source, (sum, count))| (source.to_owned(), sum / count))

@@ -244,6 +244,15 @@ fn convert_report(args: &ConvertArgs) -> DataReport {
         Some(To::Roll) => OutputFormat::Roll,
         Some(To::Messages) | None => OutputFormat::Messages,
     };
+    if parquet != (format == OutputFormat::Verl) {
+        // Readers tell the formats apart by the extension.
+        let expected = match format {
+            OutputFormat::Verl => "a name that ends with `.parquet` with `--to verl`",
+            _ => "a name that ends with `.jsonl` with `--to roll` and `--to messages`",
+        };
+        let (key, found) = ("--output", args.output.display().to_string());
+        return Err(DatasetError::Setting { key, expected, found });
+    }
     let mut config = args.input.config();
     if config.extra_columns.is_empty() {
         config.extra_columns.push("*".to_owned()); // by default a conversion keeps all columns

@@ -36,9 +36,11 @@ pub(crate) fn write(run: &RunRecord, range: StepRange, path: &Path) -> anyhow::R
     let selected: Vec<_> = run.training_steps().filter(|line| range.has(line.step)).collect();
     if selected.is_empty() {
         let found = run.steps;
-        let message = format!(
-            "option `--steps`: expected steps of the run, which has {found}, found {range}"
-        );
+        let message = if found == 0 {
+            format!("the run in {} has no complete step yet", run.folder.display())
+        } else {
+            format!("option `--steps`: expected steps of the run, which has {found}, found {range}")
+        };
         return Err(ReadError::NoResponses(message).into());
     }
     let files = selected.iter().map(|line| run_files::rollouts(&run.folder, line.step));

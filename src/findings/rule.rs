@@ -61,7 +61,7 @@ pub(super) const RULES: [Rule; 19] = [
         severity: Severity::Severe,
         warns_after: Some(1),
         problem: "The reward hardly ever answers: it failed for {%} of the responses.",
-        advice: "Look at the column `reward_error` of the rollouts; see that its server or program runs, and try it with `rollpacker score`.",
+        advice: "Look at the run's warnings, which have the first error of each step; see that its server or program runs, and try it with `rollpacker score`.",
     },
     Rule {
         metric: "reward/errors",
@@ -70,7 +70,7 @@ pub(super) const RULES: [Rule; 19] = [
         severity: Severity::Severe,
         warns_after: Some(5),
         problem: "The reward failed for {%} of the responses.",
-        advice: "Look at the column `reward_error` of the rollouts; raise the time limit of the reward, or mend it.",
+        advice: "Look at the run's warnings, which have the first error of each step; raise the time limit of the reward, or mend it.",
     },
     Rule {
         metric: "reward/dropped_groups",
@@ -79,7 +79,7 @@ pub(super) const RULES: [Rule; 19] = [
         severity: Severity::Warning,
         warns_after: None,
         problem: "{} groups were dropped because of an error of the reward.",
-        advice: "Look at the column `reward_error` of the rollouts.",
+        advice: "Look at the run's warnings, which have the first error of each step.",
     },
     Rule {
         metric: "reward/frac_zero_std",

@@ -36,6 +36,7 @@ use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::{CatalogError, NoOptions};
 use rollpacker_stages::reward::Reward;
 use rollpacker_stages::rollout::RolloutEngine;
+use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::train::Trainer;
 use rollpacker_torch::model::WeightStore;
 use rollpacker_torch::rollout::colocated::ColocatedModels;
@@ -225,10 +226,12 @@ impl Session {
         cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
-    /// Checks that all rows can be used and that every data source has a reward. Reads all rows in use.
+    /// Checks that all rows can be used, that every data source has a reward, that a validation prompt is short enough, and that recorded
+    /// lengths can be read. Reads all rows in use.
     ///
     /// # Errors
-    /// If a row cannot be used, a data source has no reward, or a file cannot be read. The message names the file and the row.
+    /// If a row cannot be used, a data source has no reward, all validation prompts are too long, or a file cannot be read. The message
+    /// names the file and the row, or the key.
     pub fn check_data(&self) -> anyhow::Result<()> {
         if self.opened.data_checked.load(Ordering::Relaxed) {
             return Ok(());
@@ -239,6 +242,14 @@ impl Session {
                     |error| PromptError::Reward { file: file.display().to_string(), row, error };
                 self.opened.stages.router.check(&data_source).map_err(wrong)?;
             }
+        }
+        if let Some(dataset) = self.opened.val_data.clone() {
+            let reader = self.opened.reader(dataset, OverlongPrompts::default());
+            let first = reader.first_prompts(1).and_then(|mut prompts| prompts.next().transpose());
+            first.context("validation prompts (data.val_files)")?;
+        }
+        if let Some(lengths) = &self.opened.recipe.rollout.replay_lengths {
+            Lengths::read(lengths).context("key `rollout.replay_lengths`")?;
         }
         self.opened.data_checked.store(true, Ordering::Relaxed);
         Ok(())

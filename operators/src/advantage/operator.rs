@@ -81,7 +81,7 @@ impl AdvantageExt for Groups<'_> {
             controller: known.or(self.reward_kl),
             open: BTreeMap::new(),
             parts,
-            failed: None,
+            has_failed: false,
         };
         operator.build(move |capabilities| {
             if let Some(parts) = &mut estimating.parts {
@@ -104,10 +104,8 @@ impl AdvantageExt for Groups<'_> {
                 );
                 match advanced {
                     Ok(()) => estimating.passed(frontiers),
-                    Err(Failed { step, error }) => {
-                        let faults = faults_batch(&[Fault::of(NAME, &error)]);
-                        errors.give(&step.capabilities.errors, faults);
-                        estimating.failed = Some(step);
+                    Err(FailedStep { capability, error }) => {
+                        errors.give(&capability, faults_batch(&[Fault::of(NAME, &error)]));
                     }
                 }
             }
@@ -141,13 +139,13 @@ struct AdvantageState {
     open: BTreeMap<Step, OpenStep>,
     /// The snapshot parts of an adaptive coefficient.
     parts: Option<OperatorParts>,
-    /// The step whose estimation failed. Its capabilities are kept: the step must not complete, and no group is passed on.
-    failed: Option<OpenStep>,
+    /// `true` once a step could not be estimated. Its capabilities are kept: the step must not complete, and no group is passed on.
+    has_failed: bool,
 }
 
-/// A step that could not be estimated.
-struct Failed {
-    step: OpenStep,
+/// The error of a step that could not be estimated, and the capability to report it.
+struct FailedStep {
+    capability: Capability<Step>,
     error: EstimateError,
 }
 
@@ -186,8 +184,8 @@ impl AdvantageState {
         passed: impl Fn(Step) -> bool,
         output: &mut Output,
         measured: &mut Output,
-    ) -> Result<(), Failed> {
-        if self.failed.is_some() {
+    ) -> Result<(), FailedStep> {
+        if self.has_failed {
             return Ok(());
         }
         let whole = self.estimator.whole_step();
@@ -202,7 +200,10 @@ impl AdvantageState {
                 if (!whole || complete)
                     && let Err(error) = self.estimate(&mut open, whole, output)
                 {
-                    return Err(Failed { step: open, error });
+                    let capability = open.capabilities.errors.clone();
+                    self.open.insert(step, open);
+                    self.has_failed = true;
+                    return Err(FailedStep { capability, error });
                 }
                 if complete {
                     self.end(&open, measured);
