@@ -289,9 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn wall_time_does_not_go_back() {
-        let clock = WallClock::start();
-        let earlier = clock.now();
-        assert!(clock.now() >= earlier);
+    fn a_wall_clock_continues_from_the_time_of_another() {
+        let begun = Nanos(1_000_000_000_000);
+        let follower = WallClock::starting_at(begun);
+        let elapsed = follower.now().since(begun);
+        assert!(follower.now() >= begun && elapsed < begun, "{elapsed:?}");
     }
 }

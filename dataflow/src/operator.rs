@@ -4,7 +4,9 @@
 //! and opens the span of its stage at the first batch of a step. The busy time of the logic is measured. For operators that do not process
 //! batches, use timely's own `OperatorBuilder`.
 //!
-//! Architecture invariant: no operator of ours reads an input or writes an output except through this wrapper.
+//! Architecture invariant: no operator of ours reads or writes a stream of batches except through this wrapper. Two places are exceptions:
+//! the operator that ends the spans of steps ([`telemetry`](crate::telemetry)), and the one that turns the ledger's differential updates
+//! into batches, whose input has no batches.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -253,12 +255,12 @@ where
 {
     /// Processes every batch that has arrived, in the order of arrival.
     pub fn for_each(&mut self, mut logic: impl FnMut(InputCapability<Step>, Batch)) {
-        let Self { handle, before_step: precedes, schema, meter, spans } = self;
+        let Self { handle, before_step, schema, meter, spans } = self;
         handle.for_each(|capability, batch| {
             let batch = batch.take();
             check(&batch, schema, meter.name());
             meter.count_in(batch.num_rows());
-            match precedes {
+            match before_step {
                 true => watchdog::moved(),
                 false => watchdog::moved_at(*capability.time()),
             }

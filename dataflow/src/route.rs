@@ -21,7 +21,7 @@ use crate::step::Step;
 
 /// Sends each row to worker `key mod workers`, where `column` is a `UInt64` column.
 ///
-/// One gather per receiver instead of routing row by row. Rows with equal keys keep their order.
+/// Each receiver gets one gathered batch; rows are not routed one by one. Rows with equal keys keep their order.
 pub fn by_key(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ByKey> {
     DistributorPact(move |_peers| ByKey { column })
 }

@@ -95,7 +95,7 @@ fn virtual_time(bencher: Bencher<'_, '_>) {
         let run = VirtualRun {
             placement: Colocated::new(Placement { instances: 1, tensor_parallel: 1 }),
             scoring: Scoring::Streamed,
-            fetch: GroupDelivery::default(),
+            delivery: GroupDelivery::default(),
             staleness: 0,
             prompts: 128,
             responses: RESPONSES,

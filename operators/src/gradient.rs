@@ -57,7 +57,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope> {
         let (streams, redistributed) = (self.streams, self.redistributed);
         let (accumulated, errors) =
-            accumulate(self.groups, streams.placements.clone(), trainer.clone(), self.fetch);
+            accumulate(self.groups, streams.placements.clone(), trainer.clone(), self.delivery);
         Gradients { accumulated, streams: streams.with_errors(errors), trainer, redistributed }
     }
 }
@@ -66,7 +66,7 @@ fn accumulate<'scope>(
     groups: BatchStream<'scope>,
     placements: Option<BatchStream<'scope>>,
     trainer: Rc<TrainerThread>,
-    fetch: GroupDelivery,
+    delivery: GroupDelivery,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new(NAME, groups.scope());
     // Without placements, the trainer always has a device.
@@ -78,7 +78,7 @@ fn accumulate<'scope>(
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let stream = operator.end_spans_by(stream);
     let wake = operator.waker();
-    let mut calls = GroupCalls::new(&mut operator, fetch, devices);
+    let mut calls = GroupCalls::new(&mut operator, delivery, devices);
     operator.build(move |_capabilities| {
         move |frontiers| {
             placements.for_each(|_, batch| {

@@ -28,7 +28,7 @@ pub struct Groups<'scope> {
     pub groups: BatchStream<'scope>,
     /// The streams that the next operators pass on. Metrics include counts of the scoring of each step.
     pub streams: StepStreams<'scope>,
-    pub(crate) fetch: GroupDelivery,
+    pub(crate) delivery: GroupDelivery,
     /// `true` if batches have the schema [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
@@ -41,8 +41,8 @@ pub struct Groups<'scope> {
 impl Groups<'_> {
     /// Sets when groups are passed to the trainer. By default, groups are passed as they become complete.
     #[must_use]
-    pub fn deliver_when(self, fetch: GroupDelivery) -> Self {
-        Self { fetch, ..self }
+    pub fn deliver_when(self, delivery: GroupDelivery) -> Self {
+        Self { delivery, ..self }
     }
 
     /// Subtracts a KL penalty against the reference policy from rewards, with the coefficient of `controller`. The groups must go through
@@ -106,7 +106,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
         Groups {
             groups,
             streams,
-            fetch: GroupDelivery::default(),
+            delivery: GroupDelivery::default(),
             inferred: false,
             reward_kl: None,
             needs_values: false,

@@ -32,7 +32,7 @@ impl HeldGroups {
 
 /// Queued groups, and the rule by which they are passed to the trainer.
 pub(crate) struct GroupQueue {
-    fetch: GroupDelivery,
+    delivery: GroupDelivery,
     groups: VecDeque<HeldGroups>,
     /// The number of devices that train at the moment.
     devices: u32,
@@ -41,8 +41,8 @@ pub(crate) struct GroupQueue {
 }
 
 impl GroupQueue {
-    pub(crate) fn new(fetch: GroupDelivery, devices: u32) -> Self {
-        Self { fetch, groups: VecDeque::new(), devices, begun: None }
+    pub(crate) fn new(delivery: GroupDelivery, devices: u32) -> Self {
+        Self { delivery, groups: VecDeque::new(), devices, begun: None }
     }
 
     pub(crate) fn push(&mut self, held: HeldGroups) {
@@ -69,7 +69,7 @@ impl GroupQueue {
     pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<HeldGroups> {
         let step = self.first().filter(|_| self.devices > 0)?;
         let complete = !frontier.less_equal(&step);
-        let most = match self.fetch {
+        let most = match self.delivery {
             GroupDelivery::Streamed { max_groups } => max_groups,
             GroupDelivery::Once if complete || self.begun != Some(step) => None,
             GroupDelivery::WholeStep if complete => None,
@@ -106,9 +106,9 @@ struct RunningCall<T> {
 
 impl<T> GroupCalls<T> {
     /// Creates the calls of `operator`. `devices` train at first.
-    pub(crate) fn new(operator: &mut Operator<'_>, fetch: GroupDelivery, devices: u32) -> Self {
+    pub(crate) fn new(operator: &mut Operator<'_>, delivery: GroupDelivery, devices: u32) -> Self {
         Self {
-            queue: GroupQueue::new(fetch, devices),
+            queue: GroupQueue::new(delivery, devices),
             waits: operator.wait_handle(),
             device_waits: operator.wait_handle(),
             without_device: None,

@@ -67,7 +67,7 @@ impl InferenceExt for Groups<'_> {
         let stream = operator.end_spans_by(stream);
         let (wake, trainer) = (operator.waker(), trainer.clone());
         trainer.on_update(operator.waker());
-        let mut calls = GroupCalls::new(&mut operator, self.fetch, devices);
+        let mut calls = GroupCalls::new(&mut operator, self.delivery, devices);
         let needed =
             NeededOutputs { reward_kl: self.reward_kl.is_some(), values: self.needs_values };
         operator.build(move |_capabilities| {

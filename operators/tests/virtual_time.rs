@@ -13,7 +13,7 @@ use support::in_virtual_time::VirtualRun;
 fn two_steps<P: PlacementPolicy + 'static>(
     placement: P,
     scoring: Scoring,
-    fetch: GroupDelivery,
+    delivery: GroupDelivery,
     staleness: u64,
 ) -> VirtualRun<P> {
     let seconds =
@@ -21,7 +21,7 @@ fn two_steps<P: PlacementPolicy + 'static>(
     VirtualRun {
         placement,
         scoring,
-        fetch,
+        delivery,
         staleness,
         prompts: 4,
         responses: 2,
@@ -34,10 +34,10 @@ fn two_steps<P: PlacementPolicy + 'static>(
 fn run(
     placement: impl PlacementPolicy + 'static,
     scoring: Scoring,
-    fetch: GroupDelivery,
+    delivery: GroupDelivery,
     staleness: u64,
 ) -> Vec<StepReport> {
-    two_steps(placement, scoring, fetch, staleness).run()
+    two_steps(placement, scoring, delivery, staleness).run()
 }
 
 fn seconds(reports: &[StepReport]) -> Vec<f64> {

@@ -158,7 +158,7 @@ impl RawRecipe {
         let schedule = or_default(self.build_schedule().map(Some), &mut errors);
         let mut trainer = self.trainer_config(&mut errors);
         let scoring = self.pipeline.scoring(&self.schedule)?;
-        let gradient = or_default(self.pipeline.fetch(&self.schedule), &mut errors);
+        let gradient = or_default(self.pipeline.delivery(&self.schedule), &mut errors);
         let (Some(placement), Some(schedule)) = (placement, schedule) else {
             return Err(several(errors));
         };

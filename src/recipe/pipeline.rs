@@ -13,18 +13,18 @@ impl raw::Pipeline {
         self.reward.map_or_else(|| schedule.scoring(), Ok)
     }
 
-    pub(crate) fn fetch(
+    pub(crate) fn delivery(
         &self,
         schedule: &schedule::ScheduleSection,
     ) -> Result<GroupDelivery, RecipeError> {
-        let fetch = match self.gradient {
-            None => schedule.fetch()?,
+        let delivery = match self.gradient {
+            None => schedule.delivery()?,
             Some(raw::Gradient::Streamed) => GroupDelivery::default(),
             Some(raw::Gradient::Once) => GroupDelivery::Once,
             Some(raw::Gradient::WholeStep) => GroupDelivery::WholeStep,
         };
-        match (fetch, self.max_groups) {
-            (fetch, None) => Ok(fetch),
+        match (delivery, self.max_groups) {
+            (delivery, None) => Ok(delivery),
             (_, Some(0)) => Err(out_of_bounds("pipeline.max_groups", "at least 1", 0)),
             (_, Some(found)) if found > limits::CONCURRENT => Err(out_of_bounds(
                 "pipeline.max_groups",

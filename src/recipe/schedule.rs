@@ -87,7 +87,7 @@ struct ScheduleEntry {
     option_errors: fn(&str, Table) -> Vec<RecipeError>,
     build: Build,
     scoring: Scoring,
-    fetch: GroupDelivery,
+    delivery: GroupDelivery,
 }
 
 type Build = Arc<dyn Fn(Table) -> Result<Box<dyn Schedule>, BuildError> + Send + Sync>;
@@ -122,7 +122,7 @@ impl ScheduleEntry {
             option_errors: option_errors::<O>,
             build,
             scoring: Scoring::Streamed,
-            fetch: STREAMED,
+            delivery: STREAMED,
         }
     }
 
@@ -136,7 +136,7 @@ impl ScheduleEntry {
 
     /// Makes the stages run one after the other by default.
     fn in_sequence(self) -> Self {
-        Self { scoring: Scoring::AfterRollout, fetch: GroupDelivery::WholeStep, ..self }
+        Self { scoring: Scoring::AfterRollout, delivery: GroupDelivery::WholeStep, ..self }
     }
 
     fn has(&self, key: &str) -> bool {
@@ -319,8 +319,8 @@ impl ScheduleSection {
     ///
     /// # Errors
     /// If there is no schedule of that name.
-    pub fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
-        Ok(self.entry()?.fetch)
+    pub fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
+        Ok(self.entry()?.delivery)
     }
 
     fn entry(&self) -> Result<&ScheduleEntry, RecipeError> {

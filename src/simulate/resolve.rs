@@ -74,7 +74,7 @@ impl Job {
             model: model(&raw)?,
             calibration: calibration(&raw)?,
             scoring: raw.scoring()?,
-            fetch: raw.fetch()?,
+            delivery: raw.delivery()?,
             training_gpus: training_gpus(&raw, &placement)?,
             placement,
             training_layout: layout::written(&raw.training),

@@ -109,7 +109,7 @@ impl Stages {
         .devices(raw.cluster.gpus)
         .limit(tasks::limit(job, self.seed)?)
         .scoring(job.scoring)
-        .delivery(job.fetch)
+        .delivery(job.delivery)
         .staleness(raw.pipeline.staleness)
         .time(RunTime::Virtual(self.clock));
         Ok(builder)

@@ -81,8 +81,8 @@ impl RawJob {
     }
 
     /// Returns the time at which groups are fetched for training.
-    pub(super) fn fetch(&self) -> Result<GroupDelivery, RecipeError> {
-        self.overlap().fetch(&self.schedule)
+    pub(super) fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
+        self.overlap().delivery(&self.schedule)
     }
 
     /// Returns the overlap of the stages as a section of a recipe.

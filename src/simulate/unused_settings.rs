@@ -136,7 +136,7 @@ impl RawJob {
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
             let max_groups = self.pipeline.max_groups.take();
-            if matches!(self.fetch()?, GroupDelivery::Streamed { .. }) {
+            if matches!(self.delivery()?, GroupDelivery::Streamed { .. }) {
                 self.pipeline.max_groups = max_groups;
             }
         }

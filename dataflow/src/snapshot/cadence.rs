@@ -81,7 +81,8 @@ impl Cadence {
         self.lock().workers -= 1;
     }
 
-    /// Returns `true` if a snapshot is taken at the end of `step`. The answer is the same for every caller at any time.
+    /// Returns `true` if a snapshot is taken at the end of `step`. The answer changes at most once, from `false` to `true`, when
+    /// [`is_settled`](Self::is_settled) requests a snapshot of a step that operators hold.
     pub(crate) fn is_due(&self, step: Step) -> bool {
         let mut agenda = self.lock();
         agenda.last_queried = agenda.last_queried.max(Some(step));

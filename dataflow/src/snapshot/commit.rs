@@ -155,12 +155,9 @@ impl Committer {
             && let Some(first) = self.open.first_entry()
             && !frontier.less_equal(first.key())
         {
-            // This may be the snapshot that is being committed: wait, so that `start` can compare the two.
             if first.get().reached() != Some(*first.key()) && !self.running.is_empty() {
                 return;
             }
-            // An operator whose inputs have ended reports no parts of earlier steps, and the snapshot of the end replaces this one. That
-            // this is the end is known only when all operators have reported theirs.
             let lacks = first.get().parts.len() < self.expected.len() && *first.key() != Step::END;
             let is_over = frontier.frontier().iter().all(|&open| open == Step::END);
             if lacks && !is_over && !self.has_missing_part() {

@@ -97,7 +97,8 @@ pub struct Parts {
 struct HeldPart {
     capability: Capability<Step>,
     reached: Option<Step>,
-    /// `None` if another writer makes the file. Its state is that of the last step until the next one ends, so it can be asked later.
+    /// `None` if another writer produces the file. That writer keeps the state of the last step until the next step ends, so the part can
+    /// still be requested from it.
     part: Option<Part>,
 }
 
@@ -198,7 +199,7 @@ impl Parts {
     }
 
     /// Requests a snapshot of the completed step before `step`, from the states that all operators [hold](super::Cadence::holding). Returns
-    /// `true` once it is committed or was given up, and at once if none is held; the operator is activated in the meantime.
+    /// `false` until the snapshot is committed or given up; the operator is activated then. Returns `true` immediately if no state is held.
     ///
     /// # Contract
     /// No operator has completed `step`.

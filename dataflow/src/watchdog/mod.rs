@@ -30,8 +30,8 @@ use self::progress::counted;
 use crate::clock::{Clock, Nanos};
 use crate::fault::record::Fault;
 
-/// Removes the operators of dataflows that this thread ran before. Those of the next dataflow measure waits by `clock`; `None` if no
-/// watchdog runs.
+/// Removes the operators of dataflows that this thread ran before. Operators of the next dataflow measure their waits with `clock`; `None`
+/// if no watchdog runs.
 pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
     waits::clear();
     progress::begin(clock);

@@ -261,7 +261,7 @@ impl PipelineBuilder {
             advantage: self.advantage,
             reward_kl: self.reward_kl,
             trainer: self.trainer,
-            fetch: self.delivery,
+            delivery: self.delivery,
             validator: self.validator,
             begin: start,
             snapshots: self.snapshots,

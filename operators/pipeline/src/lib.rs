@@ -116,7 +116,7 @@ pub struct Pipeline {
     advantage: Estimator,
     reward_kl: Option<KlController>,
     trainer: Rc<TrainerThread>,
-    fetch: GroupDelivery,
+    delivery: GroupDelivery,
     validator: Option<(u64, Rc<ValidatorThread>)>,
     begin: RunStart,
     snapshots: Option<SnapshotPlan>,
@@ -286,7 +286,7 @@ impl Pipeline {
             .score_when(self.scoring)
             .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
-            .deliver_when(self.fetch);
+            .deliver_when(self.delivery);
         if let Some(controller) = self.reward_kl {
             grouped = grouped.with_kl_penalty(controller);
         }

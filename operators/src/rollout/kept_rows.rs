@@ -10,9 +10,9 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::snapshot::{Part, RestoredSnapshot};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
-use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
+use rollpacker_stages::rollout::{Completion, FinishReason};
 
-use super::kept_responses::{EndedResponse, KeptById, KeptResponse};
+use super::kept_responses::{EndedResponse, KeptById, KeptResponse, partial};
 use crate::resume::part::{read_rows, rows};
 use crate::resume::{ResumeError, SavedState};
 use crate::wire::columns::lists;
@@ -162,18 +162,8 @@ fn read(batch: &Batch, row: usize) -> ((PromptId, u32), KeptResponse) {
             version,
         })
     } else {
-        KeptResponse::Partial(partial(completion), version)
+        let launched = completion.id.step;
+        KeptResponse::Partial(partial(completion, launched), version)
     };
     ((prompt, sample), kept)
-}
-
-fn partial(completion: Completion) -> Partial {
-    Partial {
-        sample: completion.id.sample,
-        launched: completion.id.step,
-        response_length: completion.response_length,
-        response_ids: completion.response_ids,
-        logprobs: completion.logprobs,
-        token_versions: completion.token_versions,
-    }
 }

@@ -1,4 +1,4 @@
-//! The built-in schedules as one type.
+//! The built-in schedules as one type that can be cloned and compared.
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
@@ -11,7 +11,7 @@ use super::{
 
 macro_rules! builtin {
     ($($(#[$meta:meta])* $name:ident($schedule:ty),)*) => {
-        /// A built-in schedule, as a recipe selects it by name and a snapshot stores it.
+        /// A built-in schedule by value: it can be cloned, compared and serialized. Recipes select schedules by name instead.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Builtin { $($(#[$meta])* $name($schedule),)* }
@@ -35,7 +35,7 @@ macro_rules! builtin {
 }
 
 builtin! {
-    /// Waits for every launched response.
+    /// Waits for every launched response; `longest_first` is one with an order.
     Sync(Synchronous),
     /// Waits for every launched response; long prompts share rounds.
     HistorySorted(HistorySorted),

@@ -78,7 +78,7 @@ fn request_batch(
         let carried = [column::PROMPT_IDS, column::PROMPT_LENGTH, column::DATA_SOURCE, column::ROW];
         columns.extend(gather(&rows, carried));
     } else {
-        columns.extend(empty_partials(run.len()));
+        columns.extend(empty_prompts(run.len()));
     }
     columns.push(Arc::new(UInt32Array::from_iter_values(run.iter().map(|request| request.worker))));
     columns.push(new_null_array(&DataType::UInt64, run.len()));
@@ -86,7 +86,7 @@ fn request_batch(
 }
 
 /// Returns empty values for the columns that carry the prompt of a launch.
-fn empty_partials(rows: usize) -> impl Iterator<Item = ArrayRef> {
+fn empty_prompts(rows: usize) -> impl Iterator<Item = ArrayRef> {
     let prompts = empty_lists::<Int32Type>(rows);
     let lengths: ArrayRef = Arc::new(UInt32Array::from(vec![0; rows]));
     let sources = new_null_array(&DataType::Utf8, rows);
@@ -114,7 +114,7 @@ pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
         Arc::new(UInt32Array::from(vec![0; rows])),
         Arc::new(UInt64Array::from(vec![0; rows])),
     ];
-    columns.extend(empty_partials(rows));
+    columns.extend(empty_prompts(rows));
     columns.push(Arc::new(UInt32Array::from_iter_values(0..workers)));
     columns.push(Arc::new(UInt64Array::from(vec![tick.0; rows])));
     Batch::from_columns(&schema::REQUESTS, columns)

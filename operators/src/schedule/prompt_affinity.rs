@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use rollpacker_dataflow::step::PromptId;
-use serde::{Deserialize, Serialize};
 
 use super::Decision;
 
@@ -12,10 +11,9 @@ use super::Decision;
 /// All samples of a prompt stay on one worker, so that the group is assembled and trained on where it is generated. A prompt with kept
 /// tokens goes to the worker that holds them. Any other prompt goes to the worker with the fewest responses in flight; ties are broken by
 /// the fewest prompt tokens, then by the lowest worker index. The generated tokens do not depend on the assignment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PromptAffinity {
     loads: Vec<WorkerLoad>,
-    #[serde(rename = "homes")]
     assignments: BTreeMap<PromptId, PromptAssignment>,
 }
 
@@ -26,7 +24,7 @@ pub(crate) fn worker_of_kept(prompt: PromptId, workers: usize) -> u32 {
 }
 
 /// The load of a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct WorkerLoad {
     /// Responses in flight.
     responses: u64,
@@ -35,7 +33,7 @@ struct WorkerLoad {
 }
 
 /// The assignment of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PromptAssignment {
     worker: u32,
     /// Responses in flight.

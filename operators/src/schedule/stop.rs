@@ -14,7 +14,7 @@ pub struct Stop(Arc<Shared>);
 pub enum StopReason {
     /// The end was [requested](Stop::request).
     Requested,
-    /// The time for [another round](Stop::set_deadline_check) had run out.
+    /// Too little time was left for [another round](Stop::set_deadline_check).
     OutOfTime,
 }
 

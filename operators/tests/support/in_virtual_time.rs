@@ -201,7 +201,7 @@ impl Reward for Slow {
 pub struct VirtualRun<P> {
     pub placement: P,
     pub scoring: Scoring,
-    pub fetch: GroupDelivery,
+    pub delivery: GroupDelivery,
     pub staleness: u64,
     /// The number of prompts of a round.
     pub prompts: usize,
@@ -247,7 +247,7 @@ impl<P: PlacementPolicy + 'static> VirtualRun<P> {
                 .reward(router, Limits::default(), Executor::Inline, time.clone())
                 .group()
                 .advantage(Grpo::default())
-                .deliver_when(self.fetch)
+                .deliver_when(self.delivery)
                 .gradient(trainer);
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();

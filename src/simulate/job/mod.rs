@@ -42,7 +42,7 @@ pub struct Job {
     /// The time of scoring: during the rollout or after it.
     pub scoring: Scoring,
     /// The time at which the trainer fetches groups.
-    pub fetch: GroupDelivery,
+    pub delivery: GroupDelivery,
     /// The assignment of GPUs to generation and training.
     pub placement: Placement,
     /// The number of GPUs that train. With separate placement these do not generate.

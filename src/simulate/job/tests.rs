@@ -24,7 +24,7 @@ fn unset_keys_have_the_defaults_of_the_schedule() {
     let job = |overrides: &[&str]| read("", overrides).expect("valid");
     let sync = job(&["schedule.name=sync"]);
     assert_eq!(
-        (sync.scoring, sync.fetch, sync.placement, sync.dispatch),
+        (sync.scoring, sync.delivery, sync.placement, sync.dispatch),
         (
             Scoring::AfterRollout,
             GroupDelivery::WholeStep,
@@ -36,7 +36,7 @@ fn unset_keys_have_the_defaults_of_the_schedule() {
     assert_eq!((batched.scoring, batched.placement), (Scoring::Streamed, Placement::Stream));
     let configured = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
     assert_eq!(
-        (&configured.placement, configured.fetch),
+        (&configured.placement, configured.delivery),
         (&Placement::Separate, GroupDelivery::Once)
     );
     assert_eq!((configured.training_gpus, configured.rollout_gpus()), (16, 16));

@@ -150,17 +150,22 @@ impl Router {
         let fits = |pattern: &str| {
             pattern.strip_suffix('*').is_some_and(|prefix| data_source.starts_with(prefix))
         };
-        let longest =
-            || self.led().filter(|(pattern, _)| fits(pattern)).max_by_key(|it| it.0.len());
-        let exact = self.led().find(|(pattern, _)| *pattern == data_source);
+        let longest = || {
+            self.rewarded_routes().filter(|(pattern, _)| fits(pattern)).max_by_key(|it| it.0.len())
+        };
+        let exact = self.rewarded_routes().find(|(pattern, _)| *pattern == data_source);
         exact.or_else(longest).map(|(_, route)| route).ok_or_else(|| NoRoute {
             data_source: data_source.to_owned(),
-            routes: self.led().map(|(pattern, _)| pattern).collect::<Vec<_>>().join(", "),
+            routes: self
+                .rewarded_routes()
+                .map(|(pattern, _)| pattern)
+                .collect::<Vec<_>>()
+                .join(", "),
         })
     }
 
     /// Returns the routes that have a reward, with their patterns. A call of [`on_error`](Self::on_error) alone leaves a route without one.
-    fn led(&self) -> impl Iterator<Item = (&str, &Route)> {
+    fn rewarded_routes(&self) -> impl Iterator<Item = (&str, &Route)> {
         let all = self.routes.iter().map(|(pattern, route)| (pattern.as_str(), route));
         all.filter(|(_, route)| route.reward.is_some() || route.group.is_some())
     }

@@ -72,7 +72,7 @@ pub(super) struct ScheduleDriver {
     texts_sent: BTreeSet<(PromptId, u32)>,
     /// The error that ends the run, until it is reported.
     failure: Option<Fault>,
-    spread: PromptAffinity,
+    affinity: PromptAffinity,
 }
 
 impl ScheduleDriver {
@@ -86,7 +86,7 @@ impl ScheduleDriver {
         let held = prompts.held.iter().map(|(prompt, held)| (*prompt, held.launched));
         let schedule = Checked::with_held(schedule, held);
         Self {
-            spread: PromptAffinity::over(1),
+            affinity: PromptAffinity::over(1),
             sequencer: None,
             scores: schedule.wants_scores().then(OrderedScores::default),
             schedule: Box::new(schedule),
@@ -121,8 +121,8 @@ impl ScheduleDriver {
     }
 
     /// Sets the workers over which prompts are spread.
-    pub(super) fn with_affinity(self, spread: PromptAffinity) -> Self {
-        Self { spread, ..self }
+    pub(super) fn with_affinity(self, affinity: PromptAffinity) -> Self {
+        Self { affinity, ..self }
     }
 
     /// Returns the step whose round opened since the last call, if any.
@@ -168,7 +168,7 @@ impl ScheduleDriver {
             self.prompts.held.insert(offer.prompt, HeldPrompt { row, launched: false });
         }
         if let Event::Response { id, .. } = &event {
-            self.spread.ended(id.prompt);
+            self.affinity.ended(id.prompt);
         }
         self.schedule.on(self.now(), event);
     }
@@ -181,7 +181,7 @@ impl ScheduleDriver {
 
     /// Records that a worker has the policy of a step. The step may begin once all workers have it.
     pub(super) fn announced(&mut self, step: Step, open: OpenStep) {
-        self.published.announce(step, open, self.spread.workers());
+        self.published.announce(step, open, self.affinity.workers());
     }
 
     pub(super) fn state(&self) -> ScheduleSnapshot<'_> {
@@ -203,7 +203,7 @@ impl ScheduleDriver {
     pub(super) fn policy(&mut self, step: Step) {
         let Some(open) = self.published.take(step) else { return };
         self.stopping |= !self.finished && self.stop.forbids(step);
-        // A policy that is not taken up goes no further around the feedback edge. When none is in flight, the graph ends.
+        // Dropping the policy drops its capabilities. Once no policy is in flight, all frontiers are empty and the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
             self.deliver_through_gate(Event::Policy { step });
@@ -293,12 +293,13 @@ impl ScheduleDriver {
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
         let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
-        let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
+        let place =
+            |decision| self.affinity.place(decision, |prompt| row_of(prompt).prompt_length());
         let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
         let texts = unsent_texts(&decided, &workers, &mut self.texts_sent, &row_of);
         give(SchedulePort::Texts, &open.texts, texts);
         // The tick goes first: requests that follow it are launched or stopped at that tick.
-        let all = u32::try_from(self.spread.workers()).unwrap_or(u32::MAX);
+        let all = u32::try_from(self.affinity.workers()).unwrap_or(u32::MAX);
         let passed = self.passed.take().map(|tick| encode::advance(tick, all));
         let requests = encode::requests(&decided, &workers, open.policy.version, &row_of);
         for batch in passed.into_iter().chain(requests) {
@@ -319,7 +320,7 @@ impl ScheduleDriver {
         if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
             && let Some(capability) = &self.closed
         {
-            let workers = self.spread.workers();
+            let workers = self.affinity.workers();
             (0..workers).for_each(|worker| sequencer.sent(worker, 1));
             let advance = encode::advance(tick, u32::try_from(workers).unwrap_or(u32::MAX));
             give(SchedulePort::Requests, capability, advance);

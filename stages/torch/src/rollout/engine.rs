@@ -445,7 +445,7 @@ impl RolloutEngine for TorchEngine {
 impl Lockstep for TorchEngine {
     fn reached(&mut self) -> Reached {
         self.hand_out();
-        self.shared.reports.heed();
+        self.shared.reports.clear_progress_wake();
         // This method must return a floor that no later end undercuts, while instances keep running. Three orderings ensure this:
         // 1. `heed` precedes the reads, so that progress after them wakes the caller again.
         // 2. Floors are read before the reports are gathered. An instance sends the ends up to a floor before it publishes the floor, so

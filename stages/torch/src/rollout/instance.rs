@@ -49,12 +49,12 @@ pub(super) struct ReportSender {
     sender: Sender<Report>,
     waker: Arc<Mutex<Option<Waker>>>,
     /// `true` if the engine was woken for progress that it has not read yet.
-    nudged: Arc<AtomicBool>,
+    progress_wake: Arc<AtomicBool>,
 }
 
 impl ReportSender {
     pub(super) fn new(sender: Sender<Report>) -> Self {
-        Self { sender, waker: Arc::default(), nudged: Arc::default() }
+        Self { sender, waker: Arc::default(), progress_wake: Arc::default() }
     }
 
     pub(super) fn wake_by(&self, waker: Waker) {
@@ -70,15 +70,15 @@ impl ReportSender {
     }
 
     /// Wakes the caller to read the progress of the instances, unless it was already woken for this.
-    pub(super) fn nudge(&self) {
-        if !self.nudged.swap(true, Ordering::AcqRel) {
+    pub(super) fn wake_for_progress(&self) {
+        if !self.progress_wake.swap(true, Ordering::AcqRel) {
             self.wake();
         }
     }
 
     /// Marks the progress as being read. Call this before reading, so that progress from then on wakes the caller again.
-    pub(super) fn heed(&self) {
-        self.nudged.store(false, Ordering::Release);
+    pub(super) fn clear_progress_wake(&self) {
+        self.progress_wake.store(false, Ordering::Release);
     }
 
     /// Calls the waker, so that the engine is polled.
@@ -210,7 +210,7 @@ impl Instance {
         }
         let reading = ProgressReading { shares: self.shares, floor: self.generator.floor() };
         if self.progress.publish(reading) {
-            self.reports.nudge();
+            self.reports.wake_for_progress();
         }
     }
 
