@@ -111,7 +111,7 @@ pub enum DatasetError {
         file: PathBuf,
     },
     /// A column that is absent.
-    #[error("{}: column `{column}` is absent: expected one of that name, found {}", file.display(), found.join(", "))]
+    #[error("{}: column `{column}` is absent: expected one of that name, found {}", file.display(), listed(found))]
     AbsentColumn {
         /// The file.
         file: PathBuf,
@@ -224,4 +224,9 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
         Ok(text) if !text.contains(|c: char| c.is_control()) => format!("`{text}`"),
         _ => bytes.iter().fold("0x".to_owned(), |text, byte| format!("{text}{byte:02x}")),
     }
+}
+
+/// Returns the names of columns for messages.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "no columns".to_owned() } else { names.join(", ") }
 }

@@ -175,7 +175,7 @@ impl OpenedFile {
         let format = FileFormat::of_head(&head).ok_or_else(|| DatasetError::UnknownFormat {
             file: path.to_owned(),
             expected: "a .parquet, .jsonl or .json file",
-            found: quoted(&head),
+            found: format!("content that begins with {}", quoted(&head)),
         })?;
         Ok(Self { format, content: Cursor::new(head).chain(file) })
     }

@@ -48,19 +48,25 @@ const MAGNITUDE: (f64, f64) = (1e-30, 1e30);
 
 /// Removes numbers at any depth of a table that would become infinite or 0 in a float32 tensor, and returns their errors.
 ///
-/// Numbers that are not finite are accepted here: some keys give them a meaning, and the other keys check them.
-pub(super) fn take_extremes(key: &str, table: &mut Table) -> Vec<RecipeError> {
+/// Numbers that are not finite are accepted here: some keys give them a meaning, and the other keys check them. `range` returns the range of
+/// a key in words, if the key has one of its own.
+pub(super) fn take_extremes(
+    key: &str,
+    table: &mut Table,
+    range: fn(&str) -> Option<String>,
+) -> Vec<RecipeError> {
     let mut errors = Vec::new();
     table.retain(|inner, value| {
         let path = if key.is_empty() { inner.to_owned() } else { format!("{key}.{inner}") };
         if let Value::Table(table) = value {
-            errors.extend(take_extremes(&path, table));
+            errors.extend(take_extremes(&path, table, range));
             return true;
         }
         let extreme = extreme(value);
         errors.extend(extreme.map(|number| {
             let (least, most) = MAGNITUDE;
-            let expected = format!("0, or a number from {least:e} to {most:e} in size");
+            let any = || format!("0, or a number from {least:e} to {most:e} in size");
+            let expected = range(&path).unwrap_or_else(any);
             out_of_bounds(path, expected, Number(number))
         }));
         extreme.is_none()

@@ -138,7 +138,7 @@ pub(super) fn read_valid<T: keys::Sections>(
 ) -> Result<(T, Vec<RecipeError>), RecipeError> {
     errors.extend(aliases::rename(&mut table, T::aliases()));
     errors.extend(keys::take_unknown::<T>(&mut table));
-    errors.extend(limits::take_extremes("", &mut table));
+    errors.extend(limits::take_extremes("", &mut table, T::range));
     let read = read_rest(table, |key, found, reason| {
         let shape = keys::shape::<T>(&key);
         errors.push(wrong_type(key, shape, found, reason));

@@ -73,6 +73,11 @@ pub(crate) struct MetricsFile {
     lines: usize,
 }
 
+/// Returns the message of a JSON error without its position, which counts within the line of the file.
+fn without_line(message: &str) -> &str {
+    message.rsplit_once(" at line ").map_or(message, |(message, _)| message)
+}
+
 impl MetricsFile {
     /// Returns the metrics of a run, none of them read.
     pub(crate) fn of(folder: &Path) -> Self {
@@ -119,7 +124,7 @@ impl MetricsFile {
     fn parse(&self, line: &[u8]) -> Result<StepMetrics, ReadError> {
         serde_json::from_slice(line).map_err(|error| ReadError::File {
             path: format!("{}, line {}", self.path.display(), self.lines),
-            reason: format!("expected the metrics of a step: {error}"),
+            reason: format!("expected the metrics of a step: {}", without_line(&error.to_string())),
         })
     }
 

@@ -175,7 +175,9 @@ pub enum RolloutEvent {
 impl HasOrigin for RolloutError {
     fn origin(&self) -> Origin {
         match self {
-            Self::PromptTooLong { .. } | Self::Placement { .. } => Origin::User,
+            Self::PromptTooLong { .. } | Self::Placement { .. } | Self::NotFinite { .. } => {
+                Origin::User
+            }
             Self::Load { .. } | Self::Unavailable { .. } => Origin::Environment,
             Self::Resume { .. } | Self::Violation(_) | Self::Engine { .. } => Origin::Program,
         }
@@ -241,6 +243,16 @@ pub enum RolloutError {
         seconds: u64,
         /// The last fault of an instance.
         reason: String,
+    },
+    /// A log-probability is not finite, because the weights or the activations are not.
+    #[error(
+        "the log-probability of a token of {id} is not finite under policy {version}: check the weights of the model, or lower the learning rate"
+    )]
+    NotFinite {
+        /// The response.
+        id: SampleId,
+        /// The policy that sampled the token.
+        version: PolicyVersion,
     },
     /// An engine instance failed while generating.
     #[error("rollout engine instance {instance} failed: {reason}")]

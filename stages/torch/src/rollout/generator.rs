@@ -81,8 +81,8 @@ pub(crate) struct Ended {
 pub(crate) enum GeneratorError {
     #[error("{}", .0.to_string().lines().next().unwrap_or_default())]
     Torch(#[from] TchError),
-    #[error("the log-probability of a token of {0} is not finite")]
-    NotFinite(SampleId),
+    #[error("the log-probability of a token of {id} is not finite under policy {version}")]
+    NotFinite { id: SampleId, version: PolicyVersion },
 }
 
 impl<N: Network> Generator<N> {
@@ -254,7 +254,8 @@ impl<N: Network> Generator<N> {
             self.scheduler.running_mut().zip(tokens).enumerate()
         {
             if !logprob.is_finite() {
-                return Err(GeneratorError::NotFinite(sequence.id));
+                let (id, version) = (sequence.id, self.version);
+                return Err(GeneratorError::NotFinite { id, version });
             }
             let end = sequence.push(token as i32, logprob, self.version, eos);
             ended.extend(end.map(|reason| (row, reason)));

@@ -104,6 +104,9 @@ impl InstanceFault {
     pub(super) fn of(self, instance: u32) -> RolloutError {
         match self {
             Self::Rollout(error) => error,
+            Self::Generator(GeneratorError::NotFinite { id, version }) => {
+                RolloutError::NotFinite { id, version }
+            }
             fault => RolloutError::Engine { instance, reason: fault.to_string() },
         }
     }

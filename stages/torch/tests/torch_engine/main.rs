@@ -16,6 +16,7 @@ use std::time::Duration;
 use driver::{Driver, EOS, GatedClock, config, decoder, folder, id, prompts, request};
 use proptest::prelude::*;
 use rollpacker_dataflow::clock::{Nanos, WallClock};
+use rollpacker_dataflow::fault::{HasOrigin, Origin};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId};
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
@@ -326,6 +327,22 @@ fn a_token_outside_the_vocabulary_is_a_failure_not_a_hang() {
         panic!("a failure")
     };
     assert!(reason.contains("index out of range"), "{reason}");
+}
+
+#[test]
+fn weights_that_are_not_finite_are_the_users_and_named() {
+    let store = WeightStore::new(2);
+    let mut driver = Driver::start("qwen2_tied", config(Sampling::unrestricted(8)), store.clone());
+    let weights = decoder("qwen2_tied").snapshot().unwrap();
+    for (_, tensor) in weights.tensors() {
+        let _ = tensor.shallow_clone().fill_(f64::NAN);
+    }
+    driver.engine.load(&store.publish(PolicyVersion(1), weights));
+    driver.engine.generate(request(0, 0..1, &[1, 2]));
+    let RolloutEvent::Failed(error) = driver.next() else { panic!("a failure") };
+    let expected = "the log-probability of a token of p0.0@3 is not finite under policy v1: ";
+    assert!(error.to_string().starts_with(expected), "{error}");
+    assert_eq!(error.origin(), Origin::User);
 }
 
 #[test]
