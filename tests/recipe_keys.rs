@@ -246,7 +246,7 @@ fn refusals_and_unknown_keys_are_reported_together() {
         "error: verl's `actor_rollout_ref.ref.sync_ref_model=True` has no equivalent: the reference stays the initial model",
         "unknown key `foo.bar`",
         "key `sft`: expected a section, found integer",
-        "key `actor.weight_decay`: expected 0, or a number from 1e-30 to 1e30 in size, found 1e-40",
+        "key `actor.weight_decay`: expected from 0 to 1000, and 0, or a number from 1e-30 to 1e30 in size, found 1e-40",
         "key `actor.betas[1]`: expected a number, found \"x\"",
         "key `actor.lr`: expected a number, found \"abc\"",
         "key `data.train_files`: expected a text or a list of texts, found 3",
