@@ -5,7 +5,7 @@
 //! batches, use timely's own `OperatorBuilder`.
 //!
 //! Architecture invariant: no operator of ours reads or writes a stream of batches except through this wrapper. Two places are exceptions:
-//! the operator that ends the spans of steps ([`telemetry`](crate::telemetry)), and the one that turns the ledger's differential updates
+//! the operator that ends the spans of steps ([`crate::telemetry`]), and the one that turns the ledger's differential updates
 //! into batches, whose input has no batches.
 
 use std::rc::Rc;
