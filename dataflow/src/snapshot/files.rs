@@ -103,11 +103,7 @@ impl Files for Disk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn Read>> {
-        // Opening a pipe would wait for a writer.
-        if !fs::metadata(path)?.is_file() {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(Box::new(File::open(path)?))
+        Ok(Box::new(rollpacker_files::open(path)?))
     }
 }
 
@@ -135,9 +131,9 @@ mod tests {
         let file = folder.path().join("part");
         fs::write(&file, "rows").expect("written");
         assert_eq!(read_all(&Disk, &file).expect("a file"), b"rows");
-        for path in [folder.path(), Path::new("/dev/null")] {
+        for (path, found) in [(folder.path(), "a folder"), (Path::new("/dev/null"), "a device")] {
             let error = read_all(&Disk, path).expect_err("no file").to_string();
-            assert_eq!(error, "not a regular file");
+            assert_eq!(error, format!("expected a regular file, found {found}"));
         }
     }
 }
