@@ -243,7 +243,6 @@ impl RunFolder {
         unix_s: f64,
         metrics: &Metrics,
     ) -> Result<(), RecordError> {
-        self.check_owner()?;
         if self.rollouts {
             self.write_rollouts(report)?;
         }
@@ -273,7 +272,6 @@ impl RunFolder {
             time: LineTime,
             data: &'a Metrics,
         }
-        self.check_owner()?;
         let failed = RecordError::of(&self.folder.join(METRICS));
         let line = serde_json::to_string(&Line { step, round, time, data: metrics })
             .map_err(|error| failed(&error))?;
@@ -292,7 +290,6 @@ impl RunFolder {
     /// # Errors
     /// If the file cannot be written.
     pub fn summary(&self, summary: &impl Serialize) -> Result<(), RecordError> {
-        self.check_owner()?;
         let path = self.folder.join(SUMMARY);
         let text =
             serde_json::to_vec_pretty(summary).map_err(|error| RecordError::of(&path)(&error))?;
@@ -300,7 +297,10 @@ impl RunFolder {
     }
 
     /// Checks that no other process has replaced the metrics file, which each run creates anew.
-    fn check_owner(&self) -> Result<(), RecordError> {
+    ///
+    /// # Errors
+    /// If one has.
+    pub(crate) fn check_owner(&self) -> Result<(), RecordError> {
         let path = self.folder.join(METRICS);
         let id = |file: fs::Metadata| (file.dev(), file.ino());
         let own = self.metrics.get_ref().metadata().map(id);

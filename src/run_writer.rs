@@ -100,7 +100,7 @@ impl RunWriter {
         self.failure.take()
     }
 
-    /// Writes a record. Waits first if [`MAX_UNWRITTEN`] records are unwritten, so that a disk that is too slow for the run limits the
+    /// Writes a record, unless another process has taken the folder. Waits first if [`MAX_UNWRITTEN`] records are unwritten, so that a disk that is too slow for the run limits the
     /// run's speed and not its memory.
     fn write(
         &mut self,
@@ -115,7 +115,7 @@ impl RunWriter {
         let written = self.thread.call(
             || {},
             move |folder| {
-                if let Err(error) = record(folder) {
+                if let Err(error) = folder.check_owner().and_then(|()| record(folder)) {
                     failure.set(error);
                     stop.request();
                 }
