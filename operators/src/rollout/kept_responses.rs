@@ -149,7 +149,7 @@ impl KeptResponses {
         let pausing = self.pausing.remove(&id);
         if pausing && !completion.finish_reason.is_whole() {
             completion.finish_reason = FinishReason::Pause;
-            let partial = partial(completion.clone(), first.launched);
+            let partial = partial(&completion, first.launched);
             self.keep(id, KeptResponse::Partial(partial, first.version));
         }
         let ended = EndedResponse { completion, resumed: first.tokens, version: first.version };
@@ -169,13 +169,13 @@ impl KeptResponses {
 }
 
 /// Returns the tokens of a completion that a later step continues. `launched` is the step that launched the response first.
-pub(super) fn partial(completion: Completion, launched: Step) -> Partial {
+pub(super) fn partial(completion: &Completion, launched: Step) -> Partial {
     Partial {
         sample: completion.id.sample,
         launched,
         response_length: completion.response_length,
-        response_ids: completion.response_ids,
-        logprobs: completion.logprobs,
-        token_versions: completion.token_versions,
+        response_ids: completion.response_ids.clone(),
+        logprobs: completion.logprobs.clone(),
+        token_versions: completion.token_versions.clone(),
     }
 }

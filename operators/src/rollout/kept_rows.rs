@@ -162,8 +162,7 @@ fn read(batch: &Batch, row: usize) -> ((PromptId, u32), KeptResponse) {
             version,
         })
     } else {
-        let launched = completion.id.step;
-        KeptResponse::Partial(partial(completion, launched), version)
+        KeptResponse::Partial(partial(&completion, completion.id.step), version)
     };
     ((prompt, sample), kept)
 }
