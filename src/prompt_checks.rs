@@ -105,8 +105,8 @@ fn overlap(training: &Dataset, validation: &Dataset) -> Result<Option<String>, P
     }
     Ok((found > 0).then(|| {
         format!(
-            "warning: {least}{found} of the first {all} training prompts are validation prompts, too: validation scores do not show what the model \
-             learned beyond them; remove them from `data.train_files`"
+            "warning: {least}{found} of the first {all} training prompts are validation prompts, too: validation scores do not show \
+             what the model learned beyond them; remove them from `data.train_files`"
         )
     }))
 }

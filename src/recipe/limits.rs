@@ -65,8 +65,8 @@ pub(super) fn take_extremes(
         let extreme = extreme(value);
         errors.extend(extreme.map(|number| {
             let (least, most) = MAGNITUDE;
-            let any = format!("0, or a number from {least:e} to {most:e} in size");
-            let expected = range(&path).map_or(any.clone(), |range| format!("{range}, and {any}"));
+            let own = range(&path).map(|range| format!("{range}, and ")).unwrap_or_default();
+            let expected = format!("{own}0, or a number from {least:e} to {most:e} in size");
             out_of_bounds(path, expected, Number(number))
         }));
         extreme.is_none()

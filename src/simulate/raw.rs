@@ -85,7 +85,8 @@ section! {
     Rollout {
         /// The number of responses to a prompt, R0 in the paper. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         n: u32 = 8,
-        /// The number of GPUs over which an engine instance is sharded: a divisor of `cluster.gpus`. Default: 1. (verl: `rollout.tensor_model_parallel_size`)
+        /// The number of GPUs over which an engine instance is sharded: a divisor of `cluster.gpus`. Default: 1.
+        /// (verl: `rollout.tensor_model_parallel_size`)
         tensor_parallel: u32 = 1,
         /// Maximum number of responses that an instance runs at once. Default: 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: u32 = 256,
@@ -248,7 +249,8 @@ section! {
         headroom: f64 = 0.95,
         /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,
-        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s. With 0, KV caches are not sent but computed again. Default: 0.
+        /// Bandwidth at which an instance sends the KV caches of responses that move to other instances, in bytes/s. With 0,
+        /// KV caches are not sent but computed again. Default: 0.
         kv_transfer_bandwidth: f64 = 0.0,
     }
 }
