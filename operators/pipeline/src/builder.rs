@@ -21,39 +21,39 @@ use rollpacker_stages::reward::{Limits, Router};
 use rollpacker_stages::rollout::RolloutEngine;
 use tokio::runtime::{self, Runtime};
 
-use super::{Pipeline, PromptSource, RunStart, RunTime};
-
-/// The default of [`PipelineBuilder::prompts_ahead`].
-const PROMPTS_AHEAD: usize = 64;
+use super::{Pipeline, PromptSource, RewardThreads, RunStart, RunTime, Settings, Stages};
 
 /// A [`Pipeline`] under construction; see [`Pipeline::builder`].
 #[must_use = "`build` returns the pipeline"]
 pub struct PipelineBuilder {
-    prompts: PromptSource,
-    schedule: Box<dyn Schedule>,
-    curriculum: Option<CurriculumStage>,
-    engine: Box<dyn RolloutEngine>,
-    router: Router,
-    trainer: Rc<TrainerThread>,
-    max_response_length: u32,
-    prompts_ahead: usize,
-    warmup_steps: u64,
-    placement: Option<Box<dyn PlacementPolicy>>,
-    devices: Option<u32>,
-    limit: Box<dyn TimeLimit>,
-    scoring: Scoring,
-    advantage: Estimator,
-    reward_kl: Option<KlController>,
-    delivery: GroupDelivery,
-    validator: Option<(u64, Rc<ValidatorThread>)>,
+    stages: Stages,
+    settings: Settings,
     start: Option<RunStart>,
-    snapshots: Option<SnapshotPlan>,
-    staleness: u64,
-    deterministic: bool,
     rewards: Option<Executor>,
-    time: RunTime,
-    stop: Stop,
-    watchdog: Option<WatchdogSettings>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prompts_ahead: 64,
+            warmup_steps: 0,
+            curriculum: None,
+            placement: None,
+            devices: None,
+            limit: Box::new(Limits::default()),
+            scoring: Scoring::default(),
+            advantage: Grpo::default().into(),
+            reward_kl: None,
+            delivery: GroupDelivery::default(),
+            validator: None,
+            snapshots: None,
+            staleness: 0,
+            deterministic: false,
+            time: RunTime::Wall(Arc::new(WallClock::start())),
+            stop: Stop::default(),
+            watchdog: Some(WatchdogSettings::default()),
+        }
+    }
 }
 
 impl Pipeline {
@@ -96,94 +96,87 @@ impl Pipeline {
         trainer: Rc<TrainerThread>,
         max_response_length: u32,
     ) -> PipelineBuilder {
-        PipelineBuilder {
+        let stages = Stages {
             prompts,
             schedule: Box::new(schedule),
-            curriculum: None,
             engine: Box::new(engine),
             router,
             trainer,
             max_response_length,
-            prompts_ahead: PROMPTS_AHEAD,
-            warmup_steps: 0,
-            placement: None,
-            devices: None,
-            limit: Box::new(Limits::default()),
-            scoring: Scoring::default(),
-            advantage: Grpo::default().into(),
-            reward_kl: None,
-            delivery: GroupDelivery::default(),
-            validator: None,
-            start: None,
-            snapshots: None,
-            staleness: 0,
-            deterministic: false,
-            rewards: None,
-            time: RunTime::Wall(Arc::new(WallClock::start())),
-            stop: Stop::default(),
-            watchdog: Some(WatchdogSettings::default()),
-        }
+        };
+        PipelineBuilder { stages, settings: Settings::default(), start: None, rewards: None }
     }
 }
 
 impl PipelineBuilder {
     /// Sets the maximum number of prompts that the source may be ahead of the schedule. Default: 64. A schedule that needs more prompts to
     /// decide receives them.
-    pub fn prompts_ahead(self, prompts_ahead: usize) -> Self {
-        Self { prompts_ahead, ..self }
+    pub fn prompts_ahead(mut self, prompts_ahead: usize) -> Self {
+        self.settings.prompts_ahead = prompts_ahead;
+        self
     }
 
     /// Sets the number of initial steps that the ledger's metrics leave out. Default: 0.
-    pub fn warmup_steps(self, warmup_steps: u64) -> Self {
-        Self { warmup_steps, ..self }
+    pub fn warmup_steps(mut self, warmup_steps: u64) -> Self {
+        self.settings.warmup_steps = warmup_steps;
+        self
     }
 
     /// Sets the curriculum, which skips prompts by their pass rate; its staleness becomes that of the pipeline. Default: `None`, which
     /// offers every prompt to the schedule.
-    pub fn curriculum(self, curriculum: impl Into<Option<CurriculumStage>>) -> Self {
-        Self { curriculum: curriculum.into(), ..self }
+    pub fn curriculum(mut self, curriculum: impl Into<Option<CurriculumStage>>) -> Self {
+        self.settings.curriculum = curriculum.into();
+        self
     }
 
     /// Sets the policy that divides devices between generation and training. Default: none, which runs the engine as it is, with the
     /// trainer next to it.
-    pub fn placement(self, policy: impl PlacementPolicy + 'static) -> Self {
-        Self { placement: Some(Box::new(policy)), ..self }
+    pub fn placement(mut self, policy: impl PlacementPolicy + 'static) -> Self {
+        self.settings.placement = Some(Box::new(policy));
+        self
     }
 
     /// Sets the number of devices that the placement divides: a decision with more of them, generating and training, ends the run with an
     /// error. Default: none, for a policy that lets rollout and trainer share devices.
-    pub fn devices(self, devices: u32) -> Self {
-        Self { devices: Some(devices), ..self }
+    pub fn devices(mut self, devices: u32) -> Self {
+        self.settings.devices = Some(devices);
+        self
     }
 
     /// Sets the time limits of test cases. Default: [`Limits::default`], the same for all responses.
-    pub fn limit(self, limit: impl TimeLimit + 'static) -> Self {
-        Self { limit: Box::new(limit), ..self }
+    pub fn limit(mut self, limit: impl TimeLimit + 'static) -> Self {
+        self.settings.limit = Box::new(limit);
+        self
     }
 
     /// Sets the time at which responses are scored. Default: as they end.
-    pub fn scoring(self, scoring: Scoring) -> Self {
-        Self { scoring, ..self }
+    pub fn scoring(mut self, scoring: Scoring) -> Self {
+        self.settings.scoring = scoring;
+        self
     }
 
     /// Sets the advantage estimator. Default: [`Grpo`].
-    pub fn advantage(self, estimator: impl Into<Estimator>) -> Self {
-        Self { advantage: estimator.into(), ..self }
+    pub fn advantage(mut self, estimator: impl Into<Estimator>) -> Self {
+        self.settings.advantage = estimator.into();
+        self
     }
 
     /// Sets the coefficient of the KL penalty in rewards; the trainer estimates the divergence. Default: `None`, no penalty.
-    pub fn reward_kl(self, controller: impl Into<Option<KlController>>) -> Self {
-        Self { reward_kl: controller.into(), ..self }
+    pub fn reward_kl(mut self, controller: impl Into<Option<KlController>>) -> Self {
+        self.settings.reward_kl = controller.into();
+        self
     }
 
     /// Sets the rule by which the trainer receives groups. Default: as they are complete.
-    pub fn delivery(self, delivery: GroupDelivery) -> Self {
-        Self { delivery, ..self }
+    pub fn delivery(mut self, delivery: GroupDelivery) -> Self {
+        self.settings.delivery = delivery;
+        self
     }
 
     /// Sets the validator and the number of steps between two validations, 0 for none. Default: `None`.
-    pub fn validator(self, validator: impl Into<Option<(u64, Rc<ValidatorThread>)>>) -> Self {
-        Self { validator: validator.into(), ..self }
+    pub fn validator(mut self, validator: impl Into<Option<(u64, Rc<ValidatorThread>)>>) -> Self {
+        self.settings.validator = validator.into();
+        self
     }
 
     /// Sets the start of the run. Default: the first step, with the weights that the trainer publishes when the pipeline is built.
@@ -192,19 +185,22 @@ impl PipelineBuilder {
     }
 
     /// Sets the plan by which snapshots of the run are taken. Default: `None`, no snapshots.
-    pub fn snapshots(self, plan: impl Into<Option<SnapshotPlan>>) -> Self {
-        Self { snapshots: plan.into(), ..self }
+    pub fn snapshots(mut self, plan: impl Into<Option<SnapshotPlan>>) -> Self {
+        self.settings.snapshots = plan.into();
+        self
     }
 
     /// Sets the maximum number of steps by which the sampling policy may lag behind the trained one. Default: 0.
-    pub fn staleness(self, staleness: u64) -> Self {
-        Self { staleness, ..self }
+    pub fn staleness(mut self, staleness: u64) -> Self {
+        self.settings.staleness = staleness;
+        self
     }
 
     /// Decides races between responses by tokens instead of time, so that every run launches, admits and trains on the same responses.
     /// Default: `false`. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic trainer.
-    pub fn deterministic(self, deterministic: bool) -> Self {
-        Self { deterministic, ..self }
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.settings.deterministic = deterministic;
+        self
     }
 
     /// Sets the executor of the rewards. Default: a thread of the pipeline, or the worker's own thread in virtual time.
@@ -213,19 +209,22 @@ impl PipelineBuilder {
     }
 
     /// Sets the time of the run. Default: the wall time since the builder was created. In virtual time no stage may block on a thread.
-    pub fn time(self, time: RunTime) -> Self {
-        Self { time, ..self }
+    pub fn time(mut self, time: RunTime) -> Self {
+        self.settings.time = time;
+        self
     }
 
     /// Sets the handle through which a caller requests that the run ends after the open round. Default: a handle without other owners.
-    pub fn stop(self, stop: Stop) -> Self {
-        Self { stop, ..self }
+    pub fn stop(mut self, stop: Stop) -> Self {
+        self.settings.stop = stop;
+        self
     }
 
     /// Sets the watchdog, which reports a stall to the observer or ends the run, and `None` disables it. Default: the default of
     /// [`WatchdogSettings`]. Unused in virtual time. Always ends a stalled run if [`stop`](Self::stop) was requested.
-    pub fn watchdog(self, watchdog: impl Into<Option<WatchdogSettings>>) -> Self {
-        Self { watchdog: watchdog.into(), ..self }
+    pub fn watchdog(mut self, watchdog: impl Into<Option<WatchdogSettings>>) -> Self {
+        self.settings.watchdog = watchdog.into();
+        self
     }
 
     /// Returns the pipeline. If no [`start`](Self::start) was set, the trainer publishes its initial weights.
@@ -233,46 +232,20 @@ impl PipelineBuilder {
     /// # Errors
     /// If the trainer cannot publish its weights, or the system has no thread for the rewards.
     pub fn build(self) -> Result<Pipeline, Fault> {
-        let start = match self.start {
+        let Self { stages, settings, start, rewards } = self;
+        let start = match start {
             Some(start) => start,
-            None => initial(&self.trainer)?,
+            None => initial(&stages.trainer)?,
         };
-        let (rewards, own_rewards) = match (self.rewards, &self.time) {
-            (Some(executor), _) => (executor, None),
-            (None, RunTime::Virtual(_)) => (Executor::Inline, None),
+        let rewards = match (rewards, &settings.time) {
+            (Some(executor), _) => RewardThreads { executor, own: None },
+            (None, RunTime::Virtual(_)) => RewardThreads { executor: Executor::Inline, own: None },
             (None, RunTime::Wall(_)) => {
                 let own = reward_thread()?;
-                (Executor::Tokio(own.handle().clone()), Some(own))
+                RewardThreads { executor: Executor::Tokio(own.handle().clone()), own: Some(own) }
             }
         };
-        Ok(Pipeline {
-            prompts: self.prompts,
-            prompts_ahead: self.prompts_ahead,
-            schedule: self.schedule,
-            curriculum: self.curriculum,
-            engine: self.engine,
-            max_response_length: self.max_response_length,
-            warmup_steps: self.warmup_steps,
-            placement: self.placement,
-            devices: self.devices,
-            router: self.router,
-            limit: self.limit,
-            scoring: self.scoring,
-            advantage: self.advantage,
-            reward_kl: self.reward_kl,
-            trainer: self.trainer,
-            delivery: self.delivery,
-            validator: self.validator,
-            begin: start,
-            snapshots: self.snapshots,
-            staleness: self.staleness,
-            deterministic: self.deterministic,
-            rewards,
-            own_rewards,
-            time: self.time,
-            stop: self.stop,
-            watchdog: self.watchdog,
-        })
+        Ok(Pipeline { stages, settings, start, rewards })
     }
 }
 

@@ -101,33 +101,48 @@ impl RunStart {
 
 /// The stages of an RL step, ready to be run. [`Pipeline::builder`] puts them together.
 pub struct Pipeline {
+    stages: Stages,
+    settings: Settings,
+    start: RunStart,
+    rewards: RewardThreads,
+}
+
+/// What every run needs; see [`Pipeline::builder`].
+struct Stages {
     prompts: PromptSource,
-    prompts_ahead: usize,
     schedule: Box<dyn Schedule>,
-    curriculum: Option<CurriculumStage>,
     engine: Box<dyn RolloutEngine>,
+    router: Router,
+    trainer: Rc<TrainerThread>,
     max_response_length: u32,
+}
+
+/// What has a default; see the methods of [`PipelineBuilder`].
+struct Settings {
+    prompts_ahead: usize,
     warmup_steps: u64,
+    curriculum: Option<CurriculumStage>,
     placement: Option<Box<dyn PlacementPolicy>>,
     devices: Option<u32>,
-    router: Router,
     limit: Box<dyn TimeLimit>,
     scoring: Scoring,
     advantage: Estimator,
     reward_kl: Option<KlController>,
-    trainer: Rc<TrainerThread>,
     delivery: GroupDelivery,
     validator: Option<(u64, Rc<ValidatorThread>)>,
-    begin: RunStart,
     snapshots: Option<SnapshotPlan>,
     staleness: u64,
     deterministic: bool,
-    rewards: Executor,
-    /// The runtime of `rewards`, if the program passed none. It must live until the run has ended.
-    own_rewards: Option<Runtime>,
     time: RunTime,
     stop: Stop,
     watchdog: Option<WatchdogSettings>,
+}
+
+/// The executor of the rewards.
+struct RewardThreads {
+    executor: Executor,
+    /// The runtime of `executor`, if the program passed none. It must live until the run has ended.
+    own: Option<Runtime>,
 }
 
 impl Pipeline {
@@ -141,9 +156,9 @@ impl Pipeline {
     }
 
     fn run_observed(mut self, observer: &SharedObserver) -> Result<(), Fault> {
-        let _rewards = self.own_rewards.take();
-        let (policies, budget) = self.start()?;
-        match self.time.clone() {
+        let _rewards = self.rewards.own.take();
+        let (policies, budget) = self.restore()?;
+        match self.settings.time.clone() {
             RunTime::Wall(clock) => {
                 let watchdog = self.watchdog(clock, observer);
                 runtime::run_watched(watchdog, |scope, faults| {
@@ -176,12 +191,12 @@ impl Pipeline {
         handle: WorkerHandle,
         observer: &SharedObserver,
     ) -> Result<(), Fault> {
-        let RunTime::Wall(clock) = self.time.clone() else {
+        let RunTime::Wall(clock) = self.settings.time.clone() else {
             let message = "virtual time supports a single worker only";
             return Err(Fault::new("pipeline", Origin::User, message));
         };
-        let _rewards = self.own_rewards.take();
-        let (policies, budget) = self.start()?;
+        let _rewards = self.rewards.own.take();
+        let (policies, budget) = self.restore()?;
         let watchdog = self.watchdog(clock, observer);
         handle.run(watchdog, |scope, faults| self.build(&policies, budget, scope, faults, observer))
     }
@@ -189,30 +204,30 @@ impl Pipeline {
     fn watchdog(&self, clock: Arc<dyn Clock>, observer: &SharedObserver) -> Option<Watchdog> {
         let mut warnings = Rc::clone(observer);
         let on_stall = move |stall: &Stall| warnings.warning(&stall.fault());
-        let stop = self.stop.clone();
-        let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, on_stall));
+        let stop = self.settings.stop.clone();
+        let watchdog = self.settings.watchdog.as_ref().map(|watch| watch.on(clock, on_stall));
         watchdog.map(|watchdog| watchdog.fail_on_stall_if(move || stop.is_requested()))
     }
 
     /// Returns the policies that the first steps sample with, and the budget of the prompt source. Restores the schedule, the placement and
     /// the trainer from the snapshot.
-    fn start(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
-        let budget = Budget::new(self.prompts_ahead);
-        let restored = match &self.begin {
+    fn restore(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
+        let budget = Budget::new(self.settings.prompts_ahead);
+        let restored = match &self.start {
             RunStart::Initial(initial) => return Ok((vec![initial.clone()], budget)),
             RunStart::Resumed(restored) => restored.clone(),
         };
         let failed = |error: ResumeError| Fault::of("resume", &error);
-        schedule::snapshot::restore(&restored, &mut self.schedule).map_err(failed)?;
+        schedule::snapshot::restore(&restored, &mut self.stages.schedule).map_err(failed)?;
         schedule::snapshot::reserve(&restored, &budget).map_err(failed)?;
-        if self.curriculum.is_none() {
+        if self.settings.curriculum.is_none() {
             curriculum::reject_unused_state(&restored).map_err(failed)?;
         }
-        if let Some(policy) = &mut self.placement {
+        if let Some(policy) = &mut self.settings.placement {
             placement::restore(&restored, policy).map_err(failed)?;
         }
         let file = trainer::state_file(&restored).map_err(failed)?;
-        let loaded = self.trainer.load_state(file);
+        let loaded = self.stages.trainer.load_state(file);
         let mut policies = loaded.map_err(|error| Fault::of("resume", &error))?;
         trainer::check_current(&restored, &policies).map_err(failed)?;
         let earlier = policies.len().saturating_sub(self.lag() + 1);
@@ -220,15 +235,15 @@ impl Pipeline {
     }
 
     fn lag(&self) -> usize {
-        usize::try_from(self.staleness).unwrap_or(usize::MAX - 1)
+        usize::try_from(self.settings.staleness).unwrap_or(usize::MAX - 1)
     }
 
     /// Returns the access to snapshots through which operators save and restore their state.
     fn resumable<'scope>(&self, scope: Scope<'scope, Step>) -> Resumable<'scope> {
-        let restored = self.begin.restored().cloned();
+        let restored = self.start.restored().cloned();
         let resumed = restored.as_ref().map(RestoredSnapshot::step);
-        let plan = self.snapshots.clone().map(|plan| SnapshotPlan { resumed, ..plan });
-        let snapshots = plan.map(|plan| match &self.time {
+        let plan = self.settings.snapshots.clone().map(|plan| SnapshotPlan { resumed, ..plan });
+        let snapshots = plan.map(|plan| match &self.settings.time {
             RunTime::Wall(_) => Snapshots::new(scope, &plan),
             RunTime::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
         });
@@ -250,9 +265,11 @@ impl Pipeline {
         faults: &Faults,
         observer: &SharedObserver,
     ) {
-        let clock = self.time.clock();
         let resumable = self.resumable(scope);
-        let (rows, errors) = match self.prompts {
+        let first = self.start.restored().map_or(Step(0), |restored| restored.step().next());
+        let Self { stages, settings, rewards, .. } = self;
+        let clock = settings.time.clock();
+        let (rows, errors) = match stages.prompts {
             PromptSource::Thread(body) => {
                 produce(scope, "prompts", &schema::PROMPTS, budget.clone(), body)
             }
@@ -260,46 +277,46 @@ impl Pipeline {
                 produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches)
             }
         };
-        let first = self.begin.restored().map_or(Step(0), |restored| restored.step().next());
         let policies = policies.iter().map(policy_batch).collect();
-        let (policies, weights) = feedback::policies_from(scope, self.staleness, first, policies);
+        let (policies, weights) =
+            feedback::policies_from(scope, settings.staleness, first, policies);
 
         let mut scheduled = Prompts { rows, errors, budget }
-            .schedule(self.schedule)
-            .until(&self.stop)
-            .in_lockstep(self.deterministic)
+            .schedule(stages.schedule)
+            .until(&settings.stop)
+            .in_lockstep(settings.deterministic)
             .resumable(&resumable);
-        if let Some(CurriculumStage { curriculum, skipped }) = self.curriculum {
-            let curriculum = curriculum.with_staleness(self.staleness);
+        if let Some(CurriculumStage { curriculum, skipped }) = settings.curriculum {
+            let curriculum = curriculum.with_staleness(settings.staleness);
             scheduled = scheduled.with_curriculum(CurriculumStage { curriculum, skipped });
         }
-        if let Some(placement) = self.placement {
+        if let Some(placement) = settings.placement {
             scheduled = scheduled.placed(placement);
         }
-        if let Some(devices) = self.devices {
+        if let Some(devices) = settings.devices {
             scheduled = scheduled.on_devices(devices);
         }
-        let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
+        let rollouts = scheduled.rollout(stages.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let texts = rollouts.texts.clone();
         let mut grouped = rollouts
-            .score_when(self.scoring)
-            .reward(self.router, self.limit, self.rewards, clock.clone())
+            .score_when(settings.scoring)
+            .reward(stages.router, settings.limit, rewards.executor, clock.clone())
             .group()
-            .deliver_when(self.delivery);
-        if let Some(controller) = self.reward_kl {
+            .deliver_when(settings.delivery);
+        if let Some(controller) = settings.reward_kl {
             grouped = grouped.with_kl_penalty(controller);
         }
-        if self.advantage.needs_values() {
+        if settings.advantage.needs_values() {
             grouped = grouped.with_values();
         }
-        if self.reward_kl.is_some() || self.advantage.needs_values() {
-            grouped = grouped.infer(&self.trainer);
+        if settings.reward_kl.is_some() || settings.advantage.needs_values() {
+            grouped = grouped.infer(&stages.trainer);
         }
-        let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
+        let gradients = grouped.advantage(settings.advantage).gradient(stages.trainer);
         let groups = gradients.accumulated.clone();
         let gradients = gradients.reduce(clock.clone());
-        let updates = match self.validator {
+        let updates = match settings.validator {
             Some((every, validator)) => gradients.update().validate(every, validator),
             None => gradients.update(),
         };
@@ -317,10 +334,10 @@ impl Pipeline {
             responses: responses.clone(),
             groups: groups.clone(),
             decisions: decisions.clone(),
-            warmup_steps: self.warmup_steps,
+            warmup_steps: settings.warmup_steps,
             resumable: resumable.clone(),
         };
-        let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
+        let metrics = updates.metrics.concat(ledger(recorded, stages.max_response_length));
         let metrics = merge_metrics(metrics);
         let resume = resumable.clone();
         let observed =
