@@ -98,6 +98,8 @@ pub mod run_folder;
 #[cfg(feature = "cli")]
 mod run_reader;
 #[cfg(feature = "torch")]
+mod run_result;
+#[cfg(feature = "torch")]
 mod run_writer;
 pub mod score;
 #[cfg(feature = "torch")]

@@ -26,8 +26,8 @@ use crate::progress::Console;
 use crate::prompts::training_batch_larger_than_dataset;
 use crate::recipe::Recipe;
 use crate::run_folder::{RecordError, RunFolder, RunFolderExtent};
+use crate::run_result::{RunResult, SkippedCounts};
 use crate::run_writer::RunWriter;
-use crate::session::{RunResult, SkippedCounts};
 use crate::telemetry::{Telemetry, log_warning};
 
 /// The reporting state of a run.

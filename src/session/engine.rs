@@ -1,7 +1,5 @@
 //! The rollout engines of a run: their settings and inputs.
 
-use anyhow::ensure;
-use rollpacker_model::ModelConfig;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_torch::rollout::colocated::ColocatedModels;
@@ -70,16 +68,4 @@ fn settings(recipe: &Recipe) -> EngineSettings {
 #[cfg(feature = "cli")]
 pub(crate) fn engine_config(recipe: &Recipe) -> rollpacker_torch::rollout::TorchEngineConfig {
     crate::engines::torch_config(settings(recipe), None)
-}
-
-/// Rejects prompt and response lengths that exceed the model's maximum context.
-pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
-    let data = &recipe.data;
-    let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);
-    let context = model.max_position_embeddings;
-    ensure!(
-        longest <= context,
-        "keys `data.max_prompt_length` + `data.max_response_length`: expected at most the model's {context} tokens, found {longest}"
-    );
-    Ok(())
 }

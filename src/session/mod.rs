@@ -9,11 +9,11 @@ mod validator;
 
 pub use self::catalogs::Catalogs;
 #[cfg(feature = "cli")]
-pub(crate) use self::engine::{check_context, engine_config};
+pub(crate) use self::engine::engine_config;
 pub(crate) use self::placement::check_device;
-pub use self::run::{RunResult, SkippedCounts};
 pub use self::shared_inputs::SharedInputs;
-pub use self::validator::ValidationPrompts;
+pub(crate) use self::shared_inputs::check_context;
+pub use crate::run_result::{RunResult, SkippedCounts, ValidationPrompts};
 
 use self::shared_inputs::{WorkerResources, device_of, versions};
 use crate::engines::{ChosenEngine, EngineContext};

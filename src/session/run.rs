@@ -1,11 +1,12 @@
 //! The run of a session: from its initial policy to the written model.
 
+use super::Session;
 use super::placement::{self, LoggedPolicy};
-use super::{Session, ValidationPrompts};
 use crate::engine_observer::EngineObserver;
 use crate::engines::{ServersUnavailable, StartedEngine};
 use crate::lifetime::{EndReason, WallTime};
 use crate::pipeline::{Pipeline, PipelineBuilder, PromptSource, RunStart, RunTime};
+use crate::run_result::{RunResult, SkippedCounts};
 use crate::validation::validate;
 use anyhow::{Context, Error, ensure};
 use rollpacker_dataflow::bridge::Executor;
@@ -13,7 +14,7 @@ use rollpacker_dataflow::cluster::WorkerHandle;
 use rollpacker_dataflow::fault::WithOrigin;
 use rollpacker_dataflow::snapshot::{RestoredSnapshot, SnapshotPlan};
 use rollpacker_dataflow::step::PolicyVersion;
-use rollpacker_operators::curriculum::{Curriculum, CurriculumStage, SkippedPrompts};
+use rollpacker_operators::curriculum::{Curriculum, CurriculumStage};
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::reward::AdaptiveLimits;
 use rollpacker_operators::schedule::operator::Stop;
@@ -23,44 +24,11 @@ use rollpacker_operators::validate::ValidatorThread;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 use rollpacker_stages::train::Metrics;
 use rollpacker_torch::rollout::live::Live;
-use serde::Serialize;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Number of rounds that the prompt reader may be ahead of the schedule.
 const ROUNDS_AHEAD: usize = 4;
-
-/// The results of a run that its observer does not receive.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RunResult {
-    /// The metrics of the validation before the first step, if there was one.
-    pub warm_start: Option<Metrics>,
-    /// The metrics of the validation after the last step, if there was one.
-    pub last: Option<Metrics>,
-    /// The prompts validated on.
-    pub validated: ValidationPrompts,
-    /// The number of prompts left out because of their length.
-    pub left_out: u64,
-    /// The number of prompts that the curriculum skipped, if there is one.
-    pub skipped: Option<SkippedCounts>,
-    /// The reason why the run ended.
-    pub ended: EndReason,
-}
-
-/// The numbers of prompts that a curriculum skipped, counted once per epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct SkippedCounts {
-    /// The number of prompts skipped as too easy.
-    pub too_easy: u64,
-    /// The number of prompts skipped as too hard.
-    pub too_hard: u64,
-}
-
-impl From<&SkippedPrompts> for SkippedCounts {
-    fn from(skipped: &SkippedPrompts) -> Self {
-        Self { too_easy: skipped.too_easy(), too_hard: skipped.too_hard() }
-    }
-}
 
 impl Session {
     /// Trains to the end of the recipe or until a requested stop, and writes the model to `folder`.

@@ -8,7 +8,7 @@ use anyhow::{Context, Error, ensure};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::watchdog::{ProgressCounter, WatchdogSettings};
 use rollpacker_datasets::Dataset;
-use rollpacker_model::{ChatTemplate, PromptEncoder, TOKENIZER_FILES, Tokenizer};
+use rollpacker_model::{ChatTemplate, ModelConfig, PromptEncoder, TOKENIZER_FILES, Tokenizer};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::device::DeviceChoice;
@@ -21,7 +21,6 @@ use rollpacker_torch::train::Objective;
 use tch::Device;
 
 use super::catalogs::Catalogs;
-use super::engine::check_context;
 use super::placement::check_device;
 use crate::engines::ChosenEngine;
 use crate::memory::{self, Estimate};
@@ -260,4 +259,16 @@ pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -
         }
         other => other,
     }
+}
+
+/// Rejects prompt and response lengths that exceed the model's maximum context.
+pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
+    let data = &recipe.data;
+    let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);
+    let context = model.max_position_embeddings;
+    ensure!(
+        longest <= context,
+        "keys `data.max_prompt_length` + `data.max_response_length`: expected at most the model's {context} tokens, found {longest}"
+    );
+    Ok(())
 }

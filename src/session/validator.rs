@@ -13,16 +13,8 @@ use rollpacker_stages::train::Metrics;
 use super::shared_inputs::SharedInputs;
 use crate::engines::EngineContext;
 use crate::prompts::OverlongPrompts;
+use crate::run_result::ValidationPrompts;
 use crate::validation::metrics;
-
-/// The prompts that policies are validated on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ValidationPrompts {
-    /// The number of prompts.
-    pub prompts: usize,
-    /// The number of prompts left out because of their length.
-    pub left_out: u64,
-}
 
 impl SharedInputs {
     /// Returns the validator and the number of its prompts, or `None` without validation data. Workers other than the first get a

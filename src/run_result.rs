@@ -1,0 +1,48 @@
+//! The results of a run.
+
+use rollpacker_operators::curriculum::SkippedPrompts;
+use rollpacker_stages::train::Metrics;
+use serde::Serialize;
+
+use crate::lifetime::EndReason;
+
+/// The results of a run that its observer does not receive.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunResult {
+    /// The metrics of the validation before the first step, if there was one.
+    pub warm_start: Option<Metrics>,
+    /// The metrics of the validation after the last step, if there was one.
+    pub last: Option<Metrics>,
+    /// The prompts validated on.
+    pub validated: ValidationPrompts,
+    /// The number of prompts left out because of their length.
+    pub left_out: u64,
+    /// The number of prompts that the curriculum skipped, if there is one.
+    pub skipped: Option<SkippedCounts>,
+    /// The reason why the run ended.
+    pub ended: EndReason,
+}
+
+/// The numbers of prompts that a curriculum skipped, counted once per epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedCounts {
+    /// The number of prompts skipped as too easy.
+    pub too_easy: u64,
+    /// The number of prompts skipped as too hard.
+    pub too_hard: u64,
+}
+
+impl From<&SkippedPrompts> for SkippedCounts {
+    fn from(skipped: &SkippedPrompts) -> Self {
+        Self { too_easy: skipped.too_easy(), too_hard: skipped.too_hard() }
+    }
+}
+
+/// The prompts that policies are validated on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ValidationPrompts {
+    /// The number of prompts.
+    pub prompts: usize,
+    /// The number of prompts left out because of their length.
+    pub left_out: u64,
+}
