@@ -155,7 +155,7 @@ fn table<'a>(
 }
 
 fn options(entry: &Listed<'_>) -> String {
-    let options = entry.defaults.iter().map(|(name, value)| format!("`{name} = {value}`"));
+    let options = entry.docs.defaults.iter().map(|(name, value)| format!("`{name} = {value}`"));
     options.collect::<Vec<_>>().join(", ")
 }
 

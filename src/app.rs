@@ -272,8 +272,10 @@ impl App {
 fn builtin_rewards() -> Registry {
     let rewards = Registry::builtin();
     #[cfg(feature = "code")]
-    let rewards = rewards.with("code", |config: rollpacker_rewards::CodeConfig| {
-        let code = rollpacker_rewards::Code::start(config).map_err(CatalogError::start)?;
+    use rollpacker_rewards::Code;
+    #[cfg(feature = "code")]
+    let rewards = rewards.with_docs("code", Code::ABOUT, Code::option_docs(), |config| {
+        let code = Code::start(config).map_err(CatalogError::start)?;
         let isolation = format!("sandbox of the reward `code`\n{}", code.isolation());
         crate::terminal::warn(isolation.trim_end());
         Ok(code)

@@ -454,7 +454,7 @@ fn the_help_lists_the_names_that_a_recipe_may_select() {
         "actor.strategy: sgd, torch",
         "stream_trainer, time_sharing, early",
         "rollout.engine: sglang, torch, uniform, vllm",
-        "longest_first, surplus",
+        "sorted, surplus, sync",
         "soft_overlong, terse",
     ] {
         assert!(help.contains(names), "{names}: {help}");

@@ -325,7 +325,7 @@ fn a_reward_file_of_verl_scores_unchanged() {
                     `compute_score`";
     assert!(error.contains(expected), "{error}");
     let error = place.refused(&["--reward", "python", "--input", "rows.jsonl"]);
-    assert!(error.contains("missing field `file`"), "{error}");
+    assert!(error.contains("`reward.options.python.file`: expected a value"), "{error}");
 }
 
 /// Scores knights-and-knaves puzzles of an external dataset: the solution is right, and wrong with the role of any one person changed.

@@ -1,6 +1,7 @@
 //! The choice of a catalog entry by a recipe, and the entry that it makes. Errors name the recipe key.
 
 use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Options};
+use rollpacker_stages::wrong_value::missing_field;
 use serde_json::Value;
 use toml::Table;
 
@@ -111,5 +112,9 @@ pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec
 /// concerns all of it.
 pub(crate) fn option_error(section: &str, option: &str, reason: String) -> RecipeError {
     let dot = if option.is_empty() { "" } else { "." };
-    RecipeError::Type { key: format!("{section}{dot}{option}"), reason }
+    let key = format!("{section}{dot}{option}");
+    match missing_field(&reason) {
+        Some(missing) => out_of_bounds(format!("{key}.{missing}"), "a value", "nothing"),
+        None => RecipeError::Type { key, reason },
+    }
 }

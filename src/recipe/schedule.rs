@@ -1,26 +1,27 @@
 //! The section `[schedule]`: the name of a schedule and its options. Recipes and simulated jobs share it.
 
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use rollpacker_operators::overlap::{GroupDelivery, Scoring};
 use rollpacker_operators::schedule::{
     Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted, Synchronous,
-    TailBatching,
+    TailBatching, dynamic, frontier_group, history_sorted, longest_first, partial, sorted, sync,
+    tail_batching,
 };
-use rollpacker_stages::catalog::NoOptions;
+#[cfg(feature = "cli")]
+use rollpacker_stages::catalog::Listed;
+use rollpacker_stages::catalog::{About, Catalog, CatalogError, NoOptions};
 use rollpacker_stages::documented;
-use rollpacker_stages::documented::{Documented, Field};
-use rollpacker_stages::shape::{Shape, field_shapes};
+use rollpacker_stages::documented::Documented;
 use rollpacker_stages::wrong_value::nearest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::choice::{KeyedChoice, choice, make, type_errors};
 use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_keys};
-use super::keys;
 use super::limits::{self, check_integers};
-use super::value::{option_errors, read_value};
 
 documented! {
     /// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
@@ -68,104 +69,28 @@ const SET_BY_SIZE: [&str; 3] = ["prompts", "responses", "total_steps"];
 /// assert!(schedules.names().any(|name| name == "wait_for_all"));
 /// ```
 #[derive(Clone)]
-pub struct Schedules(Arc<Vec<ScheduleEntry>>);
-
-#[derive(Clone)]
-struct ScheduleEntry {
-    name: String,
-    fields: &'static [&'static str],
-    #[cfg_attr(
-        not(feature = "cli"),
-        allow(dead_code, reason = "only the command line lists the keys")
-    )]
-    documented: &'static [Field],
-    #[cfg_attr(
-        not(feature = "cli"),
-        allow(dead_code, reason = "only the command line lists the keys")
-    )]
-    shapes: fn() -> Vec<(&'static str, Shape)>,
-    option_errors: fn(&str, Table) -> Vec<RecipeError>,
-    build: Build,
-    scoring: Scoring,
-    delivery: GroupDelivery,
+pub struct Schedules {
+    /// An entry returns the errors of its constructor as they are, because they name keys of other sections.
+    catalog: Catalog<Result<Box<dyn Schedule>, ScheduleError>>,
+    /// The schedules whose stages run one after the other by default.
+    in_sequence: Vec<&'static str>,
 }
-
-type Build = Arc<dyn Fn(Table) -> Result<Box<dyn Schedule>, BuildError> + Send + Sync>;
-
-/// An error of a schedule's constructor or of the deserialization of its options.
-enum BuildError {
-    Options(RecipeError),
-    Schedule(ScheduleError),
-}
-
-const STREAMED: GroupDelivery = GroupDelivery::Streamed { max_groups: None };
-
-impl ScheduleEntry {
-    fn new<O: DeserializeOwned, S: Schedule + 'static>(
-        name: &str,
-        make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
-    ) -> Self {
-        let build = move |table| {
-            let options =
-                read_value("schedule", Value::Table(table)).map_err(BuildError::Options)?;
-            let schedule = make(options).map_err(BuildError::Schedule)?;
-            Ok(Box::new(schedule) as Box<dyn Schedule>)
-        };
-        let fields = keys::fields::<O>();
-        let (name, build) = (name.to_owned(), Arc::new(build));
-        let (shapes, documented) = (field_shapes::<O> as _, [].as_slice());
-        Self {
-            name,
-            fields,
-            documented,
-            shapes,
-            option_errors: option_errors::<O>,
-            build,
-            scoring: Scoring::Streamed,
-            delivery: STREAMED,
-        }
-    }
-
-    /// Returns the entry of a built-in schedule, whose options are documented.
-    fn builtin<O: DeserializeOwned + Documented, S: Schedule + 'static>(
-        name: &str,
-        make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
-    ) -> Self {
-        Self { documented: O::FIELDS, ..Self::new(name, make) }
-    }
-
-    /// Makes the stages run one after the other by default.
-    fn in_sequence(self) -> Self {
-        Self { scoring: Scoring::AfterRollout, delivery: GroupDelivery::WholeStep, ..self }
-    }
-
-    fn has(&self, key: &str) -> bool {
-        self.fields.contains(&key)
-    }
-
-    /// Returns the option keys that no other section sets.
-    fn own_fields(&self) -> impl Iterator<Item = &'static str> + use<> {
-        self.fields.iter().copied().filter(|key| !SET_BY_SIZE.contains(key))
-    }
-}
-
-static BUILTIN: LazyLock<Schedules> = LazyLock::new(|| {
-    Schedules(Arc::new(vec![
-        ScheduleEntry::builtin("sync", Synchronous::new).in_sequence(),
-        ScheduleEntry::builtin("fused", Synchronous::new),
-        ScheduleEntry::builtin("history_sorted", HistorySorted::new),
-        ScheduleEntry::builtin("tail_batching", TailBatching::new),
-        ScheduleEntry::builtin("dynamic", Dynamic::new),
-        ScheduleEntry::builtin("sorted", Sorted::new),
-        ScheduleEntry::builtin("partial", Partial::new),
-        ScheduleEntry::builtin("frontier_group", FrontierGroup::new),
-        ScheduleEntry::builtin("longest_first", Synchronous::longest_first),
-    ]))
-});
 
 impl Default for Schedules {
     /// Returns the built-in schedules.
     fn default() -> Self {
+        static BUILTIN: LazyLock<Schedules> = LazyLock::new(|| {
+            let none = Schedules { catalog: Catalog::new("schedule"), in_sequence: vec!["sync"] };
+            none.builtin("sync", sync::ABOUT, Synchronous::new)
+                .builtin("fused", sync::FUSED, Synchronous::new)
+                .builtin("history_sorted", history_sorted::ABOUT, HistorySorted::new)
+                .builtin("tail_batching", tail_batching::ABOUT, TailBatching::new)
+                .builtin("dynamic", dynamic::ABOUT, Dynamic::new)
+                .builtin("sorted", sorted::ABOUT, Sorted::new)
+                .builtin("partial", partial::ABOUT, Partial::new)
+                .builtin("frontier_group", frontier_group::ABOUT, FrontierGroup::new)
+                .builtin("longest_first", longest_first::ABOUT, Synchronous::longest_first)
+        });
         BUILTIN.clone()
     }
 }
@@ -195,41 +120,56 @@ impl Schedules {
         name: &str,
         make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
     ) -> Self {
-        let entries = Arc::make_mut(&mut self.0);
-        entries.retain(|entry| entry.name != name);
-        entries.push(ScheduleEntry::new(name, make));
+        self.in_sequence.retain(|other| *other != name);
+        self.catalog = self.catalog.with(name, erased(make));
         self
     }
 
-    /// Returns the names of all schedules.
+    /// Adds a built-in schedule, whose options are documented.
+    fn builtin<O: DeserializeOwned + Serialize + Documented, S: Schedule + 'static>(
+        mut self,
+        name: &str,
+        about: About,
+        make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
+    ) -> Self {
+        self.catalog = self.catalog.described(name, about, erased(make));
+        self
+    }
+
+    /// Returns the names of all schedules in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|entry| entry.name.as_str())
+        self.catalog.names()
+    }
+
+    /// Returns the schedules. Their options include those that [`ScheduleSize`] sets.
+    #[cfg(feature = "cli")]
+    pub(crate) fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.catalog.list()
     }
 
     /// Returns the keys that `[schedule]` may have for the schedule `name`, or `None` if there is no such schedule.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<Vec<&'static str>> {
-        self.find(name).map(|entry| entry.own_fields().collect())
+        let options = self.catalog.options(name)?.iter().copied();
+        Some(options.filter(|key| !SET_BY_SIZE.contains(key)).collect())
     }
 
-    /// Returns the keys that `[schedule]` may have for the schedule `name`, with their types and their documentation if it is known.
-    #[cfg(feature = "cli")]
-    pub(crate) fn described(&self, name: &str) -> Vec<(&'static str, Shape, Option<Field>)> {
-        let Some(entry) = self.find(name) else { return Vec::new() };
-        let own = |(key, _): &(&'static str, Shape)| entry.own_fields().any(|own| own == *key);
-        let field = |key| entry.documented.iter().find(|field| field.key() == key).copied();
-        let shapes = (entry.shapes)().into_iter().filter(own);
-        shapes.map(|(key, shape)| (key, shape, field(key))).collect()
+    fn has(&self, name: &str, key: &str) -> bool {
+        self.catalog.options(name).is_some_and(|options| options.contains(&key))
     }
 
-    fn find(&self, name: &str) -> Option<&ScheduleEntry> {
-        self.0.iter().find(|entry| entry.name == name)
+    /// Returns the name of a schedule that has an option `key`.
+    fn with_option(&self, key: &str) -> Option<&str> {
+        self.names().find(|name| self.has(name, key))
     }
+}
 
-    /// Returns the names of the schedules that have an option `key`.
-    fn with_option(&self, key: &str) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(move |entry| entry.has(key)).map(|entry| entry.name.as_str())
-    }
+/// Returns a constructor of an entry.
+fn erased<O, S: Schedule + 'static>(
+    make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
+) -> impl Fn(O) -> Result<Result<Box<dyn Schedule>, ScheduleError>, CatalogError> + Send + Sync + 'static
+{
+    move |options| Ok(make(options).map(|schedule| Box::new(schedule) as Box<dyn Schedule>))
 }
 
 /// Rejects a schedule that decides by scores if responses are scored only after the round. Such a round would never end.
@@ -251,10 +191,11 @@ pub(super) fn drop_keys_of(previous: &str, section: &mut Table) {
     if name == previous {
         return;
     }
-    let (named, is_mistake_kept) = (BUILTIN.find(&name), BUILTIN.find(previous).is_some());
+    let builtin = Schedules::default();
+    let is_mistake_kept = builtin.options(previous).is_some();
     section.retain(|key, _| {
-        let is_known = BUILTIN.with_option(key).next().is_some();
-        key == "name" || named.is_some_and(|named| named.has(key)) || (is_mistake_kept && !is_known)
+        let is_known = builtin.with_option(key).is_some();
+        key == "name" || builtin.has(&name, key) || (is_mistake_kept && !is_known)
     });
 }
 
@@ -286,11 +227,43 @@ impl ScheduleSection {
     /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
     pub fn build(&self, size: ScheduleSize) -> Result<Box<dyn Schedule>, RecipeError> {
         reject(self.errors())?;
-        let entry = self.entry()?;
-        let mut table = self.options.clone();
+        let made = make(&self.schedules.catalog, &self.keyed(size))?;
+        made.map_err(|error| self.refused(error))
+    }
+
+    /// Returns the default time at which the schedule's responses are scored.
+    ///
+    /// # Errors
+    /// If there is no schedule of that name.
+    pub fn scoring(&self) -> Result<Scoring, RecipeError> {
+        let in_sequence = self.runs_in_sequence()?;
+        Ok(if in_sequence { Scoring::AfterRollout } else { Scoring::Streamed })
+    }
+
+    /// Returns the default time at which the schedule's groups are trained on.
+    ///
+    /// # Errors
+    /// If there is no schedule of that name.
+    pub fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
+        let in_sequence = self.runs_in_sequence()?;
+        Ok(if in_sequence { GroupDelivery::WholeStep } else { GroupDelivery::default() })
+    }
+
+    fn runs_in_sequence(&self) -> Result<bool, RecipeError> {
+        self.check_name()?;
+        Ok(self.schedules.in_sequence.contains(&self.name.as_str()))
+    }
+
+    fn check_name(&self) -> Result<(), RecipeError> {
+        one_of("schedule.name", &self.name, &self.schedules.names().collect::<Vec<_>>())
+    }
+
+    /// Returns the choice of the schedule with all options, those that `size` sets included.
+    fn keyed(&self, size: ScheduleSize) -> KeyedChoice {
+        let mut choice = choice(&self.name, &self.options);
         let mut set = |key: &str, value: u64| {
-            if entry.has(key) {
-                table.insert(key.to_owned(), integer(value));
+            if self.schedules.has(&self.name, key) {
+                choice.options.insert(key.to_owned(), value.into());
             }
         };
         set("prompts", size.prompts as u64);
@@ -301,49 +274,29 @@ impl ScheduleSection {
         if !self.options.contains_key("slots") {
             set("slots", size.slots);
         }
-        (entry.build)(table).map_err(|error| match error {
-            BuildError::Options(error) => error,
-            BuildError::Schedule(error) => self.refused(error),
-        })
-    }
-
-    /// Returns the default time at which the schedule's responses are scored.
-    ///
-    /// # Errors
-    /// If there is no schedule of that name.
-    pub fn scoring(&self) -> Result<Scoring, RecipeError> {
-        Ok(self.entry()?.scoring)
-    }
-
-    /// Returns the default time at which the schedule's groups are trained on.
-    ///
-    /// # Errors
-    /// If there is no schedule of that name.
-    pub fn delivery(&self) -> Result<GroupDelivery, RecipeError> {
-        Ok(self.entry()?.delivery)
-    }
-
-    fn entry(&self) -> Result<&ScheduleEntry, RecipeError> {
-        one_of("schedule.name", &self.name, &self.schedules.names().collect::<Vec<_>>())?;
-        Ok(self.schedules.find(&self.name).expect("invariant: the name is one of them"))
+        KeyedChoice { choice, section: "schedule", ..KeyedChoice::of("schedule.name", &self.name) }
     }
 
     /// Returns the errors that depend on this section only: those of the name, the keys, the sizes of integers and the types.
     pub(super) fn errors(&self) -> Vec<RecipeError> {
-        let entry = match self.entry() {
-            Ok(entry) => entry,
-            Err(unknown) => return vec![unknown],
-        };
-        let mut known = self.options.clone();
-        known.retain(|key, _| entry.own_fields().any(|own| own == key));
+        if let Err(unknown) = self.check_name() {
+            return vec![unknown];
+        }
+        let keys = self.schedules.options(&self.name).unwrap_or_default();
+        let mut section = self.clone();
+        section.options.retain(|key, _| keys.contains(&key));
         let integer = |(key, value): (&String, &Value)| {
             check_integers(&format!("schedule.{key}"), value, limits::SCHEDULE_COUNT).err()
         };
-        let integers: Vec<_> = known.iter().filter_map(integer).collect();
-        let mut types = (entry.option_errors)("schedule", known);
-        // An integer that is too large may not fit into its type either.
+        let integers: Vec<_> = section.options.iter().filter_map(integer).collect();
+        let size = ScheduleSize { prompts: 1, responses: 1, slots: 1, total_steps: None };
+        let mut types = type_errors(&self.schedules.catalog, &section.keyed(size));
+        // An integer that is too large may not fit into its type either, and a missing option may be one whose name is misspelt.
+        let unknown = self.check_keys(&keys).err();
+        let is_missing = |error: &RecipeError| matches!(error, RecipeError::Bound { .. });
         types.retain(|error| integers.iter().all(|integer| integer.keys() != error.keys()));
-        self.check_keys(entry).err().into_iter().chain(integers).chain(types).collect()
+        types.retain(|error| unknown.is_none() || !is_missing(error));
+        unknown.into_iter().chain(integers).chain(types).collect()
     }
 
     /// Converts an error of a schedule into a recipe error that names the key as written.
@@ -389,12 +342,11 @@ impl ScheduleSection {
         }
     }
 
-    fn check_keys(&self, entry: &ScheduleEntry) -> Result<(), RecipeError> {
-        let keys: Vec<&'static str> = entry.own_fields().collect();
+    fn check_keys(&self, keys: &[&str]) -> Result<(), RecipeError> {
         let unknown = self.options.keys().filter(|key| !keys.contains(&key.as_str()));
         let unknown = unknown.map(|key| {
             let near = nearest(key, keys.iter().copied()).map(|near| format!("schedule.{near}"));
-            let owner = || self.schedules.with_option(key).next();
+            let owner = || self.schedules.with_option(key);
             let owner = || owner().map(|owner| format!("schedule.name = {owner}"));
             (format!("schedule.{key}"), near.or_else(owner))
         });
@@ -404,8 +356,4 @@ impl ScheduleSection {
 
 fn default_name() -> String {
     DEFAULT.to_owned()
-}
-
-fn integer(value: u64) -> Value {
-    Value::Integer(i64::try_from(value).unwrap_or(i64::MAX))
 }

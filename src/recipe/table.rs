@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use super::error::{RecipeError, out_of_bounds, reject, several};
 use super::raw::{RawRecipe, Serve};
-use super::value::{NULL, read_rest, value_of, wrong_type};
+use super::value::{NULL, read_rest, value_of};
 use super::{Recipe, aliases, keys, limits, schedule};
 
 impl Recipe {
@@ -140,8 +140,8 @@ pub(super) fn read_valid<T: keys::Sections>(
     errors.extend(keys::take_unknown::<T>(&mut table));
     errors.extend(limits::take_extremes("", &mut table, T::range));
     let read = read_rest(table, |key, found, reason| {
-        let shape = keys::shape::<T>(&key);
-        errors.push(wrong_type(key, shape, found, reason));
+        let reason = keys::shape::<T>(&key).reason(reason, found, found.is_str());
+        errors.push(RecipeError::Type { key, reason });
     });
     match read {
         Ok(read) => Ok((read, errors)),

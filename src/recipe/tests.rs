@@ -201,7 +201,7 @@ fn wrong_types_and_bounds_name_the_key() {
         "",
         &["schedule.name=tail_batchin"],
         expect![
-            "key `schedule.name`: expected one of sync, fused, history_sorted, tail_batching, dynamic, sorted, partial, frontier_group, longest_first (did you mean `tail_batching`?), found `tail_batchin`"
+            "key `schedule.name`: expected one of dynamic, frontier_group, fused, history_sorted, longest_first, partial, sorted, sync, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
         ],
     );
     check_error(

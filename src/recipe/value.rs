@@ -1,40 +1,23 @@
-//! Values of a recipe: those of overrides, and those whose types other crates define.
+//! Values of a recipe: those of overrides, those whose types other crates define, and tables of which some values are wrong.
 
-use rollpacker_stages::shape::{Shape, field_shapes, shape_of};
-use rollpacker_stages::wrong_value::{keys_to, missing_field, one_of, reason};
+use rollpacker_stages::shape::{field_shapes, shape_of};
+use rollpacker_stages::wrong_value::{keys_to, reason};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::error::{RecipeError, out_of_bounds};
+use super::choice::option_error;
+use super::error::RecipeError;
 
 /// Deserializes a value written under `key` whose type another crate defines. Errors name the full key.
 pub(crate) fn read_value<T: DeserializeOwned>(key: &str, value: Value) -> Result<T, RecipeError> {
     serde_path_to_error::deserialize(value.clone()).map_err(|error| {
         let path = error.path().to_string();
-        let inner = if path == "." { String::new() } else { format!(".{path}") };
+        let inner = if path == "." { "" } else { &path };
+        let found = value.get(&path).unwrap_or(&value);
         let reason = reason(&error.inner().to_string());
-        match missing_field(&reason) {
-            Some(missing) => out_of_bounds(format!("{key}{inner}.{missing}"), "a value", "nothing"),
-            None => {
-                let shape = shape_of(&path, &field_shapes::<T>());
-                let found = value.get(path).unwrap_or(&value);
-                wrong_type(format!("{key}{inner}"), shape, found, reason)
-            }
-        }
+        let shape = shape_of(&path, &field_shapes::<T>());
+        option_error(key, inner, shape.reason(reason, found, found.is_str()))
     })
-}
-
-/// Returns an error for each option of a wrong type in the section `name`. Missing options are not reported.
-pub(super) fn option_errors<T: DeserializeOwned>(name: &str, options: Table) -> Vec<RecipeError> {
-    let mut errors = Vec::new();
-    // A missing option is reported when the options are used.
-    drop(read_rest::<T>(options, |key, found, reason| {
-        if missing_field(&reason).is_none() {
-            let shape = shape_of(&key, &field_shapes::<T>());
-            errors.push(wrong_type(format!("{name}.{key}"), shape, found, reason));
-        }
-    }));
-    errors
 }
 
 /// Reads a table without its values of a wrong type. `wrong` receives the path of each of them, the value, and the reason of serde.
@@ -66,21 +49,6 @@ fn remove(value: &mut Value, path: &serde_path_to_error::Path) -> Option<Value> 
     let (last, sections) = keys.split_last()?;
     let section = sections.iter().try_fold(value, |value, key| value.get_mut(*key));
     section?.as_table_mut()?.remove(*last)
-}
-
-/// Returns the error of a value of a wrong type. `reason` is that of serde, which does not name what is expected in place of a value that is
-/// no name or is none of several types.
-pub(super) fn wrong_type(key: String, shape: Shape, found: &Value, reason: String) -> RecipeError {
-    let reason = match shape {
-        Shape::Choice(names) if !found.is_str() => {
-            format!("expected {}, found {found}", one_of(names, ""))
-        }
-        Shape::Several(expected) if expected == reason => {
-            format!("expected {expected}, found {found}")
-        }
-        _ => reason,
-    };
-    RecipeError::Type { key, reason }
 }
 
 /// The override that unsets a key. TOML has no such value.

@@ -88,14 +88,10 @@ fn collect<T: Sections>(
         let shape = shape_of(key, &shapes);
         let unit = section.fields.iter().find(|field| field.key() == *key);
         let unit = unit.map_or("", |field| field.unit);
-        own.keys.push(described::<T>(
-            path.clone(),
-            &text,
-            shape,
-            unit,
-            default_of(&defaults, key),
-            names,
-        ));
+        let default = default_of(&defaults, key);
+        let mut own_key = described::<T>(path.clone(), &text, shape, unit, default, names);
+        own_key.meaning += &entries.summaries(&path);
+        own.keys.push(own_key);
         own.keys.extend(entries.options_below(&path));
     }
     into.extend((!own.keys.is_empty()).then_some(own));

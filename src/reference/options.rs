@@ -1,7 +1,7 @@
 //! The options of schedules, engines, rewards and algorithms, as far as their catalogs list them.
 
-use rollpacker_rewards::Registry;
-use rollpacker_stages::catalog::{About, Listed};
+use rollpacker_rewards::{Guard, Registry};
+use rollpacker_stages::catalog::{About, Listed, OptionDocs};
 use rollpacker_stages::documented::{Documented, Field};
 use rollpacker_stages::shape::{Shape, shape_of};
 use serde_json::Value;
@@ -11,6 +11,7 @@ use super::{Key, joined, words};
 use crate::recipe::choices::choices_of;
 use crate::recipe::schedule::{ScheduleSection, Schedules};
 use crate::recipe::{Placement, PolicyLoss, Recipe};
+use crate::rewards::CommonOptions;
 
 /// The entries of a catalog: the key of the table with their options, the noun for an entry, and the entries.
 pub(crate) type ListedEntries<'a> = (&'static str, &'static str, Vec<Listed<'a>>);
@@ -39,64 +40,98 @@ impl Entries<'_> {
         })
     }
 
-    /// Returns the summaries of the entries that the name in the section `path` may select.
+    /// Returns the summaries of the entries that the key `path`, or the name in the section `path`, may select.
     pub(super) fn summaries(&self, path: &str) -> String {
-        let entries = self.listed.iter().filter(|(section, _, _)| *section == path);
-        let entries = entries.flat_map(|(_, _, entries)| entries);
-        let summary = |entry: &Listed<'_>| {
-            let About { summary, source, .. } = entry.about;
-            format!("`{}`: {summary} ({source})", entry.name)
-        };
-        entries.map(summary).map(|text| format!(" {text}.")).collect()
+        match path {
+            "schedule" => summaries(self.schedules.list()),
+            "reward.routes" => summaries(self.rewards.list()),
+            path if Self::is_section(path) => {
+                self.catalogs(path).map(|(_, entries)| summaries(entries.iter().copied())).collect()
+            }
+            // `docs/algorithms.md` describes the others.
+            _ => String::new(),
+        }
     }
 
     /// Returns the options that are written in the table `path`.
     pub(super) fn options_below(&self, path: &str) -> Vec<Key> {
         match path {
-            "schedule" => self.of_schedules(),
-            "reward.options" => self.of_rewards(),
+            "schedule" => {
+                self.schedules.list().flat_map(|entry| self.of_schedule(&entry)).collect()
+            }
+            "reward.options" => {
+                let own = self.rewards.list().flat_map(|entry| of_reward(&entry));
+                own.chain(of_every_reward()).collect()
+            }
             path => {
-                let catalogs = self.listed.iter().filter(|(section, _, _)| *section == path);
-                let entries = catalogs.flat_map(|(section, noun, entries)| {
-                    entries.iter().flat_map(|entry| of_entry(section, noun, entry))
+                let entries = self.catalogs(path).flat_map(|(noun, entries)| {
+                    entries.iter().flat_map(|entry| of_entry(path, noun, entry))
                 });
                 entries.collect()
             }
         }
     }
 
-    fn of_schedules(&self) -> Vec<Key> {
-        let of = |name: &str| {
-            let options = self.schedules.described(name).into_iter();
-            let of = format!("schedule `{name}`");
-            options
-                .map(move |(key, shape, field)| option("schedule", &of, key, shape, field))
-                .collect::<Vec<_>>()
-        };
-        self.schedules.names().flat_map(of).collect()
+    /// Returns the catalogs whose options are written in the table `path`, each with the noun for an entry.
+    fn catalogs(&self, path: &str) -> impl Iterator<Item = (&'static str, &[Listed<'_>])> {
+        let catalogs = self.listed.iter().filter(move |(section, _, _)| *section == path);
+        catalogs.map(|(_, noun, entries)| (*noun, entries.as_slice()))
     }
 
-    fn of_rewards(&self) -> Vec<Key> {
-        let of = |name: &str| {
-            let of = format!("reward `{name}`");
-            let section = format!("reward.options.{name}");
-            let keys = self.rewards.options(name).unwrap_or_default().iter();
-            keys.map(move |key| option(&section, &of, key, Shape::Unknown, None))
-                .collect::<Vec<_>>()
-        };
-        self.rewards.names().flat_map(of).collect()
+    /// Returns the options that `[schedule]` may have.
+    fn of_schedule(&self, entry: &Listed<'_>) -> Vec<Key> {
+        let own = self.schedules.options(entry.name).unwrap_or_default();
+        let mut keys = of_entry("schedule", "schedule", entry);
+        keys.retain(|key| own.iter().any(|own| key.name == joined("schedule", own)));
+        keys
     }
 }
 
+/// Returns the summaries of entries as sentences, each after a space.
+fn summaries<'a>(entries: impl Iterator<Item = Listed<'a>>) -> String {
+    let described = entries.filter(|entry| !entry.about.summary.is_empty());
+    let summary = |Listed { name, about, .. }: Listed<'_>| match about.source {
+        "" => format!(" `{name}`: {}.", about.summary),
+        source => format!(" `{name}`: {} ({source}).", about.summary),
+    };
+    described.map(summary).collect()
+}
+
+fn of_reward(entry: &Listed<'_>) -> Vec<Key> {
+    of_entry(&joined("reward.options", entry.name), "reward", entry)
+}
+
+/// Returns the options that every reward has in addition to its own.
+fn of_every_reward() -> Vec<Key> {
+    let docs = OptionDocs::of::<Guard>().and(OptionDocs::of::<CommonOptions>());
+    let (about, name) = (About::default(), "NAME");
+    let every = Listed { name, about, options: &[], docs: &docs };
+    let keys = of_reward(&every).into_iter();
+    keys.map(|key| Key { of: Some("every reward".to_owned()), ..key }).collect()
+}
+
+/// Returns the options of an entry, which are written in the table `section`.
 fn of_entry(section: &str, noun: &str, entry: &Listed<'_>) -> Vec<Key> {
     let of = format!("{noun} `{}`", entry.name);
-    let options = entry.defaults.iter().map(|(name, default)| {
-        let field = entry.fields.iter().find(|field| field.key() == name);
-        let key = option(section, &of, name, shape_of(name, &entry.shapes), field.copied());
-        let default = Some(default).filter(|value| !value.is_null()).map(Value::to_string);
-        Key { default: default.or(key.default.clone()), ..key }
+    let Listed { docs, options, .. } = entry;
+    if docs.fields.is_empty() {
+        return options
+            .iter()
+            .map(|name| option(section, &of, name, Shape::Unknown, None))
+            .collect();
+    }
+    let shapes = docs.shapes();
+    let documented = docs.fields.iter().map(|field| {
+        let name = field.key();
+        // An option of a table has its path as its name.
+        let last = name.rsplit('.').next().unwrap_or(name);
+        // The options of a table have defaults of their own.
+        let is_shown = |value: &&Value| !value.is_null() && !value.is_object();
+        let default = docs.defaults.get(name).filter(is_shown);
+        let key = option(section, &of, name, shape_of(last, &shapes), Some(*field));
+        Key { default: default.map(Value::to_string).or(key.default.clone()), ..key }
     });
-    options.collect()
+    documented.collect()
 }
 
 fn option(section: &str, of: &str, key: &str, shape: Shape, field: Option<Field>) -> Key {

@@ -44,7 +44,7 @@ fn every_key_of_a_job_is_listed_with_type_and_meaning() {
         let key = key.unwrap_or_else(|| panic!("no key `{name}`"));
         assert!(!key.meaning.is_empty(), "{name} has no meaning");
         assert!(!["", "value"].contains(&key.kind.as_str()), "{name}: {}", key.kind);
-        assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl"), "{name}");
+        assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl:"), "{name}");
     }
     let key = |name: &str| listed.iter().find(|key| key.name == name).expect("a key");
     let (gpus, n) = (key("cluster.gpus"), key("rollout.n"));
@@ -67,7 +67,7 @@ fn every_key_is_listed_with_type_and_meaning() {
         let key = key(name);
         assert!(!key.meaning.is_empty(), "{name} has no meaning");
         assert!(!["", "value"].contains(&key.kind.as_str()), "{name}: {}", key.kind);
-        assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl"), "{name}");
+        assert!(!key.meaning.contains("](") && !key.meaning.contains("(verl:"), "{name}");
     }
     assert!(listed.iter().any(|key| key.of.as_deref() == Some("schedule `sorted`")));
     let rules = listed.iter().filter(|key| key.name == "placement.rule");
@@ -104,8 +104,14 @@ fn ranges_and_choices_belong_to_keys() {
     }
     let numbers = |key: &&Key| ["integer", "number"].contains(&key.kind.as_str());
     // These have a meaning of their own for every value.
-    let free =
-        ["data.seed", "rollout.seed", "trainer.seed", "data.curriculum.pass_score", "sim.seed"];
+    let free = [
+        "data.seed",
+        "rollout.seed",
+        "trainer.seed",
+        "data.curriculum.pass_score",
+        "sim.seed",
+        "reward.options.math.boxed_priority",
+    ];
     // The selected loss checks these.
     let of_loss =
         ["clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c", "tau_pos", "tau_neg"];
@@ -122,12 +128,11 @@ fn ranges_and_choices_belong_to_keys() {
     }
 }
 
-/// Options of rewards are described in `docs/rewards.md`.
 #[test]
-fn every_option_of_a_name_has_a_meaning() {
+fn every_option_of_a_name_has_a_type_and_a_meaning() {
     let keys = keys();
-    let of_names = keys.iter().filter(|key| key.of.is_some());
-    for key in of_names.filter(|key| !key.name.starts_with("reward.options.")) {
+    for key in keys.iter().filter(|key| key.of.is_some()) {
+        assert!(!["", "value"].contains(&key.kind.as_str()), "{}: {}", key.name, key.kind);
         assert!(!key.meaning.is_empty(), "{} of {:?} has no meaning", key.name, key.of);
     }
 }

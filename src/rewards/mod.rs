@@ -6,19 +6,31 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollpacker_rewards::{Guard, Made, Registry, WeightedGroupSum, WeightedSum};
 use rollpacker_stages::catalog::type_errors;
+use rollpacker_stages::documented;
+use rollpacker_stages::documented::{Documented, Field};
 use rollpacker_stages::reward::{
     CatalogError, GroupReward, OnError, Options, Router, SharedGroupReward, SharedReward,
 };
 use rollpacker_stages::wrong_value::reason;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::recipe::choice::choice;
+use crate::recipe::choice::{choice, option_error};
 use crate::recipe::error::{one_of, out_of_bounds, reject, unknown_in};
 use crate::recipe::limits::check_finite;
 use crate::recipe::{RecipeError, Reward, RouteTarget};
 
-/// Option keys that every reward accepts, in addition to its own keys and those of its guard.
-const COMMON: [&str; 2] = ["kind", "on_error"];
+documented! {
+    /// Options that every reward accepts, in addition to its own and those of its guard.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub(crate) struct CommonOptions {
+        /// The name of the built-in reward, if it differs from the name of the table.
+        kind: Option<String>,
+        /// The effect of an error. Default: `reward.on_error`.
+        on_error: Option<OnError>,
+    }
+}
 
 /// Maximum number of concurrent code executions of one sandbox. Each execution has its own processes.
 const MOST_SLOTS: u64 = 1024;
@@ -178,7 +190,12 @@ impl RewardOptions {
 
     /// Returns the error for the keys that a reward with the keys `own` does not have. A reward that does not list its keys checks them.
     fn unknown(&self, section: &str, own: &[&'static str]) -> Option<RecipeError> {
-        let known: Vec<_> = own.iter().chain(&Guard::KEYS).chain(&COMMON).copied().collect();
+        let known: Vec<_> = own
+            .iter()
+            .copied()
+            .chain(Guard::KEYS)
+            .chain(CommonOptions::FIELDS.iter().map(Field::key))
+            .collect();
         if own.is_empty() { None } else { unknown_in(section, self.options.keys(), &known) }
     }
 }
@@ -300,10 +317,7 @@ fn wrong(key: String, reason: &str) -> RecipeError {
 /// Converts an error of the registry into a recipe error whose key starts with `section`.
 fn refused(section: &str, error: CatalogError) -> RecipeError {
     match error {
-        CatalogError::Option { key, reason } if !key.is_empty() => {
-            RecipeError::Type { key: format!("{section}.{key}"), reason }
-        }
-        CatalogError::Option { reason, .. } => wrong(section.to_owned(), &reason),
+        CatalogError::Option { key, reason } => option_error(section, &key, reason),
         other => wrong(section.to_owned(), &other.to_string()),
     }
 }

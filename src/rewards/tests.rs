@@ -114,7 +114,7 @@ fn a_reward_that_cannot_be_created_is_named_by_its_key() {
     );
     check_error(
         "routes.\"*\" = \"regex\"",
-        expect!["key `reward.options.regex`: missing field `pattern`"],
+        expect!["key `reward.options.regex.pattern`: expected a value, found nothing"],
     );
     check_error(
         "routes.\"*\" = \"length\"\n[options.length]\nattempts = 3",

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::documented::{Documented, Field};
 use crate::fields::fields as option_names;
-use crate::shape::{Shape, field_shapes};
+use crate::shape::{Shape, field_shapes, shape_of};
 use crate::wrong_value::{keys_to, missing_field, reason};
 
 /// Options by name, as written in a recipe.
@@ -133,40 +133,93 @@ impl About {
     }
 }
 
+/// Returns the types of the fields of a struct by name.
+type Shapes = fn() -> Vec<(&'static str, Shape)>;
+
+/// The documentation of the options of an entry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OptionDocs {
+    /// The options in the order of their declaration, without serde aliases.
+    pub fields: Vec<Field>,
+    /// The defaults as JSON; empty if an option has none.
+    pub defaults: Options,
+    shapes: Vec<Shapes>,
+}
+
+impl OptionDocs {
+    /// Returns the documentation of the fields of `O`.
+    #[must_use]
+    pub fn of<O: DeserializeOwned + Serialize + Documented>() -> Self {
+        Self::new::<O>(O::FIELDS)
+    }
+
+    /// Returns the documentation of the fields of `O`, which another crate defines.
+    #[must_use]
+    pub fn new<O: DeserializeOwned + Serialize>(fields: &[Field]) -> Self {
+        let defaults = read::<O>(Options::new()).ok().map(serde_json::to_value);
+        let defaults = match defaults {
+            Some(Ok(Value::Object(defaults))) => defaults,
+            _ => Options::new(),
+        };
+        Self { fields: fields.to_vec(), defaults, shapes: vec![field_shapes::<O>] }
+    }
+
+    /// Removes the defaults, which then are those that the documentation names.
+    #[must_use]
+    pub fn without_defaults(self) -> Self {
+        Self { defaults: Options::new(), ..self }
+    }
+
+    /// Adds the documentation of the options of another type, of which an entry also has the options.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.fields.extend(other.fields);
+        self.defaults.extend(other.defaults);
+        self.shapes.extend(other.shapes);
+        self
+    }
+
+    /// Returns the types of the options.
+    #[must_use]
+    pub fn shapes(&self) -> Vec<(&'static str, Shape)> {
+        self.shapes.iter().flat_map(|shapes| shapes()).collect()
+    }
+}
+
 /// A catalog entry as [`Catalog::list`] returns it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Listed<'a> {
     /// The name.
     pub name: &'a str,
-    /// The documentation.
+    /// The documentation; empty for an entry that was added with [`Catalog::with`].
     pub about: About,
-    /// The options with their defaults, as JSON; empty for an entry that was added with [`Catalog::with`].
-    pub defaults: &'a Options,
-    /// The documentation of the options; empty for an entry that was added with [`Catalog::with`].
-    pub fields: &'static [Field],
-    /// The types of the options, in the order of their declaration.
-    pub shapes: Vec<(&'static str, Shape)>,
+    /// The names of the options, serde aliases included; empty if the type of the options does not list its fields.
+    pub options: &'static [&'static str],
+    /// The documentation of the options. It has no fields if the entry was added with [`Catalog::with`].
+    pub docs: &'a OptionDocs,
 }
 
-type Make<T> = Arc<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
+type Make<T> = Box<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
 
 /// An entry: its documentation, its options, and its constructor.
-#[derive(Clone)]
 struct CatalogEntry<T> {
     about: About,
     options: &'static [&'static str],
-    defaults: Options,
-    fields: &'static [Field],
-    shapes: fn() -> Vec<(&'static str, Shape)>,
+    docs: OptionDocs,
     type_errors: fn(Options) -> Vec<CatalogError>,
     make: Make<T>,
 }
 
-/// A set of constructors of `T`, by the names that recipes use.
-#[derive(Clone)]
+/// A set of constructors of `T`, by the names that recipes use. Clones share their entries.
 pub struct Catalog<T> {
     kind: &'static str,
-    entries: BTreeMap<String, CatalogEntry<T>>,
+    entries: BTreeMap<String, Arc<CatalogEntry<T>>>,
+}
+
+impl<T> Clone for Catalog<T> {
+    fn clone(&self) -> Self {
+        Self { kind: self.kind, entries: self.entries.clone() }
+    }
 }
 
 impl<T> Catalog<T> {
@@ -183,46 +236,38 @@ impl<T> Catalog<T> {
         name: &str,
         make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.insert(name, About::default(), Options::new(), &[], make)
+        let docs = OptionDocs { shapes: vec![field_shapes::<O>], ..OptionDocs::default() };
+        self.with_docs(name, About::default(), docs, make)
     }
 
-    /// Adds an entry with its documentation and that of its options. The defaults of the options are those of `O::default()`. Replaces an
-    /// entry of the same name.
+    /// Adds an entry with its documentation and that of its options. Replaces an entry of the same name.
     #[must_use]
-    pub fn described<O: DeserializeOwned + Serialize + Default + Documented>(
+    pub fn described<O: DeserializeOwned + Serialize + Documented>(
         self,
         name: &str,
         about: About,
         make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        let defaults = match serde_json::to_value(O::default()) {
-            Ok(serde_json::Value::Object(defaults)) => defaults,
-            _ => Options::new(),
-        };
-        self.insert(name, about, defaults, O::FIELDS, make)
+        self.with_docs(name, about, OptionDocs::of::<O>(), make)
     }
 
-    fn insert<O: DeserializeOwned>(
+    /// Adds an entry whose options are those that `docs` documents, although `O` does not list them. Replaces an entry of the same name.
+    #[must_use]
+    pub fn with_docs<O: DeserializeOwned>(
         mut self,
         name: &str,
         about: About,
-        defaults: Options,
-        fields: &'static [Field],
+        docs: OptionDocs,
         make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        let make: Make<T> = Arc::new(move |options| make(read(options)?));
-        self.entries.insert(
-            name.to_owned(),
-            CatalogEntry {
-                about,
-                options: option_names::<O>(),
-                defaults,
-                fields,
-                shapes: field_shapes::<O>,
-                type_errors: type_errors::<O>,
-                make,
-            },
-        );
+        let entry = CatalogEntry {
+            about,
+            options: option_names::<O>(),
+            docs,
+            type_errors: type_errors::<O>,
+            make: Box::new(move |options| make(read(options)?)),
+        };
+        self.entries.insert(name.to_owned(), Arc::new(entry));
         self
     }
 
@@ -236,9 +281,8 @@ impl<T> Catalog<T> {
         self.entries.iter().map(|(name, entry)| Listed {
             name,
             about: entry.about,
-            defaults: &entry.defaults,
-            fields: entry.fields,
-            shapes: (entry.shapes)(),
+            options: entry.options,
+            docs: &entry.docs,
         })
     }
 
@@ -288,7 +332,8 @@ impl<T> Catalog<T> {
     fn find(&self, name: &str) -> Option<&CatalogEntry<T>> {
         let aliased =
             |entry: &&CatalogEntry<T>| entry.about.aliases.iter().any(|(alias, _)| *alias == name);
-        self.entries.get(name).or_else(|| self.entries.values().find(aliased))
+        let entry = self.entries.get(name).map(Arc::as_ref);
+        entry.or_else(|| self.entries.values().map(Arc::as_ref).find(aliased))
     }
 }
 
@@ -303,13 +348,25 @@ pub fn take(options: &mut Options, keys: &[&str]) -> Options {
 /// # Errors
 /// [`CatalogError::Option`] if an option is unknown, missing or has the wrong type.
 pub fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
-    serde_path_to_error::deserialize(Value::Object(options)).map_err(|error| option_error(&error))
+    let options = Value::Object(options);
+    serde_path_to_error::deserialize(&options).map_err(|error| option_error::<O>(&options, &error))
 }
 
-fn option_error(error: &serde_path_to_error::Error<serde_json::Error>) -> CatalogError {
+fn option_error<O: DeserializeOwned>(
+    options: &Value,
+    error: &serde_path_to_error::Error<serde_json::Error>,
+) -> CatalogError {
     let path = error.path().to_string();
     let key = if path == "." { String::new() } else { path };
-    CatalogError::Option { key, reason: reason(&error.inner().to_string()) }
+    let reason = reason(&error.inner().to_string());
+    let reason = match options.get(&key) {
+        Some(found) => {
+            let shape = shape_of(&key, &field_shapes::<O>());
+            shape.reason(reason, found, found.is_string())
+        }
+        None => reason,
+    };
+    CatalogError::Option { key, reason }
 }
 
 /// Returns an error for each option that is unknown or has a wrong type, those in nested tables included. A table without any has an error
@@ -320,12 +377,12 @@ pub fn type_errors<O: DeserializeOwned>(options: Options) -> Vec<CatalogError> {
     let mut removed_from: Vec<Vec<String>> = Vec::new();
     let mut options = Value::Object(options);
     // serde stops at the first error. Therefore each value that causes one is removed, and the rest is read again.
-    while let Err(error) = serde_path_to_error::deserialize::<_, O>(options.clone()) {
+    while let Err(error) = serde_path_to_error::deserialize::<_, O>(&options) {
         let mut keys: Vec<String> = keys_to(error.path()).map(str::to_owned).collect();
         // A field may be missing because it was removed, under its name or an alias.
         let is_missing = missing_field(&error.inner().to_string()).is_some();
         if !(is_missing && removed_from.contains(&keys)) {
-            errors.push(option_error(&error));
+            errors.push(option_error::<O>(&options, &error));
         }
         let Some(last) = keys.pop() else { break };
         let table = keys.iter().try_fold(&mut options, |table, key| table.get_mut(key));
@@ -379,7 +436,9 @@ mod tests {
         assert_eq!(catalog.options("line"), Some(["slope"].as_slice()));
         let listed: Vec<_> = catalog
             .list()
-            .map(|entry| (entry.name, entry.defaults.len(), entry.fields.first().map(Field::text)))
+            .map(|Listed { name, docs, .. }| {
+                (name, docs.defaults.len(), docs.fields.first().map(Field::text))
+            })
             .collect();
         let text = "The rise per unit.".to_owned();
         assert_eq!(listed, [("flat", 0, None), ("linear", 1, Some(text))]);

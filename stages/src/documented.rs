@@ -18,6 +18,18 @@ pub struct Field {
 }
 
 impl Field {
+    /// Returns a field without a unit.
+    #[must_use]
+    pub const fn new(name: &'static str, lines: &'static [&'static str]) -> Self {
+        Self { name, unit: "", lines }
+    }
+
+    /// Sets the unit of the values.
+    #[must_use]
+    pub const fn in_unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
     /// Returns the name as a recipe writes it, without the mark of a raw identifier.
     #[must_use]
     pub fn key(&self) -> &'static str {

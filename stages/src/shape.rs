@@ -1,11 +1,14 @@
 //! The types of option values, read from the types that deserialize them.
 
+use std::fmt::Display;
+
 use serde::de::value::Error;
 use serde::de::{
     self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor,
 };
 
 use crate::fields::fields;
+use crate::wrong_value::{TAGGED_ENUM, one_of};
 
 /// The type of a value, as documentation names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +33,21 @@ impl Shape {
             Self::Named(name) => name,
             Self::Choice(_) => "string",
             Self::Several(words) => words,
+        }
+    }
+
+    /// Returns the reason why a value of this type is wrong, from the [`reason`](crate::wrong_value::reason) of serde. That does not name
+    /// what is expected in place of a value that is no name or is none of several types.
+    #[must_use]
+    pub fn reason(&self, of_serde: String, found: &dyn Display, is_text: bool) -> String {
+        match self {
+            Self::Choice(names) if !is_text => {
+                format!("expected {}, found {found}", one_of(names, ""))
+            }
+            Self::Several(expected) if *expected == of_serde => {
+                format!("expected {expected}, found {found}")
+            }
+            _ => of_serde,
         }
     }
 }
@@ -116,7 +134,10 @@ impl<'de> MapAccess<'de> for FieldOf<'_> {
         if let (Shape::Unknown, Err(error)) = (&*self.shape, &value) {
             let words = error.to_string();
             let expected = words.strip_prefix("invalid type: unit value, expected ");
-            *self.shape = Shape::Several(expected.unwrap_or(&words).to_owned());
+            *self.shape = match expected.unwrap_or(&words) {
+                expected if expected.starts_with(TAGGED_ENUM) => Shape::Named("table"),
+                expected => Shape::Several(expected.to_owned()),
+            };
         }
         value
     }

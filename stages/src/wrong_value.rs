@@ -85,6 +85,9 @@ fn wrong_name(rest: &str) -> Option<String> {
     Some(format!("expected {}, found `{found}`", one_of(&names, found)))
 }
 
+/// The words with which serde names an enum whose variants are tables with their name in a field.
+pub(crate) const TAGGED_ENUM: &str = "internally tagged enum ";
+
 /// Returns the words of recipes for a type that serde expects.
 fn in_words(expected: &str) -> Cow<'_, str> {
     let lists = ["a tuple of size ", "an array of length "];
@@ -99,7 +102,8 @@ fn in_words(expected: &str) -> Cow<'_, str> {
         "a sequence" | "a tuple" => "a list",
         "a map" => "a table",
         "string or map" | "string only" | "path string" => "a string",
-        struct_of_rust if struct_of_rust.starts_with("struct ") => "a table",
+        of_rust if of_rust.starts_with("struct ") => "a table",
+        of_rust if of_rust.starts_with(TAGGED_ENUM) => "a table",
         other => other,
     };
     words.into()

@@ -137,14 +137,14 @@ fn keys(path: &Path) -> Vec<Key> {
     }
     let algorithms = Algorithms::default();
     for entry in algorithms.advantages.list() {
-        let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
+        let numbers = entry.docs.defaults.iter().filter(|(_, value)| value.is_number());
         keys.extend(numbers.map(|(option, _)| Key {
             name: format!("algorithm.adv_options.{option}"),
             with_settings: vec![format!("algorithm.adv_estimator={}", entry.name)],
         }));
     }
     for entry in algorithms.policy_losses.list() {
-        let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
+        let numbers = entry.docs.defaults.iter().filter(|(_, value)| value.is_number());
         keys.extend(numbers.map(|(option, _)| Key {
             name: format!("actor.policy_loss.{option}"),
             with_settings: vec![format!("actor.policy_loss.loss_mode={}", entry.name)],

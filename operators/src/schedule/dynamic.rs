@@ -18,6 +18,7 @@
 //! - **End of an epoch.** The last round of an epoch admits the groups that exist, if any; this is not a failure.
 //! - **Tail batching** filters in the same way: see [`tail_batching::Config::filter_zero_variance`](super::tail_batching::Config).
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,13 @@ use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 use super::variance::{OnExhausted, ZeroVarianceFilter};
+
+/// The entry of the schedule in a catalog.
+pub const ABOUT: About = About::new(
+    &[],
+    "launches further prompts until the step has enough groups whose rewards differ",
+    "DAPO, section 3.2",
+);
 
 documented! {
     /// The configuration of [`Dynamic`].

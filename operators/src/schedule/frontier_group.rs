@@ -15,12 +15,20 @@
 
 use rollpacker_dataflow::BoxError;
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
 use super::plan::{self, RoundRules};
 use super::{Decision, Event, Schedule, ScheduleError, Synchronous, sync};
+
+/// The entry of the schedule in a catalog.
+pub const ABOUT: About = About::new(
+    &[],
+    "waits for all responses, and launches those of the groups nearest to completion first",
+    "RolloutPipe",
+);
 
 documented! {
     /// The configuration of [`FrontierGroup`].

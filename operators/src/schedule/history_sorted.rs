@@ -14,6 +14,7 @@
 //! the composition of single steps: the prompts of one step are alike, so a step's gradient estimates that of its stratum, and the mean
 //! over the epoch equals that of `sync`. A narrower window mixes more and gains less.
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,6 +30,13 @@ use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 use super::{Offer, Queue, Reason, RoundKind, ScheduleError};
+
+/// The entry of the schedule in a catalog.
+pub const ABOUT: About = About::new(
+    &[],
+    "waits for all responses; from the second epoch on, prompts with long histories share rounds",
+    "this project",
+);
 
 documented! {
     /// The configuration of [`HistorySorted`].

@@ -18,12 +18,20 @@
 //! Two parts of Seer are not in this schedule: moving requests between instances with their KV cache, and speculative decoding with
 //! drafts from the same group.
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
 use super::plan::{Order, RoundRules};
 use super::{ScheduleError, Synchronous, sync};
+
+/// The entry of the schedule in a catalog.
+pub const ABOUT: About = About::new(
+    &[],
+    "waits for all responses, and launches those of the prompts with the longest responses so far first",
+    "Seer",
+);
 
 documented! {
     /// The configuration of [`Synchronous::longest_first`].

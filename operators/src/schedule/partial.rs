@@ -19,6 +19,7 @@
 //!   smaller.
 //! - **End of the run.** No round launches more prompts than the rest of the run can admit, so no response stays paused.
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,6 +38,13 @@ use super::{Reason, RoundKind, ScheduleError};
 
 /// The lane of the groups that a round must admit.
 const DUE: &str = "due";
+
+/// The entry of the schedule in a catalog.
+pub const ABOUT: About = About::new(
+    &[],
+    "ends a round with its batch, and continues the responses still running in the next round",
+    "Kimi k1.5, section 2.6.2; APRIL",
+);
 
 documented! {
     /// The configuration of [`Partial`].

@@ -26,6 +26,7 @@
 //! - **End of an epoch.** The last load of an epoch consists of the prompts that are left; its last round admits what is left.
 //! - **End of the run.** No more prompts are loaded than the rest of the run can admit.
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,13 @@ use super::{Reason, RoundKind, ScheduleError};
 
 /// The lane of the next load; the lane of the current load is unnamed.
 const AHEAD: &str = "ahead";
+
+/// The entry of the schedule in a catalog.
+pub const ABOUT: About = About::new(
+    &[],
+    "loads several batches of prompts and trains on the shortest responses first",
+    "SortedRL",
+);
 
 documented! {
     /// The configuration of [`Sorted`].

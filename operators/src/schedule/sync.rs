@@ -4,6 +4,7 @@
 //! that rewards and gradients are computed while others still generate. The round closes with its last response. The last round of an epoch
 //! takes the prompts that are left.
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,20 @@ use super::prompt_store::{PromptStore, RoundShare};
 use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
+
+/// The entry of the schedule in a catalog, if the stages run one after the other.
+pub const ABOUT: About = About::new(
+    &[],
+    "waits for all responses; scoring follows the rollout, and training follows scoring",
+    "veRL",
+);
+
+/// The entry of the schedule in a catalog, if the stages overlap.
+pub const FUSED: About = About::new(
+    &[],
+    "waits for all responses; scores them as they end, and trains on each group when it is complete",
+    "RLHFuse",
+);
 
 documented! {
     /// The configuration of [`Synchronous`].

@@ -35,6 +35,7 @@
 //!   can correct, so `weighted` rejects `eta_responses` above 1.
 //! - **Duplicates.** Rows are distinguished by their id only; two equal rows are two prompts.
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::documented;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,6 +55,13 @@ use super::rounds::{NextAction, Rounds, times};
 use super::speculation::{factor, scaled};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Offer, Reason, RoundKind, ScheduleError};
+
+/// The entry of the schedule in a catalog.
+pub const ABOUT: About = About::new(
+    &[],
+    "speculative short rounds keep the first responses, and long rounds generate the deferred prompts",
+    "RollPacker, section 3",
+);
 
 documented! {
     /// The configuration of [`TailBatching`].

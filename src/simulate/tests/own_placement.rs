@@ -149,7 +149,7 @@ fn settings_of_a_placement_of_the_program_are_refused_by_key() {
             &[own, "pipeline.placement_options.training_gpus=3"],
             "key `pipeline.placement_options.training_gpus`: expected a multiple of 2, found 3",
         ),
-        (&[own], "key `pipeline.placement_options`: missing field `training_gpus`"),
+        (&[own], "key `pipeline.placement_options.training_gpus`: expected a value, found nothing"),
         (
             &["pipeline.placement=turns", "pipeline.training_gpus=2"],
             "key `pipeline.training_gpus`: expected pipeline.placement = separate with it, found 2",

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::catalog::{About, CatalogError};
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{BatchReward, Batched, Call};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -32,31 +33,33 @@ pub enum HttpForm {
     Batch,
 }
 
-/// Options of an [`HttpReward`].
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HttpOptions {
-    /// The URL to which samples are posted.
-    pub url: String,
-    /// The environment variable with the key that is sent as a bearer token; no key by default.
-    #[serde(default)]
-    pub api_key_env: Option<String>,
-    /// The form of a request.
-    #[serde(default)]
-    pub form: HttpForm,
-    /// The names and contents of the fields of a request; by default those of the form.
-    #[serde(default)]
-    pub fields: Option<Fields>,
-    /// The field of the answer that holds the score; by default the first of `rewards`, `reward`, `scores` and `score` that is present.
-    /// Other numbers of the answer become components and other texts labels.
-    #[serde(default)]
-    pub score: Option<String>,
-    /// Maximum number of samples per request of the form `batch`, from 1 to 1048576; 32 by default.
-    #[serde(default = "max_batch")]
-    pub max_batch: usize,
-    /// Maximum time in seconds that a request of the form `batch` waits for further samples, from 0 to 3600; 0.05 by default.
-    #[serde(default = "max_wait_s")]
-    pub max_wait_s: f64,
+documented! {
+    /// Options of an [`HttpReward`].
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct HttpOptions {
+        /// The URL to which samples are posted.
+        pub url: String,
+        /// The environment variable with the key that is sent as a bearer token. Default: no key.
+        #[serde(default)]
+        pub api_key_env: Option<String>,
+        /// The form of a request: one sample, or several. Default: `single`.
+        #[serde(default)]
+        pub form: HttpForm,
+        /// The names and contents of the fields of a request. Default: those of the form.
+        #[serde(default)]
+        pub fields: Option<Fields>,
+        /// The field of the answer that holds the score. Other numbers of the answer become components and other texts labels. Default: the
+        /// first of `rewards`, `reward`, `scores` and `score` that is present.
+        #[serde(default)]
+        pub score: Option<String>,
+        /// The maximum number of samples of a request in the form `batch`. From 1 to 1048576. Default: 32.
+        #[serde(default = "max_batch")]
+        pub max_batch: usize,
+        /// The maximum time that a request in the form `batch` waits for further samples. From 0 to 3600. Default: 0.05.
+        #[serde(default = "max_wait_s")]
+        pub max_wait_s: f64 [seconds],
+    }
 }
 
 /// The maximum of `max_wait_s` in seconds.
@@ -113,6 +116,12 @@ impl HttpForm {
             Self::Batch => fields([("query", Query), ("prompts", Prompt), ("labels", GroundTruth)]),
         }
     }
+}
+
+impl HttpReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "the answer of a server to a POST of the sample", "slime, OpenRLHF");
 }
 
 impl Reward for HttpReward {

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, NoOptions, Options};
+use rollpacker_stages::catalog::{
+    About, Catalog, CatalogError, Choice, Listed, NoOptions, OptionDocs, Options,
+};
+use rollpacker_stages::documented::Documented;
 use rollpacker_stages::reward::SharedGroupReward;
 use rollpacker_stages::reward::chat::ChatEngine;
 
@@ -28,6 +32,16 @@ pub enum Made {
     Sample(SharedReward),
     /// A reward for whole groups.
     Group(SharedGroupReward),
+}
+
+impl Made {
+    fn sample(reward: impl Reward) -> Self {
+        Self::Sample(SharedReward::new(reward))
+    }
+
+    fn group(reward: impl GroupReward) -> Self {
+        Self::Group(SharedGroupReward::new(reward))
+    }
 }
 
 /// Rewards by the names that recipes use. Users add a name with one call.
@@ -68,34 +82,45 @@ impl Registry {
     pub fn builtin() -> Self {
         let chats = Chats::default();
         let registry = Self { chats: chats.clone(), ..Self::default() };
-        registry
-            .with("exact", |exact: Exact| Ok(exact))
-            .with("f1", |f1: F1| Ok(f1))
-            .with("format", |format: Format| Ok(format))
-            .with_group("length", |length: Length| Ok(length))
-            .with("logic", |logic: Logic| Ok(logic))
-            .with("multiple_choice", |choice: MultipleChoice| Ok(choice))
-            .with("regex", Pattern::new)
-            .with("repetition", Repetition::new)
-            .with("soft_overlong", SoftOverlong::new)
-            .with("math", |math: Math| Ok(math))
-            .with("math_flexible", |_: NoOptions| Ok(Math::default()))
-            .with("gsm8k_strict", |_: NoOptions| Ok(Gsm8k { flexible: false }))
-            .with("gsm8k_flexible", |_: NoOptions| Ok(Gsm8k { flexible: true }))
-            .with("math_reward", |reward: MathReward| Ok(reward))
-            .with("math_dapo", |reward: MathDapo| Ok(reward))
-            .with("search_r1_em", |_: NoOptions| Ok(SearchR1 { substring: false }))
-            .with("search_r1_subem", |_: NoOptions| Ok(SearchR1 { substring: true }))
-            .with("judge", move |options| Judge::made_with(&chats, options))
-            .with("process", ProcessReward::new)
-            .with("python", PythonReward::new)
-            .with_code()
-            .with_http()
+        let registry = registry
+            .described("exact", Exact::ABOUT, |exact: Exact| Ok(exact))
+            .described("f1", F1::ABOUT, |f1: F1| Ok(f1))
+            .described("format", Format::ABOUT, |format: Format| Ok(format))
+            .described("gsm8k_flexible", Gsm8k::FLEXIBLE, |_: NoOptions| {
+                Ok(Gsm8k { flexible: true })
+            })
+            .described("gsm8k_strict", Gsm8k::STRICT, |_: NoOptions| Ok(Gsm8k { flexible: false }))
+            .described("logic", Logic::ABOUT, |logic: Logic| Ok(logic))
+            .described("math_dapo", MathDapo::ABOUT, |reward: MathDapo| Ok(reward))
+            .described("math_flexible", Math::FLEXIBLE, |_: NoOptions| Ok(Math::default()))
+            .described("math_reward", MathReward::ABOUT, |_: NoOptions| Ok(MathReward {}))
+            .described("multiple_choice", MultipleChoice::ABOUT, |choice: MultipleChoice| {
+                Ok(choice)
+            })
+            .described("process", ProcessReward::ABOUT, ProcessReward::new)
+            .described("python", PythonReward::ABOUT, PythonReward::new)
+            .described("regex", Pattern::ABOUT, Pattern::new)
+            .described("repetition", Repetition::ABOUT, Repetition::new)
+            .described("search_r1_em", SearchR1::EXACT, |_: NoOptions| {
+                Ok(SearchR1 { substring: false })
+            })
+            .described("search_r1_subem", SearchR1::SUBSTRING, |_: NoOptions| {
+                Ok(SearchR1 { substring: true })
+            })
+            .described("soft_overlong", SoftOverlong::ABOUT, SoftOverlong::new);
+        let judge = move |options| Judge::made_with(&chats, options);
+        let mut registry = registry
+            .with_docs("judge", Judge::ABOUT, Judge::option_docs(), judge)
+            .with_docs("math", Math::ABOUT, Math::option_docs(), Math::checked);
+        let length = |length: Length| Ok(Made::group(length));
+        registry.rewards = registry.rewards.described("length", Length::ABOUT, length);
+        registry.with_code().with_http()
     }
 
     #[cfg(feature = "code")]
     fn with_code(self) -> Self {
-        self.with("code", |config| Code::start(config).map_err(CatalogError::start))
+        let start = |config| Code::start(config).map_err(CatalogError::start);
+        self.with_docs("code", Code::ABOUT, Code::option_docs(), start)
     }
 
     #[cfg(not(feature = "code"))]
@@ -105,7 +130,7 @@ impl Registry {
 
     #[cfg(feature = "http")]
     fn with_http(self) -> Self {
-        self.with("http", HttpReward::new)
+        self.described("http", HttpReward::ABOUT, HttpReward::new)
     }
 
     #[cfg(not(feature = "http"))]
@@ -113,32 +138,48 @@ impl Registry {
         self.with("http", |_: Options| absent::<SharedReward>("the reward `http`", "http"))
     }
 
+    fn described<O: DeserializeOwned + Serialize + Documented, R: Reward>(
+        self,
+        name: &str,
+        about: About,
+        make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_docs(name, about, OptionDocs::of::<O>(), make)
+    }
+
+    /// Adds a reward with its documentation and that of its options. Replaces a reward of the same name.
+    #[must_use]
+    pub fn with_docs<O: DeserializeOwned, R: Reward>(
+        mut self,
+        name: &str,
+        about: About,
+        docs: OptionDocs,
+        make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let make = move |options| make(options).map(Made::sample);
+        self.rewards = self.rewards.with_docs(name, about, docs, make);
+        self
+    }
+
     /// Adds a reward that `make` constructs from its options. Replaces a reward of the same name.
     #[must_use]
     pub fn with<O: DeserializeOwned, R: Reward>(
-        self,
+        mut self,
         name: &str,
         make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.insert(name, move |options| Ok(Made::Sample(SharedReward::new(make(options)?))))
+        self.rewards = self.rewards.with(name, move |options| make(options).map(Made::sample));
+        self
     }
 
     /// Adds a reward for groups. Replaces a reward of the same name.
     #[must_use]
     pub fn with_group<O: DeserializeOwned, R: GroupReward>(
-        self,
+        mut self,
         name: &str,
         make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        self.insert(name, move |options| Ok(Made::Group(SharedGroupReward::new(make(options)?))))
-    }
-
-    fn insert<O: DeserializeOwned>(
-        mut self,
-        name: &str,
-        make: impl Fn(O) -> Result<Made, CatalogError> + Send + Sync + 'static,
-    ) -> Self {
-        self.rewards = self.rewards.with(name, make);
+        self.rewards = self.rewards.with(name, move |options| make(options).map(Made::group));
         self
     }
 
@@ -151,6 +192,11 @@ impl Registry {
     /// Returns the names of the rewards in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.rewards.names()
+    }
+
+    /// Returns the rewards in the order of their names.
+    pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.rewards.list()
     }
 
     /// Makes the reward with this name.

@@ -9,6 +9,9 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_sandbox::{
     Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict,
 };
+use rollpacker_stages::catalog::{About, OptionDocs};
+use rollpacker_stages::documented;
+use rollpacker_stages::documented::Field;
 use rollpacker_stages::reward::{Execution, Limits};
 use serde::{Deserialize, Serialize};
 
@@ -16,14 +19,16 @@ use super::{Context, Reward, RewardError, Sample, Score};
 use complete::{Completed, complete};
 use extract::{Fences, Program, Wanted};
 
-/// Options of the reward `code`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CodeConfig {
-    /// The value of a response.
-    pub score: CodeScore,
-    /// The sandbox in which code runs.
-    pub sandbox: SandboxConfig,
+documented! {
+    /// Options of the reward `code`.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct CodeConfig {
+        /// The value of a response. Default: `all`.
+        pub score: CodeScore,
+        /// The sandbox in which code runs: the options below it.
+        pub sandbox: SandboxConfig,
+    }
 }
 
 /// The value of a response.
@@ -54,7 +59,30 @@ pub struct Code {
     python: Fences,
 }
 
+/// The documentation of the sandbox, whose type knows nothing of this project.
+const SANDBOX: [Field; 12] = [
+    Field::new("sandbox.isolation", &["The isolation of code from the machine. Default: `full`."]),
+    Field::new("sandbox.slots", &["The number of concurrent jobs. From 1 to 1024. Default: the number of cores."]),
+    Field::new("sandbox.python", &["The interpreter, by name or path. Default: `python3`."]),
+    Field::new("sandbox.preload", &["Modules that are imported once, so that jobs can use them without a loading time. Default: none."]),
+    Field::new("sandbox.binds", &["Files and folders that code may read in addition to the interpreter and the system's libraries. Default: none."]),
+    Field::new("sandbox.memory_bytes", &["The maximum memory of a process, in addition to that of the interpreter. At least 1048576. Default: 512 MiB."]).in_unit("bytes"),
+    Field::new("sandbox.processes", &["The maximum number of processes and threads of a run. At least 1. Default: 32."]),
+    Field::new("sandbox.file_bytes", &["The maximum size of a written file. At least 0. Default: 16 MiB."]).in_unit("bytes"),
+    Field::new("sandbox.open_files", &["The maximum number of open files of a process. At least 4. Default: 64."]),
+    Field::new("sandbox.tmpfs_bytes", &["The size of the private /tmp. At least 0. Default: 64 MiB."]).in_unit("bytes"),
+    Field::new("sandbox.output_bytes", &["The maximum size of a run's output that is kept. At least 0. Default: 1 MiB."]).in_unit("bytes"),
+    Field::new("sandbox.languages", &["Languages in addition to `python`, by name: tables with `fences`, `file`, `compile` and `run`. Default: none."]),
+];
+
 impl Code {
+    /// Returns the documentation of the options.
+    #[must_use]
+    pub fn option_docs() -> OptionDocs {
+        OptionDocs::of::<CodeConfig>()
+            .and(OptionDocs::new::<SandboxConfig>(&SANDBOX).without_defaults())
+    }
+
     /// Starts the sandbox.
     ///
     /// # Errors
@@ -104,6 +132,12 @@ impl Code {
             CodeScore::Fraction => passed,
         }
     }
+}
+
+impl Code {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "code that runs against tests in a sandbox", "this project");
 }
 
 impl Reward for Code {

@@ -13,33 +13,37 @@ pub use retry::{Backoff, Retry};
 pub use timeout::Timeout;
 
 use rollpacker_stages::catalog::{CatalogError, Options, read, take};
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Budgets, Cost, Limited, Reward, SharedReward};
 
-/// Options that bound any reward, as written in a recipe. By default nothing is bounded.
-///
-/// The wrappers apply from the outside in: cache, retries, concurrency and budgets, timeout. Each attempt waits for its place and its
-/// budget; the timeout starts only after that wait.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Guard {
-    /// Maximum time of a call in seconds, from 1e-6 to 86400; no limit by default.
-    pub timeout_s: Option<f64>,
-    /// Maximum number of attempts for a sample, from 1 to 1000; 1 by default. A call is repeated after a
-    /// [retryable](rollpacker_stages::reward::ErrorKind::Retryable) error or a [timeout](rollpacker_stages::reward::ErrorKind::Timeout).
-    pub attempts: u32,
-    /// The wait before the second attempt in seconds, from 1e-6 to 86400; 1 by default. It doubles for each further attempt, up to a
-    /// minute, and is shortened by up to a half at random. The wait is at least as long as the server requests; if that is ten minutes or
-    /// more, there is no further attempt.
-    pub backoff_s: f64,
-    /// Maximum number of concurrent calls; no limit by default.
-    pub concurrency: Option<usize>,
-    /// Maximum mean rate of requests per minute, from 1e-3 to 1e12; no limit by default. A burst of as many requests is possible.
-    pub requests_per_minute: Option<f64>,
-    /// Maximum mean rate of tokens per minute, [as estimated](rollpacker_stages::reward::Reward::cost), from 1e-3 to 1e12; no limit by
-    /// default. A burst of as many tokens is possible.
-    pub tokens_per_minute: Option<f64>,
-    /// Number of cached scores, by all inputs of a reward; 0, no cache, by default.
-    pub cache: usize,
+documented! {
+    /// Options that bound any reward, as written in a recipe. By default nothing is bounded.
+    ///
+    /// The wrappers apply from the outside in: cache, retries, concurrency and budgets, timeout. Each attempt waits for its place and its
+    /// budget; the timeout starts only after that wait.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Guard {
+        /// The maximum time of a call. From 1e-6 to 86400. Default: no limit.
+        pub timeout_s: Option<f64> [seconds],
+        /// The maximum number of attempts for a sample. A call is repeated after a
+        /// [retryable](rollpacker_stages::reward::ErrorKind::Retryable) error or a [timeout](rollpacker_stages::reward::ErrorKind::Timeout).
+        /// From 1 to 1000. Default: 1.
+        pub attempts: u32,
+        /// The wait before the second attempt. It doubles for each further attempt, up to a
+        /// minute, and is shortened by up to a half at random. The wait is at least as long as the server requests; if that is ten minutes or
+        /// more, there is no further attempt. From 1e-6 to 86400. Default: 1.
+        pub backoff_s: f64 [seconds],
+        /// The maximum number of concurrent calls. At least 1. Default: no limit.
+        pub concurrency: Option<usize>,
+        /// The maximum mean rate of requests. A burst of as many requests is possible. From 1e-3 to 1e12. Default: no limit.
+        pub requests_per_minute: Option<f64> [requests per minute],
+        /// The maximum mean rate of tokens, [as estimated](rollpacker_stages::reward::Reward::cost). A burst of as many tokens is possible.
+        /// From 1e-3 to 1e12. Default: no limit.
+        pub tokens_per_minute: Option<f64> [tokens per minute],
+        /// The number of cached scores, by all inputs of a reward. At least 0. Default: 0, no cache.
+        pub cache: usize,
+    }
 }
 
 /// The range of times in seconds: a microsecond to a day.

@@ -2,11 +2,30 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollpacker_stages::catalog::{CatalogError, Options};
+use rollpacker_stages::catalog::{CatalogError, Options, read, take};
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::chat::{ChatEngine, SharedChat};
+use serde::{Deserialize, Serialize};
 
-/// The option that names the engine.
-const ENGINE: &str = "engine";
+documented! {
+    /// The option that selects the engine. The remaining options are those of the engine.
+    #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub(super) struct EngineChoice {
+        /// The engine of the model: `server`, with the options `base_url` to `extra_body`, or `torch`, in process, with the options on the
+        /// page of rewards. Default: `server`.
+        engine: Engine,
+    }
+}
+
+/// The engine of the model.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Engine {
+    #[default]
+    Server,
+    Torch,
+}
 
 /// The engines of the judges of a registry: servers, and the models in process that the program provides. Clones share them.
 #[derive(Clone, Default)]
@@ -31,25 +50,21 @@ impl Chats {
         mut options: Options,
         longest_answer: u32,
     ) -> Result<SharedChat, CatalogError> {
-        let engine = options.remove(ENGINE).unwrap_or_else(|| "server".into());
-        match (engine.as_str(), self.in_process()) {
-            (Some("server"), in_process) => {
+        let EngineChoice { engine } = read(take(&mut options, &["engine"]))?;
+        match (engine, self.in_process()) {
+            (Engine::Server, in_process) => {
                 let others = in_process.map(|engine| engine.options()).unwrap_or_default();
                 refuse_those_of("torch", others, &options)?;
                 server(options)
             }
-            (Some("torch"), Some(in_process)) => {
+            (Engine::Torch, Some(in_process)) => {
                 refuse_those_of("server", server_options(), &options)?;
                 in_process.open(options, longest_answer)
             }
-            (Some("torch"), None) => {
+            (Engine::Torch, None) => {
                 let expected =
                     "`server`, because this program was built without the feature `torch`";
-                Err(CatalogError::bound(ENGINE, expected, "torch"))
-            }
-            _ => {
-                let found = engine.as_str().map_or_else(|| engine.to_string(), str::to_owned);
-                Err(CatalogError::bound(ENGINE, "`server` or `torch`", found))
+                Err(CatalogError::bound("engine", expected, "torch"))
             }
         }
     }
@@ -58,7 +73,7 @@ impl Chats {
 /// Returns the model behind a server.
 #[cfg(feature = "http")]
 fn server(options: Options) -> Result<SharedChat, CatalogError> {
-    let options = rollpacker_stages::catalog::read(options)?;
+    let options = read(options)?;
     super::ChatServer::new(options).map(SharedChat::new)
 }
 

@@ -11,13 +11,15 @@ use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
 pub(super) use engine::Chats;
+use engine::EngineChoice;
 #[cfg(feature = "http")]
 pub use server::{ChatServer, ChatServerOptions};
 pub use template::{DEFAULT_PROMPT, DEFAULT_SYSTEM, Template};
 pub use verdict::{Scale, Unreadable, Verdict, VerdictForm};
 pub use votes::Votes;
 
-use rollpacker_stages::catalog::{CatalogError, Options, read, take};
+use rollpacker_stages::catalog::{About, CatalogError, OptionDocs, Options, read, take};
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::chat::Message;
 use rollpacker_stages::reward::chat::{Chat, JudgeSampling, SharedChat};
 use rollpacker_stages::reward::{Context, Cost, Reward, RewardError, Sample, Score};
@@ -32,26 +34,28 @@ pub struct Judge {
     judgement: Judgement,
 }
 
-/// The prompts of a judge and the interpretation of its answers, independent of the model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Judgement {
-    /// The user prompt, a [`Template`].
-    pub prompt: String,
-    /// The system prompt, a [`Template`]; empty for none.
-    pub system: String,
-    /// The form of the verdict.
-    pub verdict: VerdictForm,
-    /// Number of verdicts per response, from 1 to 1024; 1 by default. More than one requires a `temperature` above 0.
-    pub votes: u32,
-    /// The way to combine several verdicts.
-    pub combine: Votes,
-    /// `true` (default) if the judge only receives the part of a response after `</think>`.
-    pub after_think: bool,
-    /// The temperature of the judge's answers, from 0 to 2; 0 (default) is greedy.
-    pub temperature: f64,
-    /// Maximum length of an answer in tokens; 1024 by default.
-    pub max_tokens: u32,
+documented! {
+    /// The prompts of a judge and the interpretation of its answers, independent of the model.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Judgement {
+        /// The user prompt, a [Jinja template](Template). Default: asks whether the response agrees with the ground truth.
+        pub prompt: String,
+        /// The system prompt, a [Jinja template](Template); empty for none. Default: asks for the form of the verdict.
+        pub system: String,
+        /// The [form of the verdict](VerdictForm): a table whose `form` is `yes_no`, `score` or `json`. Default: `yes_no`.
+        pub verdict: VerdictForm,
+        /// The number of verdicts per response. More than one requires a `temperature` above 0. From 1 to 1024. Default: 1.
+        pub votes: u32,
+        /// The way to combine several verdicts. Default: `majority`.
+        pub combine: Votes,
+        /// `true` if the judge only receives the part of a response after `</think>`. Default: `true`.
+        pub after_think: bool,
+        /// The temperature of the judge's answers; 0 is greedy. From 0 to 2. Default: 0.
+        pub temperature: f64,
+        /// The maximum length of an answer. At least 1. Default: 1024.
+        pub max_tokens: u32 [tokens],
+    }
 }
 
 impl Default for Judgement {
@@ -102,6 +106,9 @@ impl Judgement {
             let reason = format!("expected a number from 0 to 2, found {}", self.temperature);
             return Err(wrong("temperature", reason));
         }
+        if self.max_tokens == 0 {
+            return Err(wrong("max_tokens", "expected at least 1, found 0".to_owned()));
+        }
         if self.votes > MOST_VOTES {
             let reason = format!("expected at most {MOST_VOTES}, found {}", self.votes);
             return Err(wrong("votes", reason));
@@ -132,6 +139,15 @@ impl Judge {
     /// If an option is invalid, the key is missing, or the model cannot be loaded.
     pub fn from_options(options: Options) -> Result<Self, CatalogError> {
         Self::made_with(&Chats::default(), options)
+    }
+
+    /// Returns the documentation of the options, except those of the engine `torch`.
+    pub(super) fn option_docs() -> OptionDocs {
+        let docs = OptionDocs::of::<Judgement>().and(OptionDocs::of::<EngineChoice>());
+        #[cfg(feature = "http")]
+        let docs = docs.and(OptionDocs::of::<ChatServerOptions>());
+        // The default prompts are texts of many lines.
+        docs.without_defaults()
     }
 
     /// Like [`from_options`](Self::from_options), with models that are shared with other judges.
@@ -190,6 +206,15 @@ impl Judge {
             "two answers without a readable verdict: {unreadable}"
         )))
     }
+}
+
+impl Judge {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(
+        &[],
+        "the verdict of a language model, behind a server or in process",
+        "this project",
+    );
 }
 
 impl Reward for Judge {

@@ -1,10 +1,11 @@
 //! Judges behind a server with OpenAI's chat completions API, such as vLLM, SGLang, llama.cpp or a vendor's.
 
 use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::RewardError;
 use rollpacker_stages::reward::chat::Message;
 use rollpacker_stages::reward::chat::{Chat, JudgeSampling};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::endpoint::Endpoint;
@@ -16,21 +17,23 @@ pub struct ChatServer {
     extra_body: Map<String, Value>,
 }
 
-/// Options of a [`ChatServer`].
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ChatServerOptions {
-    /// The URL before `/chat/completions`, such as `http://127.0.0.1:8000/v1`. A query string is moved to the end of the full URL.
-    pub base_url: String,
-    /// The name of the model on the server.
-    pub model: String,
-    /// The environment variable with the key that is sent as a bearer token; no key by default.
-    #[serde(default)]
-    pub api_key_env: Option<String>,
-    /// Further entries of a request, such as `response_format` or `chat_template_kwargs`. They override the default entries; `null` removes
-    /// an entry.
-    #[serde(default)]
-    pub extra_body: Map<String, Value>,
+documented! {
+    /// Options of a [`ChatServer`].
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct ChatServerOptions {
+        /// The URL of the server, without `/chat/completions`, such as `http://127.0.0.1:8000/v1`. A query string is moved to the end of the full URL.
+        pub base_url: String,
+        /// The name of the model on the server.
+        pub model: String,
+        /// The environment variable with the key that is sent as a bearer token. Default: no key.
+        #[serde(default)]
+        pub api_key_env: Option<String>,
+        /// Further entries of a request, such as `response_format` or `chat_template_kwargs`. They override the default entries; `null` removes
+        /// an entry. Default: none.
+        #[serde(default)]
+        pub extra_body: Map<String, Value>,
+    }
 }
 
 impl ChatServer {

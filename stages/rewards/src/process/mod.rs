@@ -3,8 +3,9 @@
 mod pool;
 mod worker;
 
-use rollpacker_stages::catalog::CatalogError;
-use serde::Deserialize;
+use rollpacker_stages::catalog::{About, CatalogError};
+use rollpacker_stages::documented;
+use serde::{Deserialize, Serialize};
 
 use super::field::{Field, Fields, fields, object};
 use super::{Context, Reward, RewardError, Sample, Score, answer};
@@ -23,19 +24,21 @@ pub struct ProcessReward {
     fields: Fields,
 }
 
-/// Options of a [`ProcessReward`].
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProcessOptions {
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// Maximum number of concurrent processes, from 1 to 4096; 1 by default. They are started on demand.
-    #[serde(default = "processes")]
-    pub processes: usize,
-    /// The names and contents of the fields of a request; by default `data_source`, `messages`, `response`, `ground_truth` and
-    /// `extra_info`.
-    #[serde(default = "all")]
-    pub fields: Fields,
+documented! {
+    /// Options of a [`ProcessReward`].
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct ProcessOptions {
+        /// The program and its arguments.
+        pub command: Vec<String>,
+        /// The maximum number of concurrent processes, which are started on demand. From 1 to 4096. Default: 1.
+        #[serde(default = "processes")]
+        pub processes: usize,
+        /// The names and contents of the fields of a request. Default: `data_source`, `messages`, `response`, `ground_truth` and
+        /// `extra_info`.
+        #[serde(default = "all")]
+        pub fields: Fields,
+    }
 }
 
 fn processes() -> usize {
@@ -72,6 +75,12 @@ impl ProcessReward {
         }
         Ok(Self { pool, fields: options.fields })
     }
+}
+
+impl ProcessReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "the answer of a program that stays alive, as JSON lines", "this project");
 }
 
 impl Reward for ProcessReward {

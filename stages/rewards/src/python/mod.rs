@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rollpacker_stages::catalog::{CatalogError, Options};
+use rollpacker_stages::catalog::{About, CatalogError, Options};
+use rollpacker_stages::documented;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -38,39 +39,41 @@ pub enum PythonSignature {
     Trl,
 }
 
-/// Options of a [`PythonReward`].
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PythonOptions {
-    /// The Python file with the function. Relative paths start from the working directory. (verl: `custom_reward_function.path`)
-    pub file: PathBuf,
-    /// The name of the function; `compute_score` by default. (verl: `custom_reward_function.name`)
-    #[serde(default)]
-    pub function: Option<String>,
-    /// The Python interpreter, version 3.8 or later; `python3` by default.
-    #[serde(default = "interpreter")]
-    pub interpreter: String,
-    /// Maximum number of concurrent processes, from 1 to 4096; 1 by default. They are started on demand.
-    #[serde(default = "processes")]
-    pub processes: usize,
-    /// Maximum time of a call of the function in seconds, from 1e-6 to 86400; 600 by default. Loading the file and waiting for a process do
-    /// not count.
-    #[serde(default)]
-    pub timeout_s: Option<f64>,
-    /// The form of the function; by default, it is recognized by the names of the function's parameters.
-    #[serde(default)]
-    pub signature: Option<PythonSignature>,
-    /// Passes prompts and completions as lists of messages, as TRL does for conversational datasets; `true` by default. With `false`, they
-    /// are texts. Only for [`PythonSignature::Trl`].
-    #[serde(default)]
-    pub conversational: Option<bool>,
-    /// Parses ground truths as JSON, so that a function gets the lists and dicts of a column of such values; `false` by default: ground
-    /// truths are texts.
-    #[serde(default)]
-    pub json_ground_truth: bool,
-    /// Further arguments of the function by name; none by default. (verl: `custom_reward_function.reward_kwargs`)
-    #[serde(default)]
-    pub kwargs: Options,
+documented! {
+    /// Options of a [`PythonReward`].
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct PythonOptions {
+        /// The Python file with the function. Relative paths start from the working directory. (verl: `custom_reward_function.path`)
+        pub file: PathBuf,
+        /// The name of the function. Default: `compute_score`. (verl: `custom_reward_function.name`)
+        #[serde(default)]
+        pub function: Option<String>,
+        /// The Python interpreter, version 3.8 or later. Default: `python3`.
+        #[serde(default = "interpreter")]
+        pub interpreter: String,
+        /// The maximum number of concurrent processes, which are started on demand. From 1 to 4096. Default: 1.
+        #[serde(default = "processes")]
+        pub processes: usize,
+        /// The maximum time of a call of the function. Loading the file and waiting for a process do not count. From 1e-6 to 86400. Default:
+        /// 600.
+        #[serde(default)]
+        pub timeout_s: Option<f64> [seconds],
+        /// The form of the function. Default: recognized by the names of the function's parameters.
+        #[serde(default)]
+        pub signature: Option<PythonSignature>,
+        /// `true` to pass prompts and completions as lists of messages, as TRL does for conversational datasets; `false` to pass them as texts.
+        /// Only for a function in TRL's form. Default: `true`.
+        #[serde(default)]
+        pub conversational: Option<bool>,
+        /// `true` to parse ground truths as JSON, so that a function gets the lists and dicts of a column of such values; `false` to pass texts.
+        /// Default: `false`.
+        #[serde(default)]
+        pub json_ground_truth: bool,
+        /// Further arguments of the function by name. Default: none. (verl: `custom_reward_function.reward_kwargs`)
+        #[serde(default)]
+        pub kwargs: Options,
+    }
 }
 
 fn interpreter() -> String {
@@ -155,6 +158,12 @@ impl PythonSignature {
         });
         all
     }
+}
+
+impl PythonReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "a function of a Python file, as written for verl or TRL", "verl, TRL");
 }
 
 impl Reward for PythonReward {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use rollpacker_stages::reward::{RewardError, Sample};
 
 /// The position of the answer in a response.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerIn {
     /// The last `<answer>...</answer>` if there is one, otherwise the text after the last `</think>`, otherwise the whole response.

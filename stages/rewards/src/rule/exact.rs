@@ -1,30 +1,40 @@
 //! The reward `exact`: answers that must match word for word.
 
+use rollpacker_stages::catalog::About;
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 
 use super::answer_in::{AnswerIn, targets};
 use super::normal_form::NormalForm;
 
-/// 1 if the answer of a response equals the ground truth, or one of several, word for word; otherwise 0.
-///
-/// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Runs of blanks count as one. The options
-/// select further differences to ignore.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Exact {
-    /// The position of the answer.
-    pub answer: AnswerIn,
-    /// A marker before the answer, such as `A:`. The answer is the text after the last marker; a response without a marker has no answer.
-    /// Default: no marker.
-    pub marker: Option<String>,
-    /// `true` to ignore the difference between upper and lower case; `false` by default.
-    pub ignore_case: bool,
-    /// `true` to ignore ASCII punctuation; `false` by default.
-    pub ignore_punctuation: bool,
-    /// `true` to ignore `a`, `an` and `the`; `false` by default.
-    pub ignore_articles: bool,
-    /// `true` to ignore all blanks; `false` by default.
-    pub ignore_blanks: bool,
+documented! {
+    /// 1 if the answer of a response equals the ground truth, or one of several, word for word; otherwise 0.
+    ///
+    /// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Runs of blanks count as one. The options
+    /// select further differences to ignore.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Exact {
+        /// The position of the answer. Default: `auto`.
+        pub answer: AnswerIn,
+        /// A marker before the answer, such as `A:`. The answer is the text after the last marker; a response without a marker has no answer.
+        /// Default: no marker.
+        pub marker: Option<String>,
+        /// `true` to ignore the difference between upper and lower case. Default: `false`.
+        pub ignore_case: bool,
+        /// `true` to ignore ASCII punctuation. Default: `false`.
+        pub ignore_punctuation: bool,
+        /// `true` to ignore `a`, `an` and `the`. Default: `false`.
+        pub ignore_articles: bool,
+        /// `true` to ignore all blanks. Default: `false`.
+        pub ignore_blanks: bool,
+    }
+}
+
+impl Exact {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "answers that must match word for word", "this project");
 }
 
 impl Reward for Exact {

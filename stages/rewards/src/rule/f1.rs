@@ -2,20 +2,24 @@
 
 use std::collections::HashMap;
 
+use rollpacker_stages::catalog::About;
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 
 use super::answer_in::{AnswerIn, targets};
 use super::normal_form::{SQUAD, words};
 
-/// The F1 score of the words of the answer against those of the ground truth, or the best of several, as in SQuAD and HotpotQA: words in
-/// lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` only match as a whole.
-///
-/// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Components: `precision`, `recall`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct F1 {
-    /// The position of the answer.
-    pub answer: AnswerIn,
+documented! {
+    /// The F1 score of the words of the answer against those of the ground truth, or the best of several, as in SQuAD and HotpotQA: words in
+    /// lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` only match as a whole.
+    ///
+    /// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Components: `precision`, `recall`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct F1 {
+        /// The position of the answer. Default: `auto`.
+        pub answer: AnswerIn,
+    }
 }
 
 /// The agreement of two sets of words.
@@ -24,6 +28,12 @@ struct Overlap {
     f1: f64,
     precision: f64,
     recall: f64,
+}
+
+impl F1 {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "the words that the answer shares with the ground truth", "SQuAD");
 }
 
 impl Reward for F1 {

@@ -1,20 +1,23 @@
 //! The reward `format`: the structure of a response.
 
+use rollpacker_stages::catalog::About;
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// 1 if a response has the required structure, otherwise 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Format {
-    /// The required structure.
-    pub style: FormatStyle,
-    /// `true` if the chat template of the model opens `<think>` itself; `false` by default. A prompt that ends in `<think>` has the same
-    /// effect.
-    pub think_in_prompt: bool,
+documented! {
+    /// 1 if a response has the required structure, otherwise 0.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Format {
+        /// The required structure. Default: `think_answer`.
+        pub style: FormatStyle,
+        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default: `false`.
+        pub think_in_prompt: bool,
+    }
 }
 
 /// The structure of a response.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FormatStyle {
     /// `<think>...</think> <answer>...</answer>`, each tag once and only blanks outside.
@@ -22,6 +25,15 @@ pub enum FormatStyle {
     ThinkAnswer,
     /// `<think>...</think>...`: begins with its only `<think>` and has a `</think>`, like TRL's `think_format_reward`.
     Think,
+}
+
+impl Format {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(
+        &[],
+        "the structure of a response, such as `<think>...</think> <answer>...</answer>`",
+        "DeepSeek-R1",
+    );
 }
 
 impl Reward for Format {

@@ -1,8 +1,9 @@
 //! Rewards that depend on the length of responses.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::catalog::{About, CatalogError};
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, GroupReward, Reward, RewardError, Sample, Score};
 
 /// A penalty for responses near the maximum length. It is 0 up to `max_length - cache` tokens, decreases linearly to -1 at `max_length`,
@@ -12,16 +13,18 @@ use rollpacker_stages::reward::{Context, GroupReward, Reward, RewardError, Sampl
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftOverlong(SoftOverlongOptions);
 
-/// Options of a [`SoftOverlong`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SoftOverlongOptions {
-    /// The number of tokens from which on the penalty is -1.
-    #[serde(alias = "max_completion_len")]
-    pub max_length: u32,
-    /// The number of tokens before `max_length` over which the penalty grows; 0 makes it a step. At most `max_length`.
-    #[serde(alias = "soft_punish_cache", alias = "overlong_buffer_len")]
-    pub cache: u32,
+documented! {
+    /// Options of a [`SoftOverlong`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct SoftOverlongOptions {
+        /// The length from which on the penalty is -1. At least 0. (TRL: `max_completion_len`)
+        #[serde(alias = "max_completion_len")]
+        pub max_length: u32 [tokens],
+        /// The length before `max_length` over which the penalty grows; 0 makes it a step. At most `max_length`. (verl: `reward.reward_kwargs.overlong_buffer_cfg.len`; TRL: `soft_punish_cache`)
+        #[serde(alias = "soft_punish_cache", alias = "overlong_buffer_len")]
+        pub cache: u32 [tokens],
+    }
 }
 
 impl SoftOverlong {
@@ -47,30 +50,44 @@ impl SoftOverlong {
     }
 }
 
+impl SoftOverlong {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "a penalty for responses near the maximum length", "DAPO, equation 13");
+}
+
 impl Reward for SoftOverlong {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         Ok(self.penalty(length(sample)?).into())
     }
 }
 
-/// A bonus for the shorter responses to a prompt: `weight * (0.5 - (length - min) / (max - min))`, where `min` and `max` are over the
-/// lengths of the group. Positive values only go to right responses; a wrong response gets the negative values and otherwise 0. All get 0
-/// if their lengths are equal.
-///
-/// A response is wrong if its own reward is less than `right`, so the samples need a reward of their own. Source: Kimi k1.5, section 2.3.3.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Length {
-    /// The factor of the bonus; 1 by default.
-    pub weight: f64,
-    /// The minimum of a response's own reward with which it counts as right; 1 by default.
-    pub right: f64,
+documented! {
+    /// A bonus for the shorter responses to a prompt: `weight * (0.5 - (length - min) / (max - min))`, where `min` and `max` are over the
+    /// lengths of the group. Positive values only go to right responses; a wrong response gets the negative values and otherwise 0. All get 0
+    /// if their lengths are equal.
+    ///
+    /// A response is wrong if its own reward is less than `right`, so the samples need a reward of their own. Source: Kimi k1.5, section 2.3.3.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Length {
+        /// The factor of the bonus. A finite number. Default: 1.
+        pub weight: f64,
+        /// The minimum of a response's own reward with which it counts as right. A finite number. Default: 1.
+        pub right: f64,
+    }
 }
 
 impl Default for Length {
     fn default() -> Self {
         Self { weight: 1.0, right: 1.0 }
     }
+}
+
+impl Length {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "a bonus for the shorter responses of a group", "Kimi k1.5, section 2.3.3");
 }
 
 impl GroupReward for Length {

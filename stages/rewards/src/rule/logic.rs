@@ -5,33 +5,36 @@ mod logic_rl;
 
 use std::collections::BTreeMap;
 
+use rollpacker_stages::catalog::About;
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::answer_in::AnswerIn;
 use super::format::{FormatStyle, opened_by_prompt};
 
 use claims::Claims;
 
-/// A reward that checks the solution of a knights-and-knaves puzzle, in the data of Logic-RL.
-///
-/// The ground truth is text with one claim a line, `(1) Zoey is a knight`, or JSON with such text in the field `solution_text_format`. The
-/// answer must make exactly the same claims in any order, with the names as they are written. An additional name, a contradiction or an
-/// unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Logic {
-    /// The conversion of an answer to a score.
-    pub scoring: LogicScoring,
-    /// The position of the answer. Logic-RL's scoring only reads `<answer>`.
-    pub answer: AnswerIn,
-    /// `true` if the chat template of the model opens `<think>` itself; `false` by default. A prompt that ends in `<think>` has the same
-    /// effect.
-    pub think_in_prompt: bool,
+documented! {
+    /// A reward that checks the solution of a knights-and-knaves puzzle, in the data of Logic-RL.
+    ///
+    /// The ground truth is text with one claim a line, `(1) Zoey is a knight`, or JSON with such text in the field `solution_text_format`. The
+    /// answer must make exactly the same claims in any order, with the names as they are written. An additional name, a contradiction or an
+    /// unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Logic {
+        /// The conversion of an answer to a score. Default: `plain`.
+        pub scoring: LogicScoring,
+        /// The position of the answer. Logic-RL's scoring only reads `<answer>`. Default: `auto`.
+        pub answer: AnswerIn,
+        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default: `false`.
+        pub think_in_prompt: bool,
+    }
 }
 
 /// The conversion of an answer to a score.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogicScoring {
     /// 1 if the answer is right, otherwise 0, regardless of the structure.
@@ -44,6 +47,11 @@ pub enum LogicScoring {
 
 /// The role of each person.
 type Roles = BTreeMap<String, String>;
+
+impl Logic {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(&[], "solutions of knights-and-knaves puzzles", "Logic-RL");
+}
 
 impl Reward for Logic {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {

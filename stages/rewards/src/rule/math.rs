@@ -1,6 +1,8 @@
 //! The reward `math`: verification of a mathematical answer.
 
 use rollpacker_math::Verifier;
+use rollpacker_stages::catalog::{About, CatalogError, OptionDocs};
+use rollpacker_stages::documented::Field;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +13,76 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Math(pub Verifier);
+
+impl Math {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(
+        &[],
+        "answers that equal the ground truth by mathematical value",
+        "this project",
+    );
+
+    /// The documentation of the reward without options in a catalog.
+    pub const FLEXIBLE: About = About::new(&[], "`math` with its defaults", "this project");
+}
+
+/// The maximum of `precision`.
+const MOST_DECIMALS: u32 = 30;
+
+/// The documentation of the options, whose type knows nothing of this project.
+const OPTIONS: [Field; 7] = [
+    Field::new(
+        "last_number",
+        &[
+            "`true` if the last formula or number of a response without a marker counts as its answer.",
+        ],
+    ),
+    Field::new(
+        "targets",
+        &[
+            "The accepted notations of answers: `latex`, `expr` or both. (Math-Verify: `match_types`)",
+        ],
+    ),
+    Field::new(
+        "precision",
+        &[
+            "The number of decimal places to which numbers with a decimal point are rounded before they are compared. From 0 to 30.",
+        ],
+    ),
+    Field::new("strict", &["`true` if the names of variables matter and sets differ from tuples."]),
+    Field::new(
+        "relation_for_set",
+        &[
+            "`true` if an inequality may answer a truth that is a set. A set may always answer an inequality.",
+        ],
+    ),
+    Field::new(
+        "boxed_priority",
+        &[
+            "The priority of boxes and other markers: 0 is that of \"the final answer is ... I hope\", 50 that of \"the final answer is\". Boxes are ignored if it is negative.",
+        ],
+    ),
+    Field::new("markers", &["`true` if `####`, `<answer>`, `Answer:` and `A:` mark answers."]),
+];
+
+impl Math {
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// If an option is out of range.
+    pub fn checked(self) -> Result<Self, CatalogError> {
+        match self.0.precision {
+            0..=MOST_DECIMALS => Ok(self),
+            found => Err(CatalogError::bound("precision", "from 0 to 30", found)),
+        }
+    }
+
+    /// Returns the documentation of the options.
+    #[must_use]
+    pub fn option_docs() -> OptionDocs {
+        OptionDocs::new::<Self>(&OPTIONS)
+    }
+}
 
 impl Reward for Math {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {

@@ -5,25 +5,34 @@ use std::sync::LazyLock;
 use regex::Regex;
 use rollpacker_math::boxed;
 use rollpacker_math::choice::{letter, unwrapped};
+use rollpacker_stages::catalog::About;
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde_json::Value;
 
 use super::answer_in::AnswerIn;
 use super::normal_form::SQUAD;
 
-/// 1 if a response chooses the right letter, otherwise 0.
-///
-/// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. Without a mark, it is the choice
-/// whose text equals the answer, or else the last capital letter that stands alone.
-///
-/// The ground truth is a letter, the text of a choice, or the index of a choice from 0. A letter may be wrapped in brackets, quotes,
-/// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of `extra_info`: a
-/// list of texts, an object of texts by letter, or ARC's `{"text": [...], "label": [...]}`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MultipleChoice {
-    /// The position of the answer.
-    pub answer: AnswerIn,
+documented! {
+    /// 1 if a response chooses the right letter, otherwise 0.
+    ///
+    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. Without a mark, it is the choice
+    /// whose text equals the answer, or else the last capital letter that stands alone.
+    ///
+    /// The ground truth is a letter, the text of a choice, or the index of a choice from 0. A letter may be wrapped in brackets, quotes,
+    /// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of `extra_info`: a
+    /// list of texts, an object of texts by letter, or ARC's `{"text": [...], "label": [...]}`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct MultipleChoice {
+        /// The position of the answer. Default: `auto`.
+        pub answer: AnswerIn,
+    }
+}
+
+impl MultipleChoice {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(&[], "the letter or the text of a choice", "this project");
 }
 
 impl Reward for MultipleChoice {

@@ -1,9 +1,10 @@
 //! The reward `regex`: a match with a regular expression.
 
 use regex::{Regex, RegexBuilder};
-use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::catalog::{About, CatalogError};
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::answer_in::AnswerIn;
 
@@ -14,24 +15,26 @@ pub struct Pattern {
     answer: AnswerIn,
 }
 
-/// Options of a [`Pattern`].
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PatternOptions {
-    /// The expression, in the syntax of the crate `regex`: linear in time, without look-around.
-    pub pattern: String,
-    /// `true` if the whole text must match; `false` by default, when a part is enough.
-    #[serde(default)]
-    pub full: bool,
-    /// `true` to ignore the difference between upper and lower case; `false` by default.
-    #[serde(default)]
-    pub ignore_case: bool,
-    /// `true` (default) if `.` also matches line breaks.
-    #[serde(default = "yes")]
-    pub dot_all: bool,
-    /// The text to match: a position in the response; the whole response by default.
-    #[serde(default = "response")]
-    pub answer: AnswerIn,
+documented! {
+    /// Options of a [`Pattern`].
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct PatternOptions {
+        /// The expression, in the syntax of the crate `regex`: linear in time, without look-around.
+        pub pattern: String,
+        /// `true` if the whole text must match, `false` if a part is enough. Default: `false`.
+        #[serde(default)]
+        pub full: bool,
+        /// `true` to ignore the difference between upper and lower case. Default: `false`.
+        #[serde(default)]
+        pub ignore_case: bool,
+        /// `true` if `.` also matches line breaks. Default: `true`.
+        #[serde(default = "yes")]
+        pub dot_all: bool,
+        /// The position of the text to match in the response. Default: `response`.
+        #[serde(default = "response")]
+        pub answer: AnswerIn,
+    }
 }
 
 fn yes() -> bool {
@@ -60,6 +63,11 @@ impl Pattern {
         })?;
         Ok(Self { regex, answer })
     }
+}
+
+impl Pattern {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(&[], "a match with a regular expression", "this project");
 }
 
 impl Reward for Pattern {

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::catalog::{About, CatalogError};
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::normal_form::words;
 
@@ -15,22 +16,24 @@ use super::normal_form::words;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repetition(RepetitionOptions);
 
-/// Options of a [`Repetition`].
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RepetitionOptions {
-    /// The number of units of an n-gram, at least 1; 3 by default.
-    #[serde(alias = "ngram_size")]
-    pub ngram: usize,
-    /// The maximum penalty, at most 0; -1 by default.
-    #[serde(alias = "max_penalty")]
-    pub penalty: f64,
-    /// The unit of an n-gram.
-    pub unit: Unit,
+documented! {
+    /// Options of a [`Repetition`].
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct RepetitionOptions {
+        /// The number of units of an n-gram. At least 1. Default: 3. (TRL: `ngram_size`)
+        #[serde(alias = "ngram_size")]
+        pub ngram: usize,
+        /// The maximum penalty. At most 0. Default: -1. (TRL: `max_penalty`)
+        #[serde(alias = "max_penalty")]
+        pub penalty: f64,
+        /// The unit of an n-gram. Default: `tokens`.
+        pub unit: Unit,
+    }
 }
 
 /// The unit of an n-gram.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Token ids of the response.
@@ -60,6 +63,15 @@ impl Repetition {
         }
         Ok(Self(options))
     }
+}
+
+impl Repetition {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(
+        &[],
+        "a penalty for n-grams that repeat an earlier one",
+        "Demystifying Long Chain-of-Thought Reasoning in LLMs, appendix C.2",
+    );
 }
 
 impl Reward for Repetition {

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::Deserialize;
 
@@ -40,6 +41,14 @@ fn last_number(text: &str) -> Option<String> {
     let numbers: Vec<&str> = NUMBER.find_iter(text).map(|found| found.as_str()).collect();
     let last = numbers.iter().rev().find(|number| **number != ".").or(numbers.first());
     last.map(|number| (*number).to_owned())
+}
+
+impl Gsm8k {
+    /// The documentation of the reward in a catalog, if only marked numbers count.
+    pub const STRICT: About = About::new(&[], "the number after `####`", "verl");
+
+    /// The documentation of the reward in a catalog, if the last number counts.
+    pub const FLEXIBLE: About = About::new(&[], "the last number", "verl");
 }
 
 impl Reward for Gsm8k {

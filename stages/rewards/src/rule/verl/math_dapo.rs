@@ -3,17 +3,21 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use rollpacker_stages::catalog::About;
+use rollpacker_stages::documented;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{last_characters, regex, through_closing_brace};
 
-/// +1 if the answer of a response equals the ground truth after normalizing both, otherwise -1. Only the last 300 characters count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MathDapo {
-    /// `true` if only a `\boxed{...}` within the last 100 characters counts, without normalization; `false` by default.
-    pub strict_box: bool,
+documented! {
+    /// +1 if the answer of a response equals the ground truth after normalizing both, otherwise -1. Only the last 300 characters count.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct MathDapo {
+        /// `true` if only a `\boxed{...}` within the last 100 characters counts, without normalization. Default: `false`.
+        pub strict_box: bool,
+    }
 }
 
 /// The result of [`MathDapo`] for a response.
@@ -48,6 +52,12 @@ impl MathDapo {
         };
         verdict(answer == truth, Some(answer))
     }
+}
+
+impl MathDapo {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "1 or -1 for the last answer, compared as text", "verl");
 }
 
 impl Reward for MathDapo {

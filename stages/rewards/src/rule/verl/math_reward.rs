@@ -1,5 +1,6 @@
 //! The reward `math_reward`: the last box with the normalization of the Hendrycks MATH benchmark (Hendrycks et al., 2021, section B).
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::Deserialize;
 
@@ -16,6 +17,11 @@ impl MathReward {
     pub fn grade(&self, response: &str, truth: &str) -> f64 {
         f64::from(last_box(response).is_some_and(|answer| equivalent(&answer, truth)))
     }
+}
+
+impl MathReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(&[], "the last `\\boxed{...}`, compared as text", "verl");
 }
 
 impl Reward for MathReward {

@@ -1,6 +1,7 @@
 //! The grader `search_r1_like_qa_em`: the contents of `<answer>` tags, compared as in open-domain question answering (Rajpurkar et al.,
 //! 2016).
 
+use rollpacker_stages::catalog::About;
 use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -35,6 +36,15 @@ impl SearchR1 {
         let flooded = !self.substring && (tags("<answer>") || tags("</answer>"));
         if flooded { 0.25 } else { 1.0 }
     }
+}
+
+impl SearchR1 {
+    /// The documentation of the reward in a catalog, if whole answers are compared.
+    pub const EXACT: About = About::new(&[], "an `<answer>` that equals a golden answer", "verl");
+
+    /// The documentation of the reward in a catalog, if the answer has to contain a golden answer.
+    pub const SUBSTRING: About =
+        About::new(&[], "an `<answer>` that contains a golden answer", "verl");
 }
 
 impl Reward for SearchR1 {
