@@ -120,16 +120,16 @@ pub enum DatasetError {
         /// The columns of the file.
         found: Vec<String>,
     },
-    /// A column of a type that cannot be used.
+    /// A column of a type that cannot be used, or several of one name.
     #[error("{}: column `{column}`: expected {expected}, found {found}", file.display())]
     WrongType {
         /// The file.
         file: PathBuf,
         /// The column.
         column: String,
-        /// The supported types.
+        /// What is supported.
         expected: &'static str,
-        /// The type of the column.
+        /// The type of the column, or the number of columns.
         found: String,
     },
     /// A row that cannot be used.

@@ -157,6 +157,11 @@ fn columns_that_are_absent_or_wrong() {
         folder.columns("source.parquet", vec![("prompt", chat()), ("data_source", numbers)]),
         expect!["source.parquet: column `data_source`: expected string, found int64"],
     );
+    check(
+        &folder,
+        folder.columns("twice.parquet", vec![("prompt", chat()), ("prompt", chat())]),
+        expect!["twice.parquet: column `prompt`: expected one column of this name, found 2"],
+    );
     let columns = PromptColumns {
         ground_truth: Some("reward_model.solution".to_owned()),
         ..PromptColumns::default()

@@ -41,11 +41,21 @@ pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
     }
 }
 
+/// Checks that every column in use has a name of its own and a type that can be read.
 pub(super) fn check_types(
     path: &Path,
     schema: &SchemaRef,
     plan: &ColumnRoles,
 ) -> Result<(), DatasetError> {
+    let used = plan.parts().map(|(_, column)| &column.parts[0]);
+    for name in used.chain(&plan.extra) {
+        let same = schema.fields().iter().filter(|field| field.name() == name).count();
+        if same > 1 {
+            let (file, column) = (path.to_owned(), name.clone());
+            let (expected, found) = ("one column of this name", same.to_string());
+            return Err(DatasetError::WrongType { file, column, expected, found });
+        }
+    }
     for (part, column) in plan.parts() {
         let found = field(schema, &column.parts)
             .expect("invariant: a resolved path leads to a field")
