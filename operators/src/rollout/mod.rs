@@ -7,6 +7,7 @@ pub(crate) mod notices;
 pub(crate) mod port;
 mod responses;
 
+use std::iter;
 use std::sync::Arc;
 
 use rollpacker_dataflow::batch::{Batch, BatchStream};
@@ -16,10 +17,13 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step, Steps};
+use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
-use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
+use rollpacker_dataflow::timely::dataflow::operators::{
+    Capability, Concatenate, ConnectLoop, Feedback,
+};
 use rollpacker_stages::rollout::RolloutEngine;
 
 use self::kept_rows::KeptRows;
@@ -30,8 +34,7 @@ use self::kept_responses::KeptById;
 use self::port::Port;
 use crate::in_flight::InFlightResponses;
 use crate::overlap::Scoring;
-use crate::placement;
-use crate::placement::operator::CheckedPlacement;
+use crate::placement::operator::{CheckedPlacement, PlacementInputs, place};
 use crate::resume::Resumable;
 use crate::schedule::operator::{FeedbackStreams, RoundStreams, Scheduled, schedule};
 use crate::schedule::prompt_affinity::worker_of_kept;
@@ -116,116 +119,136 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let scope = policies.scope();
         let mut scheduled = self;
         let reader_errors = scheduled.prompts.errors.clone();
-        let (placement, devices) = (scheduled.placement.take(), scheduled.devices);
+        let devices = scheduled.devices;
+        let placement = scheduled.placement.take();
+        let placement = placement.map(|policy| CheckedPlacement { policy, devices });
         let resumable = scheduled.resumable.clone();
-        let unsaved =
-            resumable.is_kept() && placement.as_ref().is_some_and(|policy| policy.save().is_none());
+        let unsaved = resumable.is_kept()
+            && placement.as_ref().is_some_and(|checked| checked.policy.save().is_none());
         let kept = resumable.read::<KeptRows>().map(|kept| kept.samples()).unwrap_or_default();
         let kept_prompts = kept.keys().map(|(prompt, _)| *prompt).collect();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         let has_curriculum = scheduled.curriculum.is_some();
         let in_lockstep = scheduled.in_lockstep;
-        // The path summaries may be 0: schedule and placement declare that none of their outputs is derived from responses, notices or
-        // scores, so the loop contains no cycle of timestamps.
-        let (loop_end, reports) = scope.feedback(Steps(0));
-        let (notices_end, notices) = scope.feedback(Steps(0));
-        let (scores, scored) = match wants_scores || has_curriculum {
-            true => {
-                let (handle, scored) = scope.feedback(Steps(0));
-                (Some(handle), schedule_feed::scores(scored))
-            }
-            false => (None, empty(scope)),
-        };
         // A single schedule, on the first worker, decides for all workers. It receives all events, and its requests go to the workers that
         // hold the prompts.
         let published =
             route::gather_at_first("policies_to_first", policies.clone(), &schema::POLICIES);
-        let reports = schedule_feed::ends(reports);
-        let feedback = FeedbackStreams {
-            responses: reports.clone(),
-            notices: route::gather_at_first("notices_to_first", notices, &schema::NOTICES),
-            scores: scored,
-        };
+        let (inner_loop, feedback) = InnerLoop::begin(scope, wants_scores || has_curriculum);
+        let reports = feedback.responses.clone();
         let RoundStreams { requests, texts, decisions, metrics: judged, errors: failed } =
             schedule(scheduled, kept_prompts, published.clone(), feedback, clock.clone());
-        let rounds = placement::operator::PlacementInputs {
+        let rounds = PlacementInputs {
             policies: published,
             requests: requests.clone(),
             responses: reports,
             decisions: decisions.clone(),
         };
-        let policy = placement.map(|policy| CheckedPlacement { policy, devices });
-        let time = clock.clone();
-        let (placements, misplaced) = policy
-            .map(|policy| placement::operator::place(policy, rounds, time, &resumable))
-            .unzip();
+        let (placements, misplaced) =
+            placement.map(|checked| place(checked, rounds, clock.clone(), &resumable)).unzip();
         let placements = placements
             .map(|placed| route::broadcast("placements_to_all", placed, &schema::PLACEMENTS));
-        let requests = route::exchange(
-            "requests_to_workers",
-            requests,
-            route::to_worker(column::WORKER),
-            &schema::REQUESTS,
-        );
-        let own_texts = route::exchange(
-            "texts_to_workers",
-            texts.clone(),
-            route::to_worker(column::WORKER),
-            &schema::TEXTS,
-        );
-        let own_decisions = route::by_worker_or_all(
-            "decisions_to_workers",
-            decisions.clone(),
-            &schema::DECISIONS,
-            column::WORKER,
-        );
+        let own = OwnStreams::of_worker(requests, texts.clone(), decisions.clone());
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let in_flight = InFlightResponses::default();
         let kept = of_worker(kept, scope.index(), scope.peers());
-        let driver = RolloutDriver::new(Box::new(engine), pauses, clock)
-            .with_worker(scope.index(), scope.peers());
-        let mut driver = driver.with_kept(kept).with_counter(in_flight.clone());
+        let mut driver = RolloutDriver::new(Box::new(engine), pauses, clock)
+            .with_worker(scope.index(), scope.peers())
+            .with_kept(kept)
+            .with_counter(in_flight.clone());
         if in_lockstep {
             driver.race_in_lockstep(scope.index());
         }
         let RolloutOutputs { responses, notices, metrics, errors } =
-            generate(requests, policies.clone(), placed, driver, &resumable);
-        let metrics = match judged {
-            Some(judged) => metrics.concat(judged),
-            None => metrics,
-        };
-        responses.clone().connect_loop(loop_end);
-        notices.connect_loop(notices_end);
-        let errors = reader_errors.concat(failed).concat(errors);
-        let errors = match misplaced {
-            Some(misplaced) => errors.concat(misplaced),
-            None => errors,
-        };
-        let errors =
-            if unsaved { errors.concat(fault_stream(scope, unsaved_fault())) } else { errors };
+            generate(own.requests, policies.clone(), placed, driver, &resumable);
+        let scores = inner_loop.close(responses.clone(), notices);
+        let unsaved = unsaved.then(|| fault_stream(scope, unsaved_fault()));
+        let errors = [reader_errors, failed, errors].into_iter().chain(misplaced).chain(unsaved);
         let streams = StepStreams {
-            decisions: own_decisions,
-            texts: own_texts,
+            decisions: own.decisions,
+            texts: own.texts,
             placements,
-            metrics,
-            errors,
+            metrics: scope.concatenate(iter::once(metrics).chain(judged)),
+            errors: scope.concatenate(errors),
             warnings: empty(scope),
             in_flight,
             resumable,
         };
-        let scoring = Scoring::default();
         Rollouts {
             responses,
             decisions,
             texts,
             streams,
             scores,
-            scoring,
+            scoring: Scoring::default(),
             wants_scores,
             has_curriculum,
             cancels: true,
         }
+    }
+}
+
+/// The feedback handles of the inner loop: the reports of the rollout, and scores if something decides by them.
+struct InnerLoop<'scope> {
+    responses: Handle<'scope, Step, Batch>,
+    notices: Handle<'scope, Step, Batch>,
+    scores: Option<Handle<'scope, Step, Batch>>,
+}
+
+impl<'scope> InnerLoop<'scope> {
+    /// Opens the loop and returns its streams, as the schedule receives them.
+    ///
+    /// The path summaries may be 0: schedule and placement declare that none of their outputs is derived from responses, notices or scores,
+    /// so the loop contains no cycle of timestamps.
+    fn begin(scope: Scope<'scope, Step>, wants_scores: bool) -> (Self, FeedbackStreams<'scope>) {
+        let (responses, reports) = scope.feedback(Steps(0));
+        let (notices, noticed) = scope.feedback(Steps(0));
+        let (scores, scored) = wants_scores.then(|| scope.feedback(Steps(0))).unzip();
+        let feedback = FeedbackStreams {
+            responses: schedule_feed::ends(reports),
+            notices: route::gather_at_first("notices_to_first", noticed, &schema::NOTICES),
+            scores: scored.map_or_else(|| empty(scope), schedule_feed::scores),
+        };
+        (Self { responses, notices, scores }, feedback)
+    }
+
+    /// Connects the outputs of the rollout, and returns the handle for scores, which the reward connects.
+    fn close(
+        self,
+        responses: BatchStream<'scope>,
+        notices: BatchStream<'scope>,
+    ) -> Option<Handle<'scope, Step, Batch>> {
+        responses.connect_loop(self.responses);
+        notices.connect_loop(self.notices);
+        self.scores
+    }
+}
+
+/// The rows of the schedule's streams that concern one worker.
+struct OwnStreams<'scope> {
+    requests: BatchStream<'scope>,
+    texts: BatchStream<'scope>,
+    decisions: BatchStream<'scope>,
+}
+
+impl<'scope> OwnStreams<'scope> {
+    fn of_worker(
+        requests: BatchStream<'scope>,
+        texts: BatchStream<'scope>,
+        decisions: BatchStream<'scope>,
+    ) -> Self {
+        let by_worker = || route::to_worker(column::WORKER);
+        let requests =
+            route::exchange("requests_to_workers", requests, by_worker(), &schema::REQUESTS);
+        let texts = route::exchange("texts_to_workers", texts, by_worker(), &schema::TEXTS);
+        let decisions = route::by_worker_or_all(
+            "decisions_to_workers",
+            decisions,
+            &schema::DECISIONS,
+            column::WORKER,
+        );
+        Self { requests, texts, decisions }
     }
 }
 

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rollpacker_dataflow::batch::BatchStream;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, Origin, fault_stream, faults_batch};
-use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::operator::{Operator, Output};
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Concat;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, InputCapability};
+use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rollpacker_stages::rollout::Policy;
 
 use crate::curriculum::{CurriculumStage, CurriculumState};
 use crate::placement::PlacementPolicy;
@@ -211,7 +213,7 @@ pub(crate) struct FeedbackStreams<'scope> {
 /// it already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold
 /// the frontier back.
 ///
-/// The loop at the end alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the
+/// [`advance`] alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the
 /// next policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until
 /// all responses (and scores, if wanted) of the step before have arrived, since the snapshot of a step is taken between its last response
 /// and the next round. It is also held back while too many snapshots are being written.
@@ -236,12 +238,13 @@ pub(crate) fn schedule<'scope>(
     let mut responses = operator.input(feedback.responses, Pipeline, &schema::RESPONSES);
     let mut notices = operator.input(feedback.notices, Pipeline, &schema::NOTICES);
     let mut scores = operator.input(feedback.scores, Pipeline, &schema::SCORED);
-    let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
-    let (mut texts, text_stream) = operator.output(&schema::TEXTS, &[1]);
-    let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
-    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
+    let (requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
+    let (texts, text_stream) = operator.output(&schema::TEXTS, &[1]);
+    let (decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
+    let (errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let measured = curriculum.is_some().then(|| operator.output(&schema::METRICS, &[1]));
-    let (mut metrics, metric_stream) = measured.unzip();
+    let (metrics, metric_stream) = measured.unzip();
+    let mut outputs = Outputs { requests, texts, decisions, errors, metrics };
     let decision_stream = operator.end_spans_by(decision_stream);
     let mut parts = SavedParts::register(&resumable, &mut operator, curriculum.is_some());
     let judged = curriculum.is_some().then(|| resumable.read::<CurriculumState>()).flatten();
@@ -267,57 +270,23 @@ pub(crate) fn schedule<'scope>(
                 driver.end_of_prompts();
             }
             policies.for_each(|capability, batch| {
-                let capabilities = OpenStep {
-                    policy: policy_of(&batch, 0),
-                    requests: capability.retain(requests.index()),
-                    texts: capability.retain(texts.index()),
-                    decisions: capability.retain(decisions.index()),
-                    errors: capability.retain(errors.index()),
-                    metrics: metrics.as_ref().map(|metrics| capability.retain(metrics.index())),
-                };
-                driver.announced(*capability.time(), capabilities);
+                let opened = outputs.open(policy_of(&batch, 0), &capability);
+                driver.announced(*capability.time(), opened);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
-            let report_frontiers = if uses_scores { &frontiers[2..5] } else { &frontiers[2..4] };
-            loop {
-                // The schedules of the other workers receive no events.
-                if !leads {
-                    break;
-                }
-                driver.decide(|port, capability, batch| match port {
-                    SchedulePort::Texts => texts.give(capability, batch),
-                    SchedulePort::Requests => requests.give(capability, batch),
-                    SchedulePort::Decisions => decisions.give(capability, batch),
-                });
-                for (capability, measured) in driver.take_metrics() {
-                    if let Some(metrics) = &mut metrics {
-                        metrics.give(&capability, metrics_batch(&measured));
-                    }
-                }
-                if let Some(step) = driver.take_opened() {
-                    parts.before(step, &driver.state());
-                }
-                // With snapshots, the state of a step is saved between its last response and the next round.
-                let ends =
-                    |step: Step| report_frontiers.iter().all(|input| !input.less_equal(&step));
-                // A curriculum judges the prompts of a step by the scores of earlier steps. The policy does not imply that those of other
-                // workers have arrived here.
-                let is_scored = |step: Step| !frontiers[4].less_equal(&step);
-                let is_judged = |step: Step| driver.last_judged_by(step).is_none_or(is_scored);
-                let is_saved = |step: Step| !parts.is_on() || ends_before(step, ends);
-                let held_back = |step: Step| !is_saved(step) || !is_judged(step);
-                let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
-                if parts.writes_pending() {
-                    break;
-                }
-                parts.closed(Some(step), &driver.state());
-                driver.policy(step);
+            // The schedules of the other workers receive no events.
+            if leads {
+                let reports = Reports {
+                    ends: if uses_scores { &frontiers[2..5] } else { &frontiers[2..4] },
+                    scores: &frontiers[4],
+                };
+                advance(&mut driver, &mut outputs, &mut parts, &reports);
             }
             let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
             parts.closed(open.min(), &driver.state());
-            driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
+            driver.fail(|open, fault| outputs.errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
     let errors = if unsaved {
@@ -334,9 +303,87 @@ pub(crate) fn schedule<'scope>(
     }
 }
 
-/// Returns `ends` for the step before `step`, or `true` if `step` is the first.
-fn ends_before(step: Step, ends: impl Fn(Step) -> bool) -> bool {
-    step.0.checked_sub(1).is_none_or(|before| ends(Step(before)))
+/// The outputs of the operator.
+struct Outputs {
+    requests: Output,
+    texts: Output,
+    decisions: Output,
+    errors: Output,
+    /// The metrics of the curriculum, if there is one.
+    metrics: Option<Output>,
+}
+
+impl Outputs {
+    /// Returns a step with the capabilities for all outputs that follow from its policy.
+    fn open(&self, policy: Policy, capability: &InputCapability<Step>) -> OpenStep {
+        let Self { requests, texts, decisions, errors, metrics } = self;
+        OpenStep {
+            policy,
+            requests: capability.retain(requests.index()),
+            texts: capability.retain(texts.index()),
+            decisions: capability.retain(decisions.index()),
+            errors: capability.retain(errors.index()),
+            metrics: metrics.as_ref().map(|metrics| capability.retain(metrics.index())),
+        }
+    }
+
+    fn give(&mut self, port: SchedulePort, capability: &Capability<Step>, batch: Batch) {
+        match port {
+            SchedulePort::Texts => self.texts.give(capability, batch),
+            SchedulePort::Requests => self.requests.give(capability, batch),
+            SchedulePort::Decisions => self.decisions.give(capability, batch),
+        }
+    }
+}
+
+/// The frontiers of the inputs from rollout and reward.
+struct Reports<'a> {
+    /// Those that a step must have passed before its state is saved.
+    ends: &'a [MutableAntichain<Step>],
+    scores: &'a MutableAntichain<Step>,
+}
+
+impl Reports<'_> {
+    /// Returns `true` if everything that the rollout and the reward report of the step before `step` has arrived.
+    fn end_before(&self, step: Step) -> bool {
+        let before = step.0.checked_sub(1).map(Step);
+        before.is_none_or(|before| self.ends.iter().all(|input| !input.less_equal(&before)))
+    }
+
+    /// Returns `true` if all scores of `step` have arrived.
+    fn are_scored(&self, step: Step) -> bool {
+        !self.scores.less_equal(&step)
+    }
+}
+
+/// Sends decisions until the schedule has no more, and then delivers the next policy if it is due, until none is.
+fn advance(
+    driver: &mut ScheduleDriver,
+    outputs: &mut Outputs,
+    parts: &mut SavedParts,
+    reports: &Reports<'_>,
+) {
+    loop {
+        driver.decide(|port, capability, batch| outputs.give(port, capability, batch));
+        for (capability, measured) in driver.take_metrics() {
+            if let Some(metrics) = &mut outputs.metrics {
+                metrics.give(&capability, metrics_batch(&measured));
+            }
+        }
+        if let Some(step) = driver.take_opened() {
+            parts.before(step, &driver.state());
+        }
+        // With snapshots, the state of a step is saved between its last response and the next round.
+        let is_saved = |step: Step| !parts.is_on() || reports.end_before(step);
+        // A curriculum judges the prompts of a step by the scores of earlier steps. The policy does not imply that those of other workers
+        // have arrived here.
+        let is_judged =
+            |step: Step| driver.last_judged_by(step).is_none_or(|last| reports.are_scored(last));
+        let due = driver.due().filter(|step| is_saved(*step) && is_judged(*step));
+        let Some(step) = due.filter(|_| !parts.writes_pending()) else { break };
+        parts.closed(Some(step), &driver.state());
+        driver.policy(step);
+    }
 }
 
 fn unsaved_fault() -> Fault {
