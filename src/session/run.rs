@@ -78,25 +78,45 @@ impl Session {
         let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
         let trainer = Rc::new(self.opened.start_trainer(workers)?);
         let (validator, validated_on) = self.opened.validator(leads)?.unzip();
-        let mut finished =
-            RunResult { validated: validated_on.unwrap_or_default(), ..RunResult::default() };
-        let begin = match &resumed {
-            Some(resumed) => RunStart::Resumed(resumed.clone()),
+        let (begin, warm_start) = match resumed {
+            Some(resumed) => (RunStart::Resumed(resumed), None),
             None => {
                 let initial = trainer
                     .publish_initial()
                     .map_err(Error::msg)
                     .context("publishing the initial weights")?;
                 let tried = validator.as_ref().filter(|_| leads);
-                finished.warm_start = self.warm_start(tried, &initial)?;
-                if let Some(metrics) = &finished.warm_start {
-                    validated(metrics);
-                }
-                RunStart::Initial(initial)
+                let warm_start = self.warm_start(tried, &initial)?;
+                (RunStart::Initial(initial), warm_start)
             }
         };
+        if let Some(metrics) = &warm_start {
+            validated(metrics);
+        }
+        let every = if leads { self.opened.recipe.test_freq } else { 0 };
+        let validator_of_steps = validator.clone().map(|validator| (every, validator));
+        self.run(handle, observer, &trainer, validator_of_steps, begin, stop)?;
+        let validated = validated_on.unwrap_or_default();
+        let finished = RunResult { warm_start, validated, ..RunResult::default() };
+        match leads {
+            true => self.finish(finished, &trainer, validator, stop, folder),
+            false => Ok(finished),
+        }
+    }
+
+    /// Starts the engine and runs the pipeline to its end.
+    fn run(
+        &self,
+        handle: Option<WorkerHandle>,
+        observer: impl Observer + 'static,
+        trainer: &Rc<TrainerThread>,
+        validator: Option<(u64, Rc<ValidatorThread>)>,
+        begin: RunStart,
+        stop: &Stop,
+    ) -> anyhow::Result<()> {
         let StartedEngine { engine, measurements, servers } =
             self.opened.engine.start(self.opened.training_engine()?)?;
+        let workers = handle.as_ref().map_or(1, WorkerHandle::peers);
         let placement = placement::policy(&self.opened.recipe, workers, self.monitor.clone())?;
         let (live, colocated_use) = measurements.map(|all| (all.live, all.colocated)).unzip();
         let (server_metrics, is_unavailable) =
@@ -109,10 +129,7 @@ impl Session {
             colocated_use: colocated_use.flatten(),
             placement: placement.as_ref().map(LoggedPolicy::log),
         };
-        let every = if leads { self.opened.recipe.test_freq } else { 0 };
-        let validator_of_steps = validator.clone().map(|validator| (every, validator));
-        let pipeline =
-            self.pipeline(engine, placement, &trainer, validator_of_steps, begin, stop)?;
+        let pipeline = self.pipeline(engine, placement, trainer, validator, begin, stop)?;
         let pipeline = pipeline.snapshots(self.snapshot_plan(is_unavailable.is_some())).build()?;
         let ran = match handle {
             None => pipeline.run(observer),
@@ -123,32 +140,36 @@ impl Session {
                 anyhow::Error::from(error).context(ServersUnavailable)
             }
             _ => error.into(),
-        })?;
-        if !leads {
-            return Ok(finished);
-        }
+        })
+    }
+
+    /// Adds the results of the whole run to those of its start, and writes the model to `folder`.
+    fn finish(
+        &self,
+        started: RunResult,
+        trainer: &TrainerThread,
+        validator: Option<Rc<ValidatorThread>>,
+        stop: &Stop,
+        folder: &Path,
+    ) -> anyhow::Result<RunResult> {
         if let Some(monitor) = &self.monitor {
             monitor.borrow().finish()?;
         }
-        finished.left_out = self.left_out.count();
-        let curriculum = self.opened.recipe.data.curriculum;
-        finished.skipped = curriculum.map(|_| SkippedCounts::from(&self.skipped));
-        let updates = trainer.policy().map_err(Error::msg)?.version;
-        finished.ended =
-            EndReason::of(stop, updates.0, self.opened.recipe.run.total_training_steps);
+        let left_out = self.left_out.count();
+        let recipe = &self.opened.recipe;
+        let policy = trainer.policy().map_err(Error::msg).context("reading the last policy")?;
+        let updates = policy.version;
         ensure!(
             updates > PolicyVersion(0) || stop.is_requested(),
-            "no prompt could be trained on: {} are longer than data.max_prompt_length, and the schedule has no quota for the others",
-            finished.left_out
+            "no prompt could be trained on: {left_out} are longer than data.max_prompt_length, and the schedule has no quota for the others"
         );
+        let ended = EndReason::of(stop, updates.0, recipe.run.total_training_steps);
         // A run that will be resumed is validated at its end. A process that was stopped early may have little time left.
-        if let Some(validator) = validator.filter(|_| finished.ended == EndReason::Finished) {
-            let policy =
-                trainer.policy().map_err(Error::msg).context("validating the last policy")?;
-            finished.last = Some(validate(&validator, policy)?);
-        }
-        self.opened.save(&trainer, folder)?;
-        Ok(finished)
+        let validator = validator.filter(|_| ended == EndReason::Finished);
+        let last = validator.map(|validator| validate(&validator, policy)).transpose()?;
+        self.opened.save(trainer, folder)?;
+        let skipped = recipe.data.curriculum.map(|_| SkippedCounts::from(&self.skipped));
+        Ok(RunResult { left_out, skipped, ended, last, ..started })
     }
 
     /// Returns the snapshot to resume from, if there is one. Also restores the monitor of the profile.

@@ -19,6 +19,7 @@ use rollpacker_torch::model::{Decoder, WeightStore, resolve_device};
 use rollpacker_torch::rollout::colocated::ColocatedModels;
 use rollpacker_torch::train::Objective;
 use tch::Device;
+use tokio::runtime::{self, Runtime};
 
 use super::catalogs::Catalogs;
 use super::placement::check_device;
@@ -47,7 +48,7 @@ pub struct SharedInputs {
     pub(super) trainer: ChosenTrainer,
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
-    pub(super) rewards: Arc<tokio::runtime::Runtime>,
+    pub(super) rewards: Arc<Runtime>,
     /// `true` once all rows are known to be usable and every data source to have a reward.
     pub(super) data_checked: Arc<AtomicBool>,
     /// Judges that run on the instances of the training engine.
@@ -83,16 +84,7 @@ impl SharedInputs {
             !(recipe.run.deterministic && trainer.is_torch()) || device == Device::Cpu,
             "key `trainer.deterministic`: expected `false` on a GPU, whose kernels add in no fixed order: set trainer.device = \"cpu\" to use it"
         );
-        let folder = &recipe.model.path;
-        ensure!(
-            !folder.as_os_str().is_empty(),
-            "key `model.path`: expected a folder in Hugging Face format"
-        );
-        let model = Decoder::check_folder(folder).context("key `model.path`")?;
-        if let Some(critic) = &recipe.critic_model {
-            Decoder::check_folder(critic).context("key `critic.path`")?;
-        }
-        check_context(&recipe, &model)?;
+        let model = checked_model(&recipe)?;
         let train_data =
             Dataset::open(recipe.train_data.clone()).context("key `data.train_files`")?;
         let mut estimate = Estimate::default();
@@ -111,25 +103,12 @@ impl SharedInputs {
         let judges = Models::default();
         registry.set_judge_engine(Arc::new(judges.clone()));
         let router = rewards(&recipe.reward, registry)?;
-        let encoder = PromptEncoder {
-            tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
-            template: match recipe.data.apply_chat_template {
-                true => ChatTemplate::from_folder(folder)?,
-                false => ChatTemplate::plain(),
-            },
-        };
         let stages = WorkerResources {
             clock: Arc::new(WallClock::start()),
-            encoder: Arc::new(encoder),
+            encoder: Arc::new(encoder(&recipe)?),
             router,
             store: WeightStore::new(versions(&recipe)),
         };
-        let rewards = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(recipe.reward.num_workers)
-            .thread_name("reward")
-            .enable_all()
-            .build()
-            .context("cannot start the threads of the rewards")?;
         let opened = Self {
             train_data,
             val_data: (recipe.val_data.clone().map(Dataset::open).transpose())
@@ -142,10 +121,10 @@ impl SharedInputs {
             watch: recipe.watch(),
             snapshots: RunSnapshots::default(),
             validation_records: None,
+            rewards: Arc::new(reward_threads(&recipe)?),
             recipe,
             stages,
             device,
-            rewards: Arc::new(rewards),
             data_checked: Arc::default(),
             vocab_size: model.vocab_size,
             colocated: judges.colocated(),
@@ -259,6 +238,36 @@ pub(super) fn device_of(choice: DeviceChoice, resolved: Device, worker: usize) -
         }
         other => other,
     }
+}
+
+/// Checks the folders of the models and returns the configuration of the actor.
+fn checked_model(recipe: &Recipe) -> anyhow::Result<ModelConfig> {
+    let folder = &recipe.model.path;
+    ensure!(
+        !folder.as_os_str().is_empty(),
+        "key `model.path`: expected a folder in Hugging Face format"
+    );
+    let model = Decoder::check_folder(folder).context("key `model.path`")?;
+    if let Some(critic) = &recipe.critic_model {
+        Decoder::check_folder(critic).context("key `critic.path`")?;
+    }
+    check_context(recipe, &model)?;
+    Ok(model)
+}
+
+fn encoder(recipe: &Recipe) -> anyhow::Result<PromptEncoder> {
+    let folder = &recipe.model.path;
+    let template = match recipe.data.apply_chat_template {
+        true => ChatTemplate::from_folder(folder)?,
+        false => ChatTemplate::plain(),
+    };
+    Ok(PromptEncoder { tokenizer: Arc::new(Tokenizer::from_folder(folder)?), template })
+}
+
+fn reward_threads(recipe: &Recipe) -> anyhow::Result<Runtime> {
+    let mut threads = runtime::Builder::new_multi_thread();
+    threads.worker_threads(recipe.reward.num_workers).thread_name("reward").enable_all();
+    threads.build().context("cannot start the threads of the rewards")
 }
 
 /// Rejects prompt and response lengths that exceed the model's maximum context.
