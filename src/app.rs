@@ -141,8 +141,8 @@ impl App {
     }
 
     /// Adds a placement, which `placement.kind` of a recipe and `pipeline.placement` of a simulated job can name. Its options are those of
-    /// `[placement.options]` and of `[pipeline.placement_options]`, and `start` also receives the [devices](PlacementContext) to divide; see
-    /// [`Placements::with`].
+    /// `[placement.options]` and of `[pipeline.placement_options]`, and `start` also receives the [devices](PlacementContext) to divide;
+    /// see [`Placements::with`].
     #[must_use]
     pub fn placement<O, P>(
         mut self,

@@ -127,7 +127,7 @@ pub enum DatasetError {
         file: PathBuf,
         /// The column.
         column: String,
-        /// What is supported.
+        /// The supported types, or the supported number of columns.
         expected: &'static str,
         /// The type of the column, or the number of columns.
         found: String,

@@ -111,10 +111,12 @@ pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec
 /// Returns the error of an option whose entry rejects it. `section` is the table of the options, and `option` is empty if the error
 /// concerns all of it.
 pub(crate) fn option_error(section: &str, option: &str, reason: String) -> RecipeError {
-    let dot = if option.is_empty() { "" } else { "." };
-    let key = format!("{section}{dot}{option}");
+    let joined = |parts: &[&str]| {
+        let parts = parts.iter().copied().filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join(".")
+    };
     match missing_field(&reason) {
-        Some(missing) => out_of_bounds(format!("{key}.{missing}"), "a value", "nothing"),
-        None => RecipeError::Type { key, reason },
+        Some(missing) => out_of_bounds(joined(&[section, option, missing]), "a value", "nothing"),
+        None => RecipeError::Type { key: joined(&[section, option]), reason },
     }
 }

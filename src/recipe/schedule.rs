@@ -21,7 +21,7 @@ use toml::{Table, Value};
 
 use super::choice::{KeyedChoice, choice, make, type_errors};
 use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_keys};
-use super::limits::{self, check_integers};
+use super::limits::{self, check_finite, check_integers};
 
 documented! {
     /// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
@@ -158,9 +158,10 @@ impl Schedules {
         self.catalog.options(name).is_some_and(|options| options.contains(&key))
     }
 
-    /// Returns the name of a schedule that has an option `key`.
+    /// Returns the name of a schedule for which `[schedule]` may have the key `key`.
     fn with_option(&self, key: &str) -> Option<&str> {
-        self.names().find(|name| self.has(name, key))
+        let is_set_by_size = SET_BY_SIZE.contains(&key);
+        self.names().find(|name| !is_set_by_size && self.has(name, key))
     }
 }
 
@@ -285,18 +286,21 @@ impl ScheduleSection {
         let keys = self.schedules.options(&self.name).unwrap_or_default();
         let mut section = self.clone();
         section.options.retain(|key, _| keys.contains(&key));
-        let integer = |(key, value): (&String, &Value)| {
-            check_integers(&format!("schedule.{key}"), value, limits::SCHEDULE_COUNT).err()
+        let number = |(key, value): (&String, &Value)| {
+            let integer = check_integers(&format!("schedule.{key}"), value, limits::SCHEDULE_COUNT);
+            let own = Table::from_iter([(key.clone(), value.clone())]);
+            integer.and_then(|()| check_finite("schedule", &own)).err()
         };
-        let integers: Vec<_> = section.options.iter().filter_map(integer).collect();
-        let size = ScheduleSize { prompts: 1, responses: 1, slots: 1, total_steps: None };
+        let numbers: Vec<_> = section.options.iter().filter_map(number).collect();
+        // Only the types of the section's own options are checked here.
+        let size = ScheduleSize { prompts: 1, responses: 1, slots: 1, total_steps: Some(1) };
         let mut types = type_errors(&self.schedules.catalog, &section.keyed(size));
-        // An integer that is too large may not fit into its type either, and a missing option may be one whose name is misspelt.
+        // A number out of its bounds may not fit into its type either, and a missing option may be one whose name is misspelt.
         let unknown = self.check_keys(&keys).err();
         let is_missing = |error: &RecipeError| matches!(error, RecipeError::Bound { .. });
-        types.retain(|error| integers.iter().all(|integer| integer.keys() != error.keys()));
+        types.retain(|error| numbers.iter().all(|number| number.keys() != error.keys()));
         types.retain(|error| unknown.is_none() || !is_missing(error));
-        unknown.into_iter().chain(integers).chain(types).collect()
+        unknown.into_iter().chain(numbers).chain(types).collect()
     }
 
     /// Converts an error of a schedule into a recipe error that names the key as written.

@@ -127,8 +127,8 @@ pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeErr
     Ok(read)
 }
 
-/// Deserializes the part of a table that is valid. Returns `errors` and those of the rest: unknown keys, numbers that float32 cannot hold, and
-/// values of a wrong type.
+/// Deserializes the part of a table that is valid. Returns `errors` and those of the rest: unknown keys, numbers that float32 cannot hold,
+/// and values of a wrong type.
 ///
 /// # Errors
 /// With all errors, if one of them concerns no single key.

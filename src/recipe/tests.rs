@@ -2,9 +2,11 @@ mod rollout_correction;
 
 use expect_test::{Expect, expect};
 use rollpacker_operators::placement::Colocated;
+use rollpacker_operators::schedule::{Synchronous, sync};
 use rollpacker_stages::catalog::NoOptions;
 use rollpacker_stages::rollout::Placement;
 
+use super::schedule::{ScheduleSection, ScheduleSize};
 use super::*;
 use crate::placements::PlacementContext;
 
@@ -343,9 +345,14 @@ fn an_error_of_a_schedule_names_the_written_key() {
         expect![[r#"key `schedule.eta_prompts`: expected a number, found "many""#]],
     );
     check(
+        &["schedule.eta_prompts=inf"],
+        expect!["key `schedule.eta_prompts`: expected a finite number, found inf"],
+    );
+    check(
         &["schedule.name=frontier_group"],
         expect!["key `schedule.order`: expected a value, found nothing"],
     );
+    check(&["schedule.prompts=4"], expect!["unknown key `schedule.prompts`"]);
     check(
         &["schedule.quotas={math = 3}"],
         expect!["key `schedule.quotas`: expected a sum of 16, the prompts of a round, found 3"],
@@ -390,6 +397,23 @@ fn an_error_of_a_schedule_names_the_written_key() {
             "key `rollout.n`: expected at least 2, for rewards to vary within a group, found 1"
         ],
     );
+}
+
+#[test]
+fn a_schedule_may_require_what_other_sections_set() {
+    #[derive(serde::Deserialize)]
+    struct Options {
+        prompts: usize,
+        responses: u32,
+        total_steps: u64,
+    }
+    let schedules = Schedules::default().with("counted", |options: Options| {
+        let Options { prompts, responses, total_steps } = options;
+        Synchronous::new(sync::Config { prompts, responses, total_steps: Some(total_steps) })
+    });
+    let section = ScheduleSection { schedules, ..ScheduleSection::named("counted") };
+    let size = ScheduleSize { prompts: 2, responses: 3, slots: 6, total_steps: Some(4) };
+    section.build(size).expect("built");
 }
 
 #[test]

@@ -101,13 +101,15 @@ fn of_reward(entry: &Listed<'_>) -> Vec<Key> {
     of_entry(&joined("reward.options", entry.name), "reward", entry)
 }
 
-/// Returns the options that every reward has in addition to its own.
-fn of_every_reward() -> Vec<Key> {
-    let docs = OptionDocs::of::<Guard>().and(OptionDocs::of::<CommonOptions>());
-    let (about, name) = (About::default(), "NAME");
-    let every = Listed { name, about, options: &[], docs: &docs };
-    let keys = of_reward(&every).into_iter();
-    keys.map(|key| Key { of: Some("every reward".to_owned()), ..key }).collect()
+/// Returns the options that every reward has in addition to its own. Only rewards for single responses have a guard.
+fn of_every_reward() -> impl Iterator<Item = Key> {
+    let of = |docs: &OptionDocs, of: &'static str| {
+        let (about, name) = (About::default(), "NAME");
+        let keys = of_reward(&Listed { name, about, options: &[], docs }).into_iter();
+        keys.map(|key| Key { of: Some(of.to_owned()), ..key })
+    };
+    let guard = of(&OptionDocs::of::<Guard>(), "every reward for single responses");
+    guard.chain(of(&OptionDocs::of::<CommonOptions>(), "every reward"))
 }
 
 /// Returns the options of an entry, which are written in the table `section`.

@@ -12,6 +12,7 @@ pub use self::catalogs::Catalogs;
 pub(crate) use self::engine::engine_config;
 pub(crate) use self::placement::check_device;
 pub use self::shared_inputs::SharedInputs;
+#[cfg(feature = "cli")]
 pub(crate) use self::shared_inputs::check_context;
 pub use crate::run_result::{RunResult, SkippedCounts, ValidationPrompts};
 

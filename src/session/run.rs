@@ -97,10 +97,10 @@ impl Session {
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
         self.run(handle, observer, &trainer, validator_of_steps, begin, stop)?;
         let validated = validated_on.unwrap_or_default();
-        let finished = RunResult { warm_start, validated, ..RunResult::default() };
+        let started = RunResult { warm_start, validated, ..RunResult::default() };
         match leads {
-            true => self.finish(finished, &trainer, validator, stop, folder),
-            false => Ok(finished),
+            true => self.finish(started, &trainer, validator, stop, folder),
+            false => Ok(started),
         }
     }
 

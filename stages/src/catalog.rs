@@ -141,7 +141,7 @@ type Shapes = fn() -> Vec<(&'static str, Shape)>;
 pub struct OptionDocs {
     /// The options in the order of their declaration, without serde aliases.
     pub fields: Vec<Field>,
-    /// The defaults as JSON; empty if an option has none.
+    /// The defaults as JSON, without those of a type that has a required option.
     pub defaults: Options,
     shapes: Vec<Shapes>,
 }
@@ -164,13 +164,13 @@ impl OptionDocs {
         Self { fields: fields.to_vec(), defaults, shapes: vec![field_shapes::<O>] }
     }
 
-    /// Removes the defaults, which then are those that the documentation names.
+    /// Removes the defaults. Lists of options then show those that the documentation of the fields states.
     #[must_use]
     pub fn without_defaults(self) -> Self {
         Self { defaults: Options::new(), ..self }
     }
 
-    /// Adds the documentation of the options of another type, of which an entry also has the options.
+    /// Adds the documentation of a second type whose options the entry also accepts.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.fields.extend(other.fields);
@@ -251,7 +251,7 @@ impl<T> Catalog<T> {
         self.with_docs(name, about, OptionDocs::of::<O>(), make)
     }
 
-    /// Adds an entry whose options are those that `docs` documents, although `O` does not list them. Replaces an entry of the same name.
+    /// Adds an entry with the documentation `docs`, for types of options that are not [`Documented`]. Replaces an entry of the same name.
     #[must_use]
     pub fn with_docs<O: DeserializeOwned>(
         mut self,

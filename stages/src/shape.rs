@@ -36,8 +36,8 @@ impl Shape {
         }
     }
 
-    /// Returns the reason why a value of this type is wrong, from the [`reason`](crate::wrong_value::reason) of serde. That does not name
-    /// what is expected in place of a value that is no name or is none of several types.
+    /// Returns the reason why `found` is wrong. `of_serde` is the [`reason`](crate::wrong_value::reason) of serde. For an enum it lacks the
+    /// expected names, and for one of several types the value, which this method adds.
     #[must_use]
     pub fn reason(&self, of_serde: String, found: &dyn Display, is_text: bool) -> String {
         match self {

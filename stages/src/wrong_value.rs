@@ -85,7 +85,7 @@ fn wrong_name(rest: &str) -> Option<String> {
     Some(format!("expected {}, found `{found}`", one_of(&names, found)))
 }
 
-/// The words with which serde names an enum whose variants are tables with their name in a field.
+/// The prefix with which errors of serde name an internally tagged enum.
 pub(crate) const TAGGED_ENUM: &str = "internally tagged enum ";
 
 /// Returns the words of recipes for a type that serde expects.

@@ -107,7 +107,7 @@ pub struct Pipeline {
     rewards: RewardThreads,
 }
 
-/// What every run needs; see [`Pipeline::builder`].
+/// The stages and settings without a default; see [`Pipeline::builder`].
 struct Stages {
     prompts: PromptSource,
     schedule: Box<dyn Schedule>,
@@ -117,7 +117,7 @@ struct Stages {
     max_response_length: u32,
 }
 
-/// What has a default; see the methods of [`PipelineBuilder`].
+/// The settings with a default; see the methods of [`PipelineBuilder`].
 struct Settings {
     prompts_ahead: usize,
     warmup_steps: u64,

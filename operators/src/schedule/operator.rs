@@ -338,20 +338,20 @@ impl Outputs {
 
 /// The frontiers of the inputs from rollout and reward.
 struct Reports<'a> {
-    /// Those that a step must have passed before its state is saved.
+    /// The frontiers that must have passed a step before its state is saved: responses, notices and, if they are used, scores.
     ends: &'a [MutableAntichain<Step>],
     scores: &'a MutableAntichain<Step>,
 }
 
 impl Reports<'_> {
-    /// Returns `true` if everything that the rollout and the reward report of the step before `step` has arrived.
-    fn end_before(&self, step: Step) -> bool {
+    /// Returns `true` if all reports of the step before `step` have arrived, as far as a snapshot needs them.
+    fn have_ended_before(&self, step: Step) -> bool {
         let before = step.0.checked_sub(1).map(Step);
         before.is_none_or(|before| self.ends.iter().all(|input| !input.less_equal(&before)))
     }
 
     /// Returns `true` if all scores of `step` have arrived.
-    fn are_scored(&self, step: Step) -> bool {
+    fn is_scored(&self, step: Step) -> bool {
         !self.scores.less_equal(&step)
     }
 }
@@ -374,11 +374,11 @@ fn advance(
             parts.before(step, &driver.state());
         }
         // With snapshots, the state of a step is saved between its last response and the next round.
-        let is_saved = |step: Step| !parts.is_on() || reports.end_before(step);
+        let is_saved = |step: Step| !parts.is_on() || reports.have_ended_before(step);
         // A curriculum judges the prompts of a step by the scores of earlier steps. The policy does not imply that those of other workers
         // have arrived here.
         let is_judged =
-            |step: Step| driver.last_judged_by(step).is_none_or(|last| reports.are_scored(last));
+            |step: Step| driver.last_judged_by(step).is_none_or(|last| reports.is_scored(last));
         let due = driver.due().filter(|step| is_saved(*step) && is_judged(*step));
         let Some(step) = due.filter(|_| !parts.writes_pending()) else { break };
         parts.closed(Some(step), &driver.state());

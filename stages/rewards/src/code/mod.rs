@@ -59,7 +59,7 @@ pub struct Code {
     python: Fences,
 }
 
-/// The documentation of the sandbox, whose type knows nothing of this project.
+/// The documentation of the options of [`SandboxConfig`], whose crate does not depend on [`documented!`].
 const SANDBOX: [Field; 12] = [
     Field::new("sandbox.isolation", &["The isolation of code from the machine. Default: `full`."]),
     Field::new("sandbox.slots", &["The number of concurrent jobs. From 1 to 1024. Default: the number of cores."]),

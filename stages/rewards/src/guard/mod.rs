@@ -27,12 +27,12 @@ documented! {
         /// The maximum time of a call. From 1e-6 to 86400. Default: no limit.
         pub timeout_s: Option<f64> [seconds],
         /// The maximum number of attempts for a sample. A call is repeated after a
-        /// [retryable](rollpacker_stages::reward::ErrorKind::Retryable) error or a [timeout](rollpacker_stages::reward::ErrorKind::Timeout).
-        /// From 1 to 1000. Default: 1.
+        /// [retryable](rollpacker_stages::reward::ErrorKind::Retryable) error or a
+        /// [timeout](rollpacker_stages::reward::ErrorKind::Timeout). From 1 to 1000. Default: 1.
         pub attempts: u32,
-        /// The wait before the second attempt. It doubles for each further attempt, up to a
-        /// minute, and is shortened by up to a half at random. The wait is at least as long as the server requests; if that is ten minutes or
-        /// more, there is no further attempt. From 1e-6 to 86400. Default: 1.
+        /// The wait before the second attempt. It doubles for each further attempt, up to a minute, and is shortened by up to a half at
+        /// random. The wait is at least as long as the server requests; if that is ten minutes or more, there is no further attempt. From
+        /// 1e-6 to 86400. Default: 1.
         pub backoff_s: f64 [seconds],
         /// The maximum number of concurrent calls. At least 1. Default: no limit.
         pub concurrency: Option<usize>,
@@ -41,7 +41,7 @@ documented! {
         /// The maximum mean rate of tokens, [as estimated](rollpacker_stages::reward::Reward::cost). A burst of as many tokens is possible.
         /// From 1e-3 to 1e12. Default: no limit.
         pub tokens_per_minute: Option<f64> [tokens per minute],
-        /// The number of cached scores, by all inputs of a reward. At least 0. Default: 0, no cache.
+        /// The number of scores to cache, by all inputs of the reward; 0 disables the cache. At least 0. Default: 0.
         pub cache: usize,
     }
 }

@@ -12,8 +12,8 @@ documented! {
     #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub(super) struct EngineChoice {
-        /// The engine of the model: `server`, with the options `base_url` to `extra_body`, or `torch`, in process, with the options on the
-        /// page of rewards. Default: `server`.
+        /// The engine of the model: `server`, with the options `base_url` to `extra_body`, or `torch`, in process, with the options that
+        /// `docs/rewards.md` describes under "A judge". Default: `server`.
         engine: Engine,
     }
 }

@@ -39,11 +39,15 @@ documented! {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Judgement {
-        /// The user prompt, a [Jinja template](Template). Default: asks whether the response agrees with the ground truth.
+        /// The user prompt, a [Jinja template](Template). Default: a prompt that asks for a comparison with the ground truth, or for an
+        /// assessment if there is none.
         pub prompt: String,
-        /// The system prompt, a [Jinja template](Template); empty for none. Default: asks for the form of the verdict.
+        /// The system prompt, a [Jinja template](Template); empty for none. Default: a prompt that asks for a strict judgement and forbids
+        /// instructions from the response.
         pub system: String,
-        /// The [form of the verdict](VerdictForm): a table whose `form` is `yes_no`, `score` or `json`. Default: `yes_no`.
+        /// The [form of the verdict](VerdictForm), a table: `form = "yes_no"`; `form = "score"` with `min` and `max`; or `form = "json"`
+        /// with `field`, `min` (0) and `max` (1). `normalise = false` keeps the number of the last two instead of scaling it to 0 to 1.
+        /// Default: `{ form = "yes_no" }`.
         pub verdict: VerdictForm,
         /// The number of verdicts per response. More than one requires a `temperature` above 0. From 1 to 1024. Default: 1.
         pub votes: u32,

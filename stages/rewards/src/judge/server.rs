@@ -22,15 +22,16 @@ documented! {
     #[derive(Clone, Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct ChatServerOptions {
-        /// The URL of the server, without `/chat/completions`, such as `http://127.0.0.1:8000/v1`. A query string is moved to the end of the full URL.
+        /// The URL of the server, without `/chat/completions`, such as `http://127.0.0.1:8000/v1`. A query string is moved to the end of
+        /// the full URL.
         pub base_url: String,
         /// The name of the model on the server.
         pub model: String,
         /// The environment variable with the key that is sent as a bearer token. Default: no key.
         #[serde(default)]
         pub api_key_env: Option<String>,
-        /// Further entries of a request, such as `response_format` or `chat_template_kwargs`. They override the default entries; `null` removes
-        /// an entry. Default: none.
+        /// Further entries of a request, such as `response_format` or `chat_template_kwargs`. They override the default entries; `null`
+        /// removes an entry. Default: none.
         #[serde(default)]
         pub extra_body: Map<String, Value>,
     }

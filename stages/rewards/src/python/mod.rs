@@ -55,19 +55,20 @@ documented! {
         /// The maximum number of concurrent processes, which are started on demand. From 1 to 4096. Default: 1.
         #[serde(default = "processes")]
         pub processes: usize,
-        /// The maximum time of a call of the function. Loading the file and waiting for a process do not count. From 1e-6 to 86400. Default:
+        /// The maximum time of a call of the function. Loading the file and waiting for a process do not count. From 1e-6 to 86400.
+        /// Default:
         /// 600.
         #[serde(default)]
         pub timeout_s: Option<f64> [seconds],
         /// The form of the function. Default: recognized by the names of the function's parameters.
         #[serde(default)]
         pub signature: Option<PythonSignature>,
-        /// `true` to pass prompts and completions as lists of messages, as TRL does for conversational datasets; `false` to pass them as texts.
-        /// Only for a function in TRL's form. Default: `true`.
+        /// `true` to pass prompts and completions as lists of messages, as TRL does for conversational datasets; `false` to pass them as
+        /// texts. Only for a function in TRL's form. Default: `true`.
         #[serde(default)]
         pub conversational: Option<bool>,
-        /// `true` to parse ground truths as JSON, so that a function gets the lists and dicts of a column of such values; `false` to pass texts.
-        /// Default: `false`.
+        /// `true` to parse ground truths as JSON, so that a function gets the lists and dicts of a column of such values; `false` to pass
+        /// texts. Default: `false`.
         #[serde(default)]
         pub json_ground_truth: bool,
         /// Further arguments of the function by name. Default: none. (verl: `custom_reward_function.reward_kwargs`)

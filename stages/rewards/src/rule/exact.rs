@@ -10,15 +10,15 @@ use super::normal_form::NormalForm;
 documented! {
     /// 1 if the answer of a response equals the ground truth, or one of several, word for word; otherwise 0.
     ///
-    /// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Runs of blanks count as one. The options
-    /// select further differences to ignore.
+    /// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Runs of blanks count as one. The
+    /// options select further differences to ignore.
     #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Exact {
         /// The position of the answer. Default: `auto`.
         pub answer: AnswerIn,
-        /// A marker before the answer, such as `A:`. The answer is the text after the last marker; a response without a marker has no answer.
-        /// Default: no marker.
+        /// A marker before the answer, such as `A:`. The answer is the text after the last marker; a response without a marker has no
+        /// answer. Default: no marker.
         pub marker: Option<String>,
         /// `true` to ignore the difference between upper and lower case. Default: `false`.
         pub ignore_case: bool,

@@ -10,8 +10,8 @@ use super::answer_in::{AnswerIn, targets};
 use super::normal_form::{SQUAD, words};
 
 documented! {
-    /// The F1 score of the words of the answer against those of the ground truth, or the best of several, as in SQuAD and HotpotQA: words in
-    /// lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` only match as a whole.
+    /// The F1 score of the words of the answer against those of the ground truth, or the best of several, as in SQuAD and HotpotQA: words
+    /// in lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` only match as a whole.
     ///
     /// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Components: `precision`, `recall`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -11,7 +11,8 @@ documented! {
     pub struct Format {
         /// The required structure. Default: `think_answer`.
         pub style: FormatStyle,
-        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default: `false`.
+        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default:
+        /// `false`.
         pub think_in_prompt: bool,
     }
 }

@@ -18,10 +18,12 @@ documented! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     pub struct SoftOverlongOptions {
-        /// The length from which on the penalty is -1. At least 0. (TRL: `max_completion_len`)
+        /// The length at which the penalty reaches -1; with `cache = 0`, only longer responses have it. At least 0. (TRL:
+        /// `max_completion_len`)
         #[serde(alias = "max_completion_len")]
         pub max_length: u32 [tokens],
-        /// The length before `max_length` over which the penalty grows; 0 makes it a step. At most `max_length`. (verl: `reward.reward_kwargs.overlong_buffer_cfg.len`; TRL: `soft_punish_cache`)
+        /// The number of tokens before `max_length` over which the penalty falls from 0 to -1; 0 makes it a step. Also accepted as
+        /// `overlong_buffer_len`. At most `max_length`. (verl: `reward.reward_kwargs.overlong_buffer_cfg.len`; TRL: `soft_punish_cache`)
         #[serde(alias = "soft_punish_cache", alias = "overlong_buffer_len")]
         pub cache: u32 [tokens],
     }
@@ -64,10 +66,11 @@ impl Reward for SoftOverlong {
 
 documented! {
     /// A bonus for the shorter responses to a prompt: `weight * (0.5 - (length - min) / (max - min))`, where `min` and `max` are over the
-    /// lengths of the group. Positive values only go to right responses; a wrong response gets the negative values and otherwise 0. All get 0
-    /// if their lengths are equal.
+    /// lengths of the group. Positive values only go to right responses; a wrong response gets the negative values and otherwise 0. All get
+    /// 0 if their lengths are equal.
     ///
-    /// A response is wrong if its own reward is less than `right`, so the samples need a reward of their own. Source: Kimi k1.5, section 2.3.3.
+    /// A response is wrong if its own reward is less than `right`, so the samples need a reward of their own. Source: Kimi k1.5, section
+    /// 2.3.3.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Length {

@@ -18,9 +18,9 @@ use claims::Claims;
 documented! {
     /// A reward that checks the solution of a knights-and-knaves puzzle, in the data of Logic-RL.
     ///
-    /// The ground truth is text with one claim a line, `(1) Zoey is a knight`, or JSON with such text in the field `solution_text_format`. The
-    /// answer must make exactly the same claims in any order, with the names as they are written. An additional name, a contradiction or an
-    /// unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
+    /// The ground truth is text with one claim a line, `(1) Zoey is a knight`, or JSON with such text in the field `solution_text_format`.
+    /// The answer must make exactly the same claims in any order, with the names as they are written. An additional name, a contradiction
+    /// or an unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct Logic {
@@ -28,7 +28,8 @@ documented! {
         pub scoring: LogicScoring,
         /// The position of the answer. Logic-RL's scoring only reads `<answer>`. Default: `auto`.
         pub answer: AnswerIn,
-        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default: `false`.
+        /// `true` if the chat template of the model opens `<think>` itself. A prompt that ends in `<think>` has the same effect. Default:
+        /// `false`.
         pub think_in_prompt: bool,
     }
 }

@@ -29,7 +29,7 @@ impl Math {
 /// The maximum of `precision`.
 const MOST_DECIMALS: u32 = 30;
 
-/// The documentation of the options, whose type knows nothing of this project.
+/// The documentation of the options of [`Verifier`], whose crate does not depend on [`documented`](rollpacker_stages::documented!).
 const OPTIONS: [Field; 7] = [
     Field::new(
         "last_number",
@@ -53,13 +53,13 @@ const OPTIONS: [Field; 7] = [
     Field::new(
         "relation_for_set",
         &[
-            "`true` if an inequality may answer a truth that is a set. A set may always answer an inequality.",
+            "`true` if an inequality may answer a truth that is a set. A set may always answer an inequality. (Math-Verify: `allow_set_relation_comp`)",
         ],
     ),
     Field::new(
         "boxed_priority",
         &[
-            "The priority of boxes and other markers: 0 is that of \"the final answer is ... I hope\", 50 that of \"the final answer is\". Boxes are ignored if it is negative.",
+            "The priority of boxes and other markers: 0 is that of \"the final answer is ... I hope\", 50 that of \"the final answer is\". Boxes are ignored if it is negative. (Math-Verify: `boxed_match_priority`)",
         ],
     ),
     Field::new("markers", &["`true` if `####`, `<answer>`, `Answer:` and `A:` mark answers."]),
@@ -73,7 +73,7 @@ impl Math {
     pub fn checked(self) -> Result<Self, CatalogError> {
         match self.0.precision {
             0..=MOST_DECIMALS => Ok(self),
-            found => Err(CatalogError::bound("precision", "from 0 to 30", found)),
+            found => Err(CatalogError::bound("precision", "a number from 0 to 30", found)),
         }
     }
 

@@ -16,12 +16,12 @@ use super::normal_form::SQUAD;
 documented! {
     /// 1 if a response chooses the right letter, otherwise 0.
     ///
-    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. Without a mark, it is the choice
-    /// whose text equals the answer, or else the last capital letter that stands alone.
+    /// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. Without a mark, it is the
+    /// choice whose text equals the answer, or else the last capital letter that stands alone.
     ///
     /// The ground truth is a letter, the text of a choice, or the index of a choice from 0. A letter may be wrapped in brackets, quotes,
-    /// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of `extra_info`: a
-    /// list of texts, an object of texts by letter, or ARC's `{"text": [...], "label": [...]}`.
+    /// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of
+    /// `extra_info`: a list of texts, an object of texts by letter, or ARC's `{"text": [...], "label": [...]}`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct MultipleChoice {
