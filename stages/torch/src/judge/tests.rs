@@ -170,8 +170,8 @@ fn options_are_refused_by_name() {
         make(options).err().map(|error| error.to_string()).unwrap_or_default()
     };
     let check = |extra, expected: &str| assert_eq!(refused(extra), expected);
-    check(json!({"engine": "vllm"}), "`engine`: expected `server` or `torch`, found vllm");
-    check(json!({"engine": 3}), "`engine`: expected `server` or `torch`, found 3");
+    check(json!({"engine": "vllm"}), "`engine`: expected one of server, torch, found `vllm`");
+    check(json!({"engine": 3}), "`engine`: expected one of server, torch, found 3");
     check(
         json!({"base_url": "http://x"}),
         "`base_url`: expected `engine = \"server\"` as well, found \"http://x\"",
