@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::PlacementPolicy;
 use rollpacker_operators::schedule::{Schedule, ScheduleError};
+#[cfg(feature = "code")]
+use rollpacker_rewards::Code;
 use rollpacker_rewards::Registry;
 use rollpacker_stages::catalog::CatalogError;
 use rollpacker_stages::reward::{GroupReward, Reward};
@@ -271,8 +273,6 @@ impl App {
 /// Returns the built-in rewards, of which `code` prints how its sandbox is isolated.
 fn builtin_rewards() -> Registry {
     let rewards = Registry::builtin();
-    #[cfg(feature = "code")]
-    use rollpacker_rewards::Code;
     #[cfg(feature = "code")]
     let rewards = rewards.with_docs("code", Code::ABOUT, Code::option_docs(), |config| {
         let code = Code::start(config).map_err(CatalogError::start)?;

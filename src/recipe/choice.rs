@@ -6,6 +6,7 @@ use serde_json::Value;
 use toml::Table;
 
 use super::error::{RecipeError, one_of, out_of_bounds, reject, unknown_in};
+use super::keys::joined;
 
 /// A catalog choice together with the recipe keys under which its options are written.
 #[derive(Clone, Debug)]
@@ -111,12 +112,9 @@ pub(crate) fn type_errors<T>(catalog: &Catalog<T>, written: &KeyedChoice) -> Vec
 /// Returns the error of an option whose entry rejects it. `section` is the table of the options, and `option` is empty if the error
 /// concerns all of it.
 pub(crate) fn option_error(section: &str, option: &str, reason: String) -> RecipeError {
-    let joined = |parts: &[&str]| {
-        let parts = parts.iter().copied().filter(|part| !part.is_empty());
-        parts.collect::<Vec<_>>().join(".")
-    };
+    let key = joined(section, option);
     match missing_field(&reason) {
-        Some(missing) => out_of_bounds(joined(&[section, option, missing]), "a value", "nothing"),
-        None => RecipeError::Type { key: joined(&[section, option]), reason },
+        Some(missing) => out_of_bounds(joined(&key, missing), "a value", "nothing"),
+        None => RecipeError::Type { key, reason },
     }
 }

@@ -197,6 +197,12 @@ fn path(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
+/// Returns the dotted name of a key of a section. Either may be empty.
+pub(crate) fn joined(section: &str, key: &str) -> String {
+    let dot = if section.is_empty() || key.is_empty() { "" } else { "." };
+    format!("{section}{dot}{key}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ use toml::{Table, Value};
 
 use crate::recipe::choices::choices_of;
 use crate::recipe::error::Number;
-use crate::recipe::keys::{Section, Sections};
+use crate::recipe::keys::{Section, Sections, joined};
 pub(crate) use json::json;
 #[cfg(test)]
 use markdown::markdown;
@@ -198,8 +198,4 @@ fn text_of(section: &Section, key: &str) -> String {
 
 fn default_of(defaults: &Table, key: &str) -> Option<Value> {
     defaults.get(key).cloned()
-}
-
-fn joined(section: &str, key: &str) -> String {
-    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }

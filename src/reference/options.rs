@@ -7,8 +7,9 @@ use rollpacker_stages::shape::{Shape, shape_of};
 use serde_json::Value;
 
 use super::prose::Prose;
-use super::{Key, joined, words};
+use super::{Key, words};
 use crate::recipe::choices::choices_of;
+use crate::recipe::keys::joined;
 use crate::recipe::schedule::{ScheduleSection, Schedules};
 use crate::recipe::{Placement, PolicyLoss, Recipe};
 use crate::rewards::CommonOptions;
@@ -92,7 +93,7 @@ fn summaries<'a>(entries: impl Iterator<Item = Listed<'a>>) -> String {
     let described = entries.filter(|entry| !entry.about.summary.is_empty());
     let summary = |Listed { name, about, .. }: Listed<'_>| match about.source {
         "" => format!(" `{name}`: {}.", about.summary),
-        source => format!(" `{name}`: {} ({source}).", about.summary),
+        source => format!(" `{name}`: {}, from {source}.", about.summary),
     };
     described.map(summary).collect()
 }

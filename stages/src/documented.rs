@@ -43,6 +43,22 @@ impl Field {
     }
 }
 
+/// Returns the names of `N` fields.
+///
+/// # Panics
+/// If the number of fields differs from `N`.
+#[must_use]
+pub const fn names<const N: usize>(fields: &[Field]) -> [&'static str; N] {
+    assert!(fields.len() == N, "there must be a name for each field");
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = fields[at].name;
+        at += 1;
+    }
+    names
+}
+
 /// Declares a struct and implements [`Documented`](crate::documented::Documented) for it. A unit may follow the type of a field, in
 /// brackets.
 ///

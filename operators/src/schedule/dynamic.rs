@@ -32,7 +32,7 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 use super::variance::{OnExhausted, ZeroVarianceFilter};
 
-/// The entry of the schedule in a catalog.
+/// The documentation of the schedule in a catalog.
 pub const ABOUT: About = About::new(
     &[],
     "launches further prompts until the step has enough groups whose rewards differ",

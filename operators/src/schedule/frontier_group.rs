@@ -23,7 +23,7 @@ use super::error::positive;
 use super::plan::{self, RoundRules};
 use super::{Decision, Event, Schedule, ScheduleError, Synchronous, sync};
 
-/// The entry of the schedule in a catalog.
+/// The documentation of the schedule in a catalog.
 pub const ABOUT: About = About::new(
     &[],
     "waits for all responses, and launches those of the groups nearest to completion first",

@@ -31,7 +31,7 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 use super::{Offer, Queue, Reason, RoundKind, ScheduleError};
 
-/// The entry of the schedule in a catalog.
+/// The documentation of the schedule in a catalog.
 pub const ABOUT: About = About::new(
     &[],
     "waits for all responses; from the second epoch on, prompts with long histories share rounds",

@@ -26,7 +26,7 @@ use super::error::positive;
 use super::plan::{Order, RoundRules};
 use super::{ScheduleError, Synchronous, sync};
 
-/// The entry of the schedule in a catalog.
+/// The documentation of the schedule in a catalog.
 pub const ABOUT: About = About::new(
     &[],
     "waits for all responses, and launches those of the prompts with the longest responses so far first",

@@ -39,7 +39,7 @@ use super::{Reason, RoundKind, ScheduleError};
 /// The lane of the groups that a round must admit.
 const DUE: &str = "due";
 
-/// The entry of the schedule in a catalog.
+/// The documentation of the schedule in a catalog.
 pub const ABOUT: About = About::new(
     &[],
     "ends a round with its batch, and continues the responses still running in the next round",

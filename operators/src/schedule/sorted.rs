@@ -45,7 +45,7 @@ use super::{Reason, RoundKind, ScheduleError};
 /// The lane of the next load; the lane of the current load is unnamed.
 const AHEAD: &str = "ahead";
 
-/// The entry of the schedule in a catalog.
+/// The documentation of the schedule in a catalog.
 pub const ABOUT: About = About::new(
     &[],
     "loads several batches of prompts and trains on the shortest responses first",

@@ -17,14 +17,14 @@ use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{NextAction, Rounds};
 
-/// The entry of the schedule in a catalog, if the stages run one after the other.
+/// The documentation of the schedule in a catalog, if the stages run one after the other.
 pub const ABOUT: About = About::new(
     &[],
     "waits for all responses; scoring follows the rollout, and training follows scoring",
     "veRL",
 );
 
-/// The entry of the schedule in a catalog, if the stages overlap.
+/// The documentation of the schedule in a catalog, if the stages overlap.
 pub const FUSED: About = About::new(
     &[],
     "waits for all responses; scores them as they end, and trains on each group when it is complete",

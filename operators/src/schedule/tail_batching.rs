@@ -56,7 +56,7 @@ use super::speculation::{factor, scaled};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Offer, Reason, RoundKind, ScheduleError};
 
-/// The entry of the schedule in a catalog.
+/// The documentation of the schedule in a catalog.
 pub const ABOUT: About = About::new(
     &[],
     "speculative short rounds keep the first responses, and long rounds generate the deferred prompts",

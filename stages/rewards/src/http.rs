@@ -77,6 +77,10 @@ fn max_wait_s() -> f64 {
 }
 
 impl HttpReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "the answer of a server to a POST of the sample", "slime, OpenRLHF");
+
     /// Creates a reward for a server.
     ///
     /// # Errors
@@ -116,12 +120,6 @@ impl HttpForm {
             Self::Batch => fields([("query", Query), ("prompts", Prompt), ("labels", GroundTruth)]),
         }
     }
-}
-
-impl HttpReward {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About =
-        About::new(&[], "the answer of a server to a POST of the sample", "slime, OpenRLHF");
 }
 
 impl Reward for HttpReward {

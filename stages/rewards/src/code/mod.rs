@@ -76,6 +76,10 @@ const SANDBOX: [Field; 12] = [
 ];
 
 impl Code {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "code that runs against tests in a sandbox", "this project");
+
     /// Returns the documentation of the options.
     #[must_use]
     pub fn option_docs() -> OptionDocs {
@@ -132,12 +136,6 @@ impl Code {
             CodeScore::Fraction => passed,
         }
     }
-}
-
-impl Code {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About =
-        About::new(&[], "code that runs against tests in a sandbox", "this project");
 }
 
 impl Reward for Code {

@@ -14,6 +14,7 @@ pub use timeout::Timeout;
 
 use rollpacker_stages::catalog::{CatalogError, Options, read, take};
 use rollpacker_stages::documented;
+use rollpacker_stages::documented::{Documented, names};
 use rollpacker_stages::reward::{Budgets, Cost, Limited, Reward, SharedReward};
 
 documented! {
@@ -71,15 +72,7 @@ impl Default for Guard {
 
 impl Guard {
     /// The names of the guard's options. In a recipe, they are written together with the reward's own.
-    pub const KEYS: [&str; 7] = [
-        "timeout_s",
-        "attempts",
-        "backoff_s",
-        "concurrency",
-        "requests_per_minute",
-        "tokens_per_minute",
-        "cache",
-    ];
+    pub const KEYS: [&str; 7] = names(Self::FIELDS);
 
     /// Removes the guard's options from those of a reward and parses them.
     ///

@@ -20,6 +20,7 @@ pub use votes::Votes;
 
 use rollpacker_stages::catalog::{About, CatalogError, OptionDocs, Options, read, take};
 use rollpacker_stages::documented;
+use rollpacker_stages::documented::{Documented, names};
 use rollpacker_stages::reward::chat::Message;
 use rollpacker_stages::reward::chat::{Chat, JudgeSampling, SharedChat};
 use rollpacker_stages::reward::{Context, Cost, Reward, RewardError, Sample, Score};
@@ -81,16 +82,7 @@ impl Default for Judgement {
 const MOST_VOTES: u32 = 1024;
 
 impl Judgement {
-    const KEYS: [&str; 8] = [
-        "prompt",
-        "system",
-        "verdict",
-        "votes",
-        "combine",
-        "after_think",
-        "temperature",
-        "max_tokens",
-    ];
+    const KEYS: [&str; 8] = names(Self::FIELDS);
 
     /// Removes the options of the judgement from those of a judge and parses them. The remaining options belong to the model.
     ///
@@ -127,6 +119,13 @@ impl Judgement {
 }
 
 impl Judge {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(
+        &[],
+        "the verdict of a language model, behind a server or in process",
+        "this project",
+    );
+
     /// Creates a judge from a model.
     ///
     /// # Errors
@@ -210,15 +209,6 @@ impl Judge {
             "two answers without a readable verdict: {unreadable}"
         )))
     }
-}
-
-impl Judge {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About = About::new(
-        &[],
-        "the verdict of a language model, behind a server or in process",
-        "this project",
-    );
 }
 
 impl Reward for Judge {

@@ -56,6 +56,10 @@ fn all() -> Fields {
 }
 
 impl ProcessReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "the answer of a program that stays alive, as JSON lines", "this project");
+
     /// Creates a reward for a program, which the first call starts.
     ///
     /// # Errors
@@ -75,12 +79,6 @@ impl ProcessReward {
         }
         Ok(Self { pool, fields: options.fields })
     }
-}
-
-impl ProcessReward {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About =
-        About::new(&[], "the answer of a program that stays alive, as JSON lines", "this project");
 }
 
 impl Reward for ProcessReward {

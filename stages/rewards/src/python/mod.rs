@@ -100,6 +100,10 @@ struct Loaded {
 }
 
 impl PythonReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "a function of a Python file, as written for verl or TRL", "verl, TRL");
+
     /// Loads the file in a process, to check it. Blocks its thread meanwhile.
     ///
     /// # Errors
@@ -159,12 +163,6 @@ impl PythonSignature {
         });
         all
     }
-}
-
-impl PythonReward {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About =
-        About::new(&[], "a function of a Python file, as written for verl or TRL", "verl, TRL");
 }
 
 impl Reward for PythonReward {

@@ -31,12 +31,6 @@ documented! {
     }
 }
 
-impl Exact {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About =
-        About::new(&[], "answers that must match word for word", "this project");
-}
-
 impl Reward for Exact {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         let targets = targets(sample)?;
@@ -52,6 +46,10 @@ impl Reward for Exact {
 }
 
 impl Exact {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "answers that must match word for word", "this project");
+
     fn find<'a>(&self, response: &'a str) -> Option<&'a str> {
         let answer = self.answer.find(response)?;
         match self.marker.as_deref() {

@@ -30,6 +30,10 @@ documented! {
 }
 
 impl SoftOverlong {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "a penalty for responses near the maximum length", "DAPO, equation 13");
+
     /// Checks the options.
     ///
     /// # Errors
@@ -50,12 +54,6 @@ impl SoftOverlong {
             _ => -1.0,
         }
     }
-}
-
-impl SoftOverlong {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About =
-        About::new(&[], "a penalty for responses near the maximum length", "DAPO, equation 13");
 }
 
 impl Reward for SoftOverlong {

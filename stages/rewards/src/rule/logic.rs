@@ -49,11 +49,6 @@ pub enum LogicScoring {
 /// The role of each person.
 type Roles = BTreeMap<String, String>;
 
-impl Logic {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About = About::new(&[], "solutions of knights-and-knaves puzzles", "Logic-RL");
-}
-
 impl Reward for Logic {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         let truth = truth(sample)?;
@@ -66,6 +61,9 @@ impl Reward for Logic {
 }
 
 impl Logic {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(&[], "solutions of knights-and-knaves puzzles", "Logic-RL");
+
     fn plain(self, response: &str, truth: &Roles, opened: bool) -> Score {
         let answer = self.answer.find(response);
         let outcome = match answer.map(|answer| Claims::read(answer, truth.values())) {

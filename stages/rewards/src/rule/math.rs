@@ -14,18 +14,6 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Math(pub Verifier);
 
-impl Math {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About = About::new(
-        &[],
-        "answers that equal the ground truth by mathematical value",
-        "this project",
-    );
-
-    /// The documentation of the reward without options in a catalog.
-    pub const FLEXIBLE: About = About::new(&[], "`math` with its defaults", "this project");
-}
-
 /// The maximum of `precision`.
 const MOST_DECIMALS: u32 = 30;
 
@@ -66,6 +54,16 @@ const OPTIONS: [Field; 7] = [
 ];
 
 impl Math {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(
+        &[],
+        "answers that equal the ground truth by mathematical value",
+        "this project",
+    );
+
+    /// The documentation of the reward without options in a catalog.
+    pub const FLEXIBLE: About = About::new(&[], "`math` with its defaults", "this project");
+
     /// Checks the options.
     ///
     /// # Errors

@@ -46,6 +46,9 @@ fn response() -> AnswerIn {
 }
 
 impl Pattern {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(&[], "a match with a regular expression", "this project");
+
     /// Compiles the expression.
     ///
     /// # Errors
@@ -63,11 +66,6 @@ impl Pattern {
         })?;
         Ok(Self { regex, answer })
     }
-}
-
-impl Pattern {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About = About::new(&[], "a match with a regular expression", "this project");
 }
 
 impl Reward for Pattern {

@@ -50,6 +50,13 @@ impl Default for RepetitionOptions {
 }
 
 impl Repetition {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(
+        &[],
+        "a penalty for n-grams that repeat an earlier one",
+        "Demystifying Long Chain-of-Thought Reasoning in LLMs, appendix C.2",
+    );
+
     /// Checks the options.
     ///
     /// # Errors
@@ -63,15 +70,6 @@ impl Repetition {
         }
         Ok(Self(options))
     }
-}
-
-impl Repetition {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About = About::new(
-        &[],
-        "a penalty for n-grams that repeat an earlier one",
-        "Demystifying Long Chain-of-Thought Reasoning in LLMs, appendix C.2",
-    );
 }
 
 impl Reward for Repetition {

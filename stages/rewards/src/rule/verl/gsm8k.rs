@@ -22,6 +22,12 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"-?[0-9.,]+"));
 static MARKED: LazyLock<Regex> = LazyLock::new(|| regex(r"#### (-?[0-9.,]+)"));
 
 impl Gsm8k {
+    /// The documentation of the reward in a catalog, if only marked numbers count.
+    pub const STRICT: About = About::new(&[], "the number after `####`", "verl");
+
+    /// The documentation of the reward in a catalog, if the last number counts.
+    pub const FLEXIBLE: About = About::new(&[], "the last number", "verl");
+
     /// Returns the score of a response: 1 or 0.
     #[must_use]
     pub fn grade(&self, response: &str, truth: &str) -> f64 {
@@ -41,14 +47,6 @@ fn last_number(text: &str) -> Option<String> {
     let numbers: Vec<&str> = NUMBER.find_iter(text).map(|found| found.as_str()).collect();
     let last = numbers.iter().rev().find(|number| **number != ".").or(numbers.first());
     last.map(|number| (*number).to_owned())
-}
-
-impl Gsm8k {
-    /// The documentation of the reward in a catalog, if only marked numbers count.
-    pub const STRICT: About = About::new(&[], "the number after `####`", "verl");
-
-    /// The documentation of the reward in a catalog, if the last number counts.
-    pub const FLEXIBLE: About = About::new(&[], "the last number", "verl");
 }
 
 impl Reward for Gsm8k {

@@ -34,6 +34,10 @@ pub struct Verdict {
 const INVALID: &str = "[INVALID]";
 
 impl MathDapo {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About =
+        About::new(&[], "1 or -1 for the last answer, compared as text", "verl");
+
     /// Grades a response.
     #[must_use]
     pub fn grade(&self, response: &str, truth: &str) -> Verdict {
@@ -52,12 +56,6 @@ impl MathDapo {
         };
         verdict(answer == truth, Some(answer))
     }
-}
-
-impl MathDapo {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About =
-        About::new(&[], "1 or -1 for the last answer, compared as text", "verl");
 }
 
 impl Reward for MathDapo {

@@ -12,16 +12,14 @@ use super::through_closing_brace;
 pub struct MathReward {}
 
 impl MathReward {
+    /// The documentation of the reward in a catalog.
+    pub const ABOUT: About = About::new(&[], "the last `\\boxed{...}`, compared as text", "verl");
+
     /// Returns the score of a response: 1 or 0.
     #[must_use]
     pub fn grade(&self, response: &str, truth: &str) -> f64 {
         f64::from(last_box(response).is_some_and(|answer| equivalent(&answer, truth)))
     }
-}
-
-impl MathReward {
-    /// The documentation of the reward in a catalog.
-    pub const ABOUT: About = About::new(&[], "the last `\\boxed{...}`, compared as text", "verl");
 }
 
 impl Reward for MathReward {

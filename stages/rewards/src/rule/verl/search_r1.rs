@@ -21,6 +21,13 @@ pub struct SearchR1 {
 }
 
 impl SearchR1 {
+    /// The documentation of the reward in a catalog, if whole answers are compared.
+    pub const EXACT: About = About::new(&[], "an `<answer>` that equals a golden answer", "verl");
+
+    /// The documentation of the reward in a catalog, if the answer has to contain a golden answer.
+    pub const SUBSTRING: About =
+        About::new(&[], "an `<answer>` that contains a golden answer", "verl");
+
     /// Returns the score of a response: 0, 1, or 0.25.
     #[must_use]
     pub fn grade(&self, response: &str, golden: &[String]) -> f64 {
@@ -36,15 +43,6 @@ impl SearchR1 {
         let flooded = !self.substring && (tags("<answer>") || tags("</answer>"));
         if flooded { 0.25 } else { 1.0 }
     }
-}
-
-impl SearchR1 {
-    /// The documentation of the reward in a catalog, if whole answers are compared.
-    pub const EXACT: About = About::new(&[], "an `<answer>` that equals a golden answer", "verl");
-
-    /// The documentation of the reward in a catalog, if the answer has to contain a golden answer.
-    pub const SUBSTRING: About =
-        About::new(&[], "an `<answer>` that contains a golden answer", "verl");
 }
 
 impl Reward for SearchR1 {
